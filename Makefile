@@ -1,0 +1,74 @@
+# `make` alone explains itself. Everything runs from .venv, which is made when it is first needed
+# and made again when a pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+STATE ?= .state
+BIN := .venv/bin
+VENV := .venv/.installed
+VENV_BENCH := .venv/.installed-bench
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES := pyproject.toml client/pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake clean
+
+help: ## show this
+	@echo 'forebay, from a clone:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'A first look, in two terminals:'
+	@echo '  make run'
+	@echo '  seq 1000 | $(BIN)/forebay push hello - --socket $(STATE)/forebay.sock'
+	@echo
+	@echo 'PYTHON=python3.12 make venv picks another interpreter; it takes 3.11 or newer.'
+
+venv: $(VENV) ## make .venv with everything that the targets below need
+
+$(VENV): $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "forebay needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	       "Try: make PYTHON=python3.12 venv" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP_INSTALL) --editable client --editable '.[dev]'
+	@touch $@
+
+$(VENV_BENCH): $(VENV)
+	$(PIP_INSTALL) --editable client --editable '.[dev,bench]'
+	@touch $@
+
+run: venv ## run the daemon on the embedded default, its state under ./.state
+	@mkdir -p $(STATE)
+	@echo 'push to it with: seq 1000 | $(BIN)/forebay push hello - --socket $(STATE)/forebay.sock' >&2
+	exec $(BIN)/forebay run --state-dir $(STATE) --socket $(STATE)/forebay.sock
+
+demo: venv ## push generated items and watch them being delivered
+	$(BIN)/python -m bench.demo
+
+test: lint types imports pytest ## everything that must hold: lint, types, imports, tests
+
+lint: venv ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv ## mypy --strict
+	$(BIN)/mypy
+
+imports: venv ## import-linter: who may import whom
+	$(BIN)/lint-imports --no-logo
+
+pytest: venv ## the tests alone; make pytest ARGS='-k spool -x'
+	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: venv ## coverage-guided fuzzing of the run codec
+	$(BIN)/python -m tests.fuzz.run_codec
+
+bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peers do
+	$(BIN)/python -m bench.intake
+
+bench: bench-intake ## every benchmark
+
+clean: ## remove what was made here, .venv and ./.state included
+	rm -rf .venv $(STATE) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf build dist client/build *.egg-info client/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

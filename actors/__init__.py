@@ -1,0 +1,1 @@
+"""The actors, one to a file, and the words they share."""

@@ -1,0 +1,257 @@
+"""The backlog: which runs wait, per queue and priority, in memory first and on disk behind.
+
+A lane is the runs of one queue and one priority, in order. The head of a lane is in memory, as
+far as one cap for all lanes allows; behind it only places are kept, fourteen bytes a run, and
+the runs are read back later. Runs that are due later wait in a heap of their queue and join
+their lane when their time has come. Plain data, touched by the spooler's task alone.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from actors.messages import StoredRun
+
+
+class Place(NamedTuple):
+    """Where a run lies, and as much of it as must be known without reading it."""
+
+    position: int
+    size: int
+    items: int
+
+
+class Places:
+    """A queue of places, fourteen bytes each."""
+
+    __slots__ = ("_head", "_items", "_positions", "_sizes")
+
+    COMPACT_MIN: Final = 1024
+
+    def __init__(self) -> None:
+        self._positions = array("Q")
+        self._sizes = array("I")
+        self._items = array("H")
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._positions) - self._head
+
+    def append(self, position: int, size: int, items: int) -> None:
+        self._positions.append(position)
+        self._sizes.append(size)
+        self._items.append(items)
+
+    def first(self) -> int:
+        return self._positions[self._head]
+
+    def peek(self, runs_max: int, bytes_max: int) -> list[Place]:
+        """The first places, at least one, as far as both limits allow."""
+        places: list[Place] = []
+        room = bytes_max
+        for at in range(self._head, min(self._head + runs_max, len(self._positions))):
+            size = self._sizes[at]
+            if places and size > room:
+                break
+            room -= size
+            places.append(Place(self._positions[at], size, self._items[at]))
+        return places
+
+    def drop(self, count: int) -> None:
+        """Lets the first `count` go; the room they took is given back now and then."""
+        self._head += count
+        if self._head >= self.COMPACT_MIN and self._head * 2 >= len(self._positions):
+            for column in (self._positions, self._sizes, self._items):
+                del column[: self._head]
+            self._head = 0
+
+    def put_first(self, place: Place) -> None:
+        """Takes back a place that was dropped a moment ago."""
+        if self._head:
+            self._head -= 1
+            self._positions[self._head] = place.position
+            self._sizes[self._head] = place.size
+            self._items[self._head] = place.items
+        else:
+            self._positions.insert(0, place.position)
+            self._sizes.insert(0, place.size)
+            self._items.insert(0, place.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A run that was taken out to make room; `run` is None if it was on disk only."""
+
+    queue: str
+    lane: "Lane"
+    place: Place
+    run: StoredRun | None
+
+
+class Lane:
+    """The waiting runs of one queue and one priority. All of `memory` comes before `disk`."""
+
+    __slots__ = ("disk", "memory", "reading")
+
+    def __init__(self) -> None:
+        self.memory: deque[StoredRun] = deque()
+        self.disk = Places()
+        self.reading = False
+        """The first positions are being read back."""
+
+    def __bool__(self) -> bool:
+        return bool(self.memory or self.disk)
+
+    def oldest(self) -> int:
+        return self.memory[0].position if self.memory else self.disk.first()
+
+
+class QueueBacklog:
+    """The lanes of one queue, the most urgent first, and what is not due yet."""
+
+    __slots__ = ("lanes", "later", "scheduled_items")
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self.later: list[tuple[int, Place, int]] = []
+        """A heap of (due_ms, place, priority)."""
+        self.scheduled_items = 0
+
+    def lane(self, priority: int) -> Lane:
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane()
+            self.lanes = dict(sorted(self.lanes.items()))
+        return lane
+
+    def waiting(self) -> Iterator[tuple[int, Lane]]:
+        return ((priority, lane) for priority, lane in self.lanes.items() if lane)
+
+
+class Backlog:
+    """All queues' backlogs, under one cap on what they hold in memory."""
+
+    def __init__(self, memory_runs_max: int, memory_bytes_max: int) -> None:
+        self.queues: dict[str, QueueBacklog] = {}
+        self.memory_runs = 0
+        self.memory_bytes = 0
+        self._memory_runs_max = memory_runs_max
+        self._memory_bytes_max = memory_bytes_max
+
+    def queue(self, name: str) -> QueueBacklog:
+        backlog = self.queues.get(name)
+        if backlog is None:
+            backlog = self.queues[name] = QueueBacklog()
+        return backlog
+
+    def has_room(self, size: int) -> bool:
+        return (
+            self.memory_runs < self._memory_runs_max
+            and self.memory_bytes + size <= self._memory_bytes_max
+        )
+
+    def add(self, run: StoredRun, now_ms: int) -> None:
+        """A run that was just committed."""
+        head = run.head
+        if head.due_ms > now_ms:
+            place = Place(run.position, run.size, head.count)
+            self.add_later(head.queue, head.priority, head.due_ms, place)
+            return
+        lane = self.queue(head.queue).lane(head.priority)
+        if not lane.disk and not lane.reading and self.has_room(len(run.data)):
+            lane.memory.append(run)
+            self._remember(run)
+        else:
+            lane.disk.append(run.position, run.size, head.count)
+
+    def add_place(self, queue: str, priority: int, place: Place) -> None:
+        """A run that is not in memory."""
+        self.queue(queue).lane(priority).disk.append(*place)
+
+    def add_later(self, queue: str, priority: int, due_ms: int, place: Place) -> None:
+        backlog = self.queue(queue)
+        heappush(backlog.later, (due_ms, place, priority))
+        backlog.scheduled_items += place.items
+
+    def wake_due(self, now_ms: int) -> list[str]:
+        """Moves what has become due to its lane; the queues that got something."""
+        woken = []
+        for name, backlog in self.queues.items():
+            if backlog.later and backlog.later[0][0] <= now_ms:
+                woken.append(name)
+            while backlog.later and backlog.later[0][0] <= now_ms:
+                _, place, priority = heappop(backlog.later)
+                backlog.scheduled_items -= place.items
+                backlog.lane(priority).disk.append(*place)
+        return woken
+
+    def take(self, queue: str, runs_max: int, bytes_max: int) -> list[StoredRun]:
+        """The next runs that are in memory, at least one if there is one.
+
+        Stops before a lane whose head must be read back first: order comes before speed.
+        """
+        taken: list[StoredRun] = []
+        size = 0
+        for _, lane in self.queue(queue).waiting():
+            while lane.memory and len(taken) < runs_max:
+                run = lane.memory[0]
+                if taken and size + len(run.data) > bytes_max:
+                    return taken
+                lane.memory.popleft()
+                self._forget(run)
+                size += len(run.data)
+                taken.append(run)
+            if lane or len(taken) >= runs_max:
+                break
+        return taken
+
+    def lane_to_read(self, queue: str) -> Lane | None:
+        """The most urgent lane, if its head is on disk and nobody reads it yet."""
+        first = next(self.queue(queue).waiting(), None)
+        if first is None or first[1].memory or first[1].reading:
+            return None
+        return first[1]
+
+    def put_back_read(self, lane: Lane, runs: Iterable[StoredRun]) -> None:
+        """Runs that were read back: they are the head of their lane."""
+        for run in runs:
+            lane.memory.append(run)
+            self._remember(run)
+
+    def give_back(self, run: StoredRun) -> None:
+        """A run that was lent and comes back undelivered is the first of its lane again."""
+        self.queue(run.head.queue).lane(run.head.priority).memory.appendleft(run)
+        self._remember(run)
+
+    def drop_oldest(self, queue: str) -> Dropped | None:
+        """Takes out the oldest waiting run of a queue, if there is one that nobody reads."""
+        lanes = [lane for _, lane in self.queue(queue).waiting() if lane.memory or not lane.reading]
+        if not lanes:
+            return None
+        lane = min(lanes, key=Lane.oldest)
+        if not lane.memory:
+            (place,) = lane.disk.peek(1, 0)
+            lane.disk.drop(1)
+            return Dropped(queue, lane, place, None)
+        run = lane.memory.popleft()
+        self._forget(run)
+        return Dropped(queue, lane, Place(run.position, run.size, run.head.count), run)
+
+    def undrop(self, dropped: Dropped) -> None:
+        """Puts it back: the run that needed the room was not stored."""
+        if dropped.run is None:
+            dropped.lane.disk.put_first(dropped.place)
+        else:
+            dropped.lane.memory.appendleft(dropped.run)
+            self._remember(dropped.run)
+
+    def _remember(self, run: StoredRun) -> None:
+        self.memory_runs += 1
+        self.memory_bytes += len(run.data)
+
+    def _forget(self, run: StoredRun) -> None:
+        self.memory_runs -= 1
+        self.memory_bytes -= len(run.data)

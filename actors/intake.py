@@ -1,0 +1,188 @@
+"""The intake: pushes that wait to be stored, and which of them go into the next group.
+
+Pushes are taken in the order in which they came. Where the spool is full, a queue's policy
+decides; pushes that wait for room wait in one line, up to their queue's `full_timeout`. A run
+whose id is known is not stored again. Plain data, touched by the spooler's task alone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from actors.admission import Fill, Verdict, admit, full
+from actors.backlog import Backlog, Dropped
+from actors.ledger import Ledger
+from actors.messages import Answers, Append
+from actors.recent import RecentRuns
+from actors.settings import QueueSettings, SpoolSettings
+from forebay.errors import Refused
+from forebay.wire import Outcome
+
+log = structlog.get_logger()
+
+QUEUES_MAX: Final = 10_000
+"""More queues than this are not created by pushing to them."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What goes into one commit."""
+
+    appends: list[Append] = field(default_factory=list)
+    size: int = 0
+    echoes: list[Append] = field(default_factory=list)
+    """Runs whose id is known already: answered when their originals are surely stored."""
+    dropped: list[Dropped] = field(default_factory=list)
+    dropped_bytes: int = 0
+
+
+class Intake:
+    def __init__(
+        self,
+        settings: SpoolSettings,
+        queue_settings: Callable[[str], QueueSettings | None],
+        ledger: Ledger,
+        backlog: Backlog,
+    ) -> None:
+        self._settings = settings
+        self._queue_settings = queue_settings
+        self._ledger = ledger
+        self._backlog = backlog
+        self._recent = RecentRuns(settings.dedup_runs)
+        self._arrived: deque[Append] = deque()
+        self._blocked: deque[tuple[Append, float]] = deque()
+        """Pushes that wait for room, and until when."""
+        self.disk_is_low = False
+        self.disk_failure: Refused | None = None
+        """The disk refused, and is not asked again before `_disk_rests_until`."""
+        self._disk_rests_until = 0.0
+
+    def remember(self, run_ids: Iterable[bytes]) -> None:
+        """The ids that recovery found."""
+        for run_id in run_ids:
+            self._recent.add(run_id)
+
+    def arrive(self, append: Append) -> None:
+        self._arrived.append(append)
+
+    def has_arrivals(self) -> bool:
+        return bool(self._arrived)
+
+    def waiting(self) -> int:
+        return len(self._arrived) + len(self._blocked)
+
+    def form_group(self, now: float) -> Group:
+        """Takes as many pushes as may be stored now, in order; refuses what must be refused."""
+        group = Group()
+        while self._blocked and group.size < self._settings.group_bytes_max:
+            if not self._place(self._blocked[0][0], group, now, others_wait=False):
+                break
+            self._blocked.popleft()
+        while self._arrived and group.size < self._settings.group_bytes_max:
+            append = self._arrived.popleft()
+            if not self._place(append, group, now, others_wait=bool(self._blocked)):
+                queue = self._queue_settings(append.head.queue)
+                self._blocked.append((append, now + (queue.full_timeout if queue else 0)))
+        return group
+
+    def _place(self, append: Append, group: Group, now: float, *, others_wait: bool) -> bool:
+        """Puts a push into the group or refuses it; False: it must wait."""
+        head = append.head
+        queue = self._queue_settings(head.queue)
+        if head.run_id in self._recent:
+            group.echoes.append(append)
+            return True
+        if queue is None or self._is_one_queue_too_many(head.queue):
+            text = f"there is no queue {head.queue!r}, and none is created for it"
+            answer([append], Refused("UNKNOWN_QUEUE", text))
+            return True
+        if self.disk_failure is not None and now < self._disk_rests_until:
+            answer([append], self.disk_failure)
+            return True
+        if others_wait and queue.full_policy == "block":
+            return False
+        size = len(append.data)
+        verdict = admit(self._fill(group), size, queue.full_policy, self._settings)
+        while verdict is Verdict.DROP_OLDEST:
+            if not self._drop_oldest(head.queue, group):
+                return False
+            verdict = admit(self._fill(group), size, queue.full_policy, self._settings)
+        if isinstance(verdict, Refused):
+            answer([append], verdict)
+        elif verdict is Verdict.STORE:
+            self._recent.add(head.run_id)
+            group.appends.append(append)
+            group.size += size
+        return verdict is not Verdict.WAIT
+
+    def _is_one_queue_too_many(self, queue: str) -> bool:
+        """Names of queues are kept in memory: there may be only so many."""
+        return queue not in self._ledger.books and len(self._ledger.books) >= QUEUES_MAX
+
+    def _fill(self, group: Group) -> Fill:
+        growth = group.size - group.dropped_bytes
+        return Fill(
+            live_runs=self._ledger.live_runs + len(group.appends) - len(group.dropped),
+            live_bytes=self._ledger.live_bytes + growth,
+            disk_bytes=self._ledger.disk_bytes + growth,
+            disk_is_low=self.disk_is_low,
+        )
+
+    def _drop_oldest(self, queue: str, group: Group) -> bool:
+        dropped = self._backlog.drop_oldest(queue)
+        if dropped is None:
+            return False
+        group.dropped.append(dropped)
+        group.dropped_bytes += dropped.place.size
+        return True
+
+    def settle_group(self, group: Group, stored: int, failure: Refused | None, now: float) -> None:
+        """Answers everyone in a group of which the first `stored` runs are durable."""
+        if self._settings.durability != "memory":
+            answer(group.appends[:stored], Outcome.STORED)
+        if failure is not None:
+            self._refuse(group.appends[stored:], failure, now)
+        elif group.appends:
+            self.disk_failure = None
+        for echo in group.echoes:
+            if echo.head.run_id in self._recent:
+                self._ledger.count_duplicate(echo.head.queue, echo.head.count)
+                answer([echo], Outcome.DUPLICATE)
+            else:
+                answer([echo], self.disk_failure or full("try again"))
+
+    def _refuse(self, appends: Sequence[Append], failure: Refused, now: float) -> None:
+        if self.disk_failure is None:
+            log.error("spooler.disk_refuses", code=failure.code, error=failure.text)
+        self.disk_failure = failure
+        self._disk_rests_until = now + failure.retry_after_ms / 1000
+        for append in appends:
+            self._recent.discard(append.head.run_id)
+        if self._settings.durability != "memory":
+            answer(appends, failure)
+
+    def expire(self, now: float) -> None:
+        """Refuses what has waited for room long enough."""
+        expired = [append for append, until in self._blocked if until <= now]
+        if expired:
+            self._blocked = deque(entry for entry in self._blocked if entry[1] > now)
+            answer(expired, full("no room came free within the queue's full_timeout"))
+
+    def refuse_all(self, refusal: Refused) -> None:
+        """The end: nothing that waits is stored any more."""
+        answer([*(append for append, _ in self._blocked), *self._arrived], refusal)
+        self._blocked.clear()
+        self._arrived.clear()
+
+
+def answer(appends: Sequence[Append], outcome: Outcome | Refused) -> None:
+    """Answers all of them alike, and lets each connection send once."""
+    connections: dict[int, Answers] = {}
+    for append in appends:
+        append.answers.put(append.sequence, outcome)
+        connections[id(append.answers)] = append.answers
+    for connection in connections.values():
+        connection.flush()

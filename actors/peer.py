@@ -1,0 +1,52 @@
+"""Who is at the other end of a Unix socket, as the kernel says, and whether that is allowed."""
+
+import errno
+import socket
+import struct
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+_CREDENTIALS = struct.Struct("3i")
+_SO_PEERGROUPS: Final = 59
+"""Linux's number; the socket module has no name for it."""
+_GROUPS_BYTES: Final = 1024
+"""The most that Python's getsockopt takes: 256 groups."""
+
+
+class Peer(NamedTuple):
+    pid: int
+    uid: int
+    gid: int
+
+
+def read_peer(sock: socket.socket) -> Peer:
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Peer(*_CREDENTIALS.unpack(raw))
+
+
+def read_peer_groups(sock: socket.socket) -> frozenset[int]:
+    """The peer's supplementary groups when it connected; none are seen if it has over 256."""
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError as error:
+        if error.errno in (errno.ERANGE, errno.ENOPROTOOPT):
+            return frozenset()
+        raise
+    return frozenset(struct.unpack(f"{len(raw) // 4}I", raw))
+
+
+def is_allowed(
+    peer: Peer,
+    groups: Collection[int],
+    *,
+    allow_uids: Collection[int],
+    allow_gids: Collection[int],
+) -> bool:
+    """Both lists empty: everyone whom the file's mode lets in. Otherwise one of them must match."""
+    if not allow_uids and not allow_gids:
+        return True
+    return (
+        peer.uid in allow_uids
+        or peer.gid in allow_gids
+        or any(group in allow_gids for group in groups)
+    )

@@ -1,0 +1,175 @@
+"""What actors need from the outside, as interfaces. Implementations live in `daemon/`.
+
+The journal blocks: each method says on which of the spooler's threads it runs. A call that has
+begun is never abandoned by cancellation; the spooler waits for it in a shielded section.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from actors.books import Books
+from actors.messages import Fate, StoredRun
+from forebay.errors import Refused
+from forebay.run import RunHead
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMark:
+    """What became of items of a run in the chunk `number`."""
+
+    number: int
+    offset: int
+    run_id: bytes | None
+    """None: nobody has read the run yet; the journal looks it up."""
+    first: int
+    last: int
+    fate: Fate
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a commit did: the first `len(positions)` runs are durable, the rest is not stored."""
+
+    positions: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Bytes on disk, in the order of `positions`."""
+    started: list[int] = field(default_factory=list)
+    """Chunks that came into use, by number."""
+    sealed: list[int] = field(default_factory=list)
+    """Chunks that take no more runs."""
+    failure: Refused | None = None
+    """Why the rest was not stored."""
+    marks_failure: OSError | None = None
+    """The marks of this commit are not written and must come again. No mark is written when a
+    run was not stored: the mark may be about the run that was to make room for it."""
+    abandoned: list[tuple[int, OSError]] = field(default_factory=list)
+    """Chunks given up because a write or a sync failed."""
+
+
+class LiveRun(NamedTuple):
+    """A run of `items` items that was found on disk, not all of them settled."""
+
+    position: int
+    size: int
+    items: int
+    queue: str
+    priority: int
+    due_ms: int
+    done: int
+    """A bit for each item that is settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredChunk:
+    number: int
+    used_bytes: int
+    totals: Books
+    live: Iterable[LiveRun]
+    """In the order of their positions; may be read once."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """What recovery could not read. All of it is kept in the quarantine."""
+
+    blocks: int = 0
+    """Stretches of bytes between good blocks, or before a known end, that hold no whole block."""
+    block_bytes: int = 0
+    heads: int = 0
+    """Chunks whose head had to be made anew."""
+    torn_tails: int = 0
+    """Blocks that were begun and never acknowledged, as far as anyone can tell."""
+    mark_bytes: int = 0
+    files: list[str] = field(default_factory=list)
+    """Files that could not be used at all."""
+    moved_blocks: int = 0
+    """Good blocks that stood at a wrong place and were put back."""
+
+    def __bool__(self) -> bool:
+        """A torn tail is what a crash leaves, and no damage."""
+        return bool(self.blocks or self.heads or self.mark_bytes or self.files or self.moved_blocks)
+
+    def as_dict(self) -> dict[str, object]:
+        """What there is of it, by name."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {f"damaged_{name}": value for name, value in found.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    chunks: list[RecoveredChunk]
+    base: Books
+    recent: list[bytes]
+    """The ids of the newest runs, oldest first."""
+    damage: Damage
+    scanned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A block that is no longer whole. Its bytes are in the quarantine."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What upkeep saw of the disk."""
+
+    free_bytes: int
+    spares: int
+    quarantine_bytes: int
+
+
+class Journal(Protocol):
+    def recover(self, recent_max: int, progress: Callable[[int, int], None]) -> Recovered:
+        """Before anything else, once. `progress` gets (chunks done, chunks in all)."""
+
+    def commit(
+        self, runs: Sequence[tuple[RunHead, bytes]], marks: Sequence[ItemMark], *, durable: bool
+    ) -> Committed:
+        """Commit thread. Runs are durable on return; marks only if `durable`, else written."""
+
+    def sync_marks(self) -> None:
+        """Commit thread. Makes all written marks durable."""
+
+    def read(self, places: Sequence[tuple[int, int]]) -> list[StoredRun | Unreadable]:
+        """Reader thread. Runs by (chunk number, position), in the order asked for."""
+
+    def look(self) -> Room:
+        """Upkeep thread. How much room there is."""
+
+    def upkeep(self) -> None:
+        """Upkeep thread. Indexes sealed chunks, prepares the next one, fills the spares."""
+
+    def free(self, numbers: Sequence[int], base: Books) -> None:
+        """Upkeep thread. Makes `base` durable, then recycles these chunks."""
+
+    def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
+        """Upkeep thread."""
+
+    def close(self) -> None:
+        """Commit thread, last. Seals the active chunk and makes everything durable."""
+
+
+class Handler(Protocol):
+    """Delivers runs to a destination."""
+
+    async def deliver(self, run: StoredRun, done: int) -> None:
+        """Delivers the items whose bit in `done` is not set, all or none as far as it can tell.
+
+        Raises `DeliveryFailed`; may be cancelled at any await, after which nothing is settled.
+        """
+
+    async def aclose(self) -> None:
+        """Lets go of files and connections."""
+
+
+class DeliveryFailed(Exception):
+    """The destination did not take it; it is tried again later."""
+
+
+class Undeliverable(Exception):
+    """No destination could take it: the run cannot be unpacked."""

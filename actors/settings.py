@@ -1,0 +1,402 @@
+"""What can be configured (etc/forebay.yaml lists it all): frozen, and checked when it is built.
+
+A model knows its keys, their ranges, and the relations between them; where the values come from
+is daemon/config.py's business. What a later version will do is refused where ignoring it would
+break a promise (a Valkey that is never used, a key that is not unique), and accepted where it is
+tuning (backoff, breaker, workers).
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+    field_validator,
+    model_validator,
+)
+
+from actors.units import Duration, Size, durations, format_duration, format_size, numbers, sizes
+from forebay.errors import BadRun
+from forebay.limits import (
+    FRAME_HEAD_BYTES,
+    PRIORITY_MAX,
+    RUN_HEAD_BYTES_MAX,
+    RUN_RAW_BYTES_MAX,
+)
+from forebay.run import check_queue_name
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""What fits into sun_path with its final zero."""
+
+CHUNK_OVERHEAD_BYTES: Final = 4 * KIB
+"""More than a chunk's head and one block's head take."""
+
+Count = Annotated[int, Strict()]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Clash(ValueError):
+    """Values that are right alone and wrong together; `keys` are relative to the section."""
+
+    def __init__(self, message: str, *keys: str) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+def not_in_this_version(*planned: str) -> BeforeValidator:
+    """Tells what is planned from what is wrong."""
+
+    def check(value: object) -> object:
+        kind = value.get("type") if isinstance(value, dict) else value
+        if kind in planned:
+            raise ValueError(f"{kind!r} is planned, but this version of forebay does not have it")
+        return value
+
+    return BeforeValidator(check)
+
+
+def empty_in_this_version(value: dict[str, Any]) -> dict[str, Any]:
+    if value:
+        raise ValueError("is planned, but this version of forebay does not have it: leave it empty")
+    return value
+
+
+def parse_mode(value: object) -> int:
+    """A file mode in octal digits. A number is refused: 660 without quotes is decimal."""
+    if isinstance(value, str) and 3 <= len(value) <= 4 and set(value) <= set("01234567"):
+        mode = int(value, 8)
+        if mode <= 0o777:
+            return mode
+    raise ValueError(f'{value!r} is not a file mode: write octal digits in quotes, as "0660"')
+
+
+def name_or_id(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+FileMode = Annotated[
+    int, BeforeValidator(parse_mode), PlainSerializer(lambda mode: f"{mode:04o}", str)
+]
+Account = Annotated[str, BeforeValidator(name_or_id)]
+"""A user or group, by name or by number."""
+
+
+class SocketSettings(Section):
+    path: Path = Path("/run/forebay/forebay.sock")
+    mode: FileMode = 0o660
+    owner: Account | None = None
+    group: Account | None = None
+    allow_uids: tuple[Annotated[Count, numbers(0, 2**32 - 2)], ...] = ()
+    """Users that may connect, beside those of `allow_gids`; both empty: all that the mode lets."""
+    allow_gids: tuple[Annotated[Count, numbers(0, 2**32 - 2)], ...] = ()
+    max_connections: Annotated[Count, numbers(1, 65536)] = 1024
+    hello_timeout: Annotated[Duration, durations("10ms", "1h")] = 5
+    frame_timeout: Annotated[Duration, durations("10ms", "1h")] = 30
+    write_timeout: Annotated[Duration, durations("10ms", "1h")] = 30
+    idle_timeout: Annotated[Duration, durations("0s", "365d")] = 0
+    window_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 16 * MIB
+    window_frames: Annotated[Count, numbers(1, 65536)] = 1024
+    inflight_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 64 * MIB
+    max_run_bytes: Annotated[Size, sizes("1Ki", format_size(RUN_RAW_BYTES_MAX))] = 4 * MIB
+
+    @field_validator("path")
+    @classmethod
+    def _path_fits(cls, path: Path) -> Path:
+        length = len(str(path).encode())
+        if length > SOCKET_PATH_BYTES_MAX:
+            raise ValueError(
+                f"a Unix socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, not {length}"
+            )
+        return path
+
+    @model_validator(mode="after")
+    def _windows_take_the_largest_run(self) -> Self:
+        frame = FRAME_HEAD_BYTES + stored_run_bytes_max(self.max_run_bytes)
+        if self.window_bytes < frame:
+            raise Clash(
+                f"window_bytes ({format_size(self.window_bytes)}) must take a run of "
+                f"max_run_bytes ({format_size(self.max_run_bytes)}), which needs {frame} bytes",
+                "window_bytes",
+                "max_run_bytes",
+            )
+        if self.inflight_bytes < self.window_bytes:
+            raise Clash(
+                f"inflight_bytes ({format_size(self.inflight_bytes)}) must be at least "
+                f"window_bytes ({format_size(self.window_bytes)})",
+                "inflight_bytes",
+                "window_bytes",
+            )
+        return self
+
+
+def stored_run_bytes_max(raw_bytes: int) -> int:
+    """The most that a run with a body of `raw_bytes` can take: Snappy may add a sixth."""
+    return RUN_HEAD_BYTES_MAX + raw_bytes + raw_bytes // 6 + 32
+
+
+class HttpSettings(Section):
+    """Accepted and checked; served from a later version on."""
+
+    listen: str | None = "127.0.0.1:8077"
+    read_token_file: Path | None = None
+    admin_token_file: Path | None = None
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_is_an_address(cls, listen: str | None) -> str | None:
+        if listen is not None:
+            host, _, port = listen.rpartition(":")
+            if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+                raise ValueError(f"{listen!r} is not HOST:PORT, as 127.0.0.1:8077 or [::1]:8077")
+        return listen
+
+    @model_validator(mode="after")
+    def _strangers_need_a_token(self) -> Self:
+        if self.listen is None or self.read_token_file or self.admin_token_file:
+            return self
+        host = self.listen.rpartition(":")[0]
+        if host not in ("localhost", "[::1]") and not host.startswith("127."):
+            raise Clash(
+                f"listen ({self.listen}) is not a loopback address: "
+                "it needs read_token_file or admin_token_file",
+                "listen",
+            )
+        return self
+
+
+class SpoolSettings(Section):
+    durability: Literal["fsync", "os", "memory"] = "fsync"
+    chunk_size: Annotated[Size, sizes("64Ki", "1Gi")] = 64 * MIB
+    max_bytes: Annotated[Size, sizes("128Ki", "1024Ti")] = 1 * GIB
+    max_size: Annotated[Count, numbers(0, 10**12)] = 0
+    """Runs; 0: no limit."""
+    min_free_bytes: Annotated[Size, sizes("0", "1024Ti")] = 256 * MIB
+    inmemory_runs: Annotated[Count, numbers(1, 10**6)] = 2048
+    inmemory_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 32 * MIB
+    meta_sync_interval: Annotated[Duration, durations("10ms", "1m")] = 1
+    compression: Literal["snappy", "none"] = "snappy"
+    """Of what arrives uncompressed."""
+    spare_chunks: Annotated[Count, numbers(0, 64)] = 2
+    dedup_runs: Annotated[Count, numbers(0, 10**7)] = 32768
+    ballast_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 4 * MIB
+    group_bytes_max: Annotated[Size, sizes("64Ki", "256Mi")] = 8 * MIB
+
+    @model_validator(mode="after")
+    def _two_chunks_fit(self) -> Self:
+        if self.max_bytes < 2 * self.chunk_size:
+            raise Clash(
+                f"max_bytes ({format_size(self.max_bytes)}) must be at least twice "
+                f"chunk_size ({format_size(self.chunk_size)}), "
+                "so that one chunk can be freed while the next is written",
+                "max_bytes",
+                "chunk_size",
+            )
+        return self
+
+
+class WarmSettings(Section):
+    type: Literal["memory"] = "memory"
+
+
+class ColdSettings(Section):
+    type: Literal["sqlite"] = "sqlite"
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class NullHandler(Section):
+    """Delivers to nobody: every item counts as delivered."""
+
+    type: Literal["null"] = "null"
+
+
+class FileHandler(Section):
+    """Appends one JSON object a line."""
+
+    type: Literal["file"] = "file"
+    path: Path
+    """`{queue}` stands for the queue's name."""
+    fsync: bool = False
+
+    @field_validator("path")
+    @classmethod
+    def _only_queue_is_filled_in(cls, path: Path) -> Path:
+        rest = str(path).replace("{queue}", "")
+        if "{" in rest or "}" in rest:
+            raise ValueError(f"{str(path)!r}: {{queue}} is all that can stand in braces")
+        return path
+
+    def path_for(self, queue: str) -> Path:
+        return Path(str(self.path).replace("{queue}", queue))
+
+
+class PullHandler(Section):
+    """Pushes nothing: items wait for consumers that lease them."""
+
+    type: Literal["pull"] = "pull"
+
+
+def name_the_null_handler(value: object) -> object:
+    """In YAML `{type: null}` says None where a person means the word."""
+    if isinstance(value, dict) and "type" in value and value["type"] is None:
+        return {**value, "type": "null"}
+    return value
+
+
+Handler = Annotated[
+    NullHandler | FileHandler | PullHandler,
+    Field(discriminator="type"),
+    not_in_this_version("http", "python", "command"),
+    BeforeValidator(name_the_null_handler),
+]
+
+
+class BackoffSettings(Section):
+    enabled: bool = True
+    initial: Annotated[Duration, durations("1ms", "1d")] = 5
+    multiplier: Annotated[float, numbers(1, 100)] = 2.0
+    max: Annotated[Duration, durations("1ms", "30d")] = 300
+    jitter: Annotated[float, numbers(0, 1)] = 0.2
+
+    @model_validator(mode="after")
+    def _initial_is_below_max(self) -> Self:
+        if self.initial > self.max:
+            raise Clash(
+                f"initial ({format_duration(self.initial)}) must not be longer than "
+                f"max ({format_duration(self.max)})",
+                "initial",
+                "max",
+            )
+        return self
+
+
+class BreakerSettings(Section):
+    enabled: bool = True
+    threshold: Annotated[Count, numbers(1, 10**6)] = 5
+    reset_timeout: Annotated[Duration, durations("10ms", "1d")] = 30
+    half_open_probes: Annotated[Count, numbers(1, 1000)] = 1
+
+
+class WorkersSettings(Section):
+    """0 workers: from the number of cores."""
+
+    count: Annotated[Count, numbers(0, 10000)] = 0
+    adaptive: bool = False
+    min: Annotated[Count, numbers(1, 10000)] = 1
+    max: Annotated[Count, numbers(0, 10000)] = 0
+
+    @model_validator(mode="after")
+    def _min_is_below_max(self) -> Self:
+        if 0 < self.max < self.min:
+            raise Clash(f"min ({self.min}) must not be more than max ({self.max})", "min", "max")
+        return self
+
+
+class PipelineSplitSettings(Section):
+    enabled: bool = False
+    preparer_count: Annotated[Count, numbers(0, 10000)] = 0
+    sender_count: Annotated[Count, numbers(0, 10000)] = 0
+    channel_size: Annotated[Count, numbers(1, 65536)] = 256
+
+
+class QueueSettings(Section):
+    description: str = ""
+    handler: Handler = PullHandler()
+    warm_max_items: Annotated[Count, numbers(1, 10**9)] = 5000
+    warm_max_bytes: Annotated[Size, sizes("64Ki", "1Ti")] = 64 * MIB
+    full_policy: Literal["block", "drop_newest", "drop_oldest"] = "block"
+    full_timeout: Annotated[Duration, durations("0s", "1h")] = 30
+    max_retries: Annotated[Count, numbers(0, 65534)] = 8
+    unique: Annotated[Literal["off"], not_in_this_version("ignore", "reject", "replace")] = "off"
+    unique_window: Annotated[Duration, durations("0s", "365d")] = 0
+    backoff: BackoffSettings = BackoffSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    workers: WorkersSettings = WorkersSettings()
+    pipeline_split: PipelineSplitSettings = PipelineSplitSettings()
+    rate_limit: Annotated[float, numbers(0, 10**9)] = 0
+    """Items a second; 0: none."""
+    history: Literal["none", "failures", "all"] = "failures"
+
+
+def check_queue(name: str) -> str:
+    try:
+        check_queue_name(name)
+    except BadRun as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+QueueName = Annotated[str, AfterValidator(check_queue)]
+
+
+class Settings(Section):
+    socket: SocketSettings = SocketSettings()
+    state_dir: Path = Path("/var/lib/forebay")
+    http: HttpSettings = HttpSettings()
+    spool: SpoolSettings = SpoolSettings()
+    warm: Annotated[WarmSettings, not_in_this_version("valkey")] = WarmSettings()
+    cold: Annotated[ColdSettings, not_in_this_version("postgres")] = ColdSettings()
+    priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
+        default={"high": 0, "normal": 5, "low": 10}
+    )
+    auto_create_queues: bool = True
+    defaults: QueueSettings = QueueSettings()
+    queues: dict[QueueName, QueueSettings] = Field(default={})
+    """Each with the defaults merged in."""
+    schedules: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
+    triggers: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
+    log: LogSettings = LogSettings()
+    drain_timeout: Annotated[Duration, durations("0s", "1h")] = 30
+
+    def queue(self, name: str) -> QueueSettings | None:
+        """How this queue is to be treated; None: there is no such queue, and none is created."""
+        return self.queues.get(name, self.defaults if self.auto_create_queues else None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _queues_start_from_the_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        defaults, queues = data.get("defaults"), data.get("queues")
+        if not isinstance(defaults, dict) or not isinstance(queues, dict):
+            return data
+        return {**data, "queues": {name: merge(defaults, own) for name, own in queues.items()}}
+
+    @model_validator(mode="after")
+    def _chunks_take_the_largest_run(self) -> Self:
+        needed = stored_run_bytes_max(self.socket.max_run_bytes) + CHUNK_OVERHEAD_BYTES
+        if self.spool.chunk_size < needed:
+            raise Clash(
+                f"spool.chunk_size ({format_size(self.spool.chunk_size)}) must take a run of "
+                f"socket.max_run_bytes ({format_size(self.socket.max_run_bytes)}), "
+                f"which needs {needed} bytes",
+                "spool.chunk_size",
+                "socket.max_run_bytes",
+            )
+        return self
+
+
+def merge(base: Any, over: Any) -> Any:
+    """`over` laid over `base`, key by key. Where both have a `type` that differs, `over` alone:
+    the keys of a file handler mean nothing to an http handler."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    if "type" in base and "type" in over and base["type"] != over["type"]:
+        return over
+    return base | {key: merge(base[key], own) if key in base else own for key, own in over.items()}

@@ -1,0 +1,348 @@
+"""The spooler owns the journal: nothing is acknowledged before it is on disk.
+
+Receives `Append` from ingest and answers through the message's `Answers`; `Take`, `Settle` and
+`GiveBack` from delivery, lending runs and recording outcomes; `Inquire` for the books.
+
+Durable when: a run, before its push is answered (`durability: fsync`). All runs that arrive while
+one commit is under way share the next one. Marks of deliveries are written with the next group or
+tick and synced within a second: losing them can only deliver again, with the same ids. Marks of
+drops are synced in the group that causes them.
+
+On `Finish` what came before is still handled, pushes that wait for room are refused
+with DRAINING, the active chunk is sealed. On cancel the commit that is under way is finished, since
+a thread cannot be stopped; what it stored without an answer is found by recovery, and a client that
+asks again is told that it is a duplicate.
+
+What it can't do: tell a disk that hangs from one that is slow. A commit has no deadline; pushes
+wait with it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, assert_never
+
+import structlog
+import trio
+
+from actors.backlog import Backlog, Dropped, Lane, Place
+from actors.intake import Group, Intake, answer
+from actors.ledger import Ledger
+from actors.loans import Loans
+from actors.messages import (
+    Append,
+    Finish,
+    GiveBack,
+    Inquire,
+    QueueSeen,
+    Settle,
+    SpoolerMessage,
+    StoredRun,
+    Take,
+    Tick,
+)
+from actors.ports import Committed, Journal, Recovered, Unreadable
+from actors.report import make_report
+from actors.settings import QueueSettings, SpoolSettings
+from actors.thread import OwnThread
+from actors.upkeep import Upkeep
+from forebay.errors import Refused
+from forebay.wire import Outcome
+
+log = structlog.get_logger()
+
+TICK_S: Final = 0.1
+MARKS_SYNC_S: Final = 1.0
+MARKS_WAITING_MAX: Final = 256
+"""More marks than this do not wait for a push to be written with."""
+MARKS_UNWRITTEN_MAX: Final = 65536
+"""While so many marks cannot be written, nothing more is lent: every queue is bounded."""
+MESSAGES_MAX: Final = 4096
+"""What is handled before the next commit, at most."""
+READ_RUNS_MAX: Final = 256
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+PROGRESS_S: Final = 1.0
+
+assert MARKS_WAITING_MAX <= MARKS_UNWRITTEN_MAX
+
+
+class Spooler:
+    def __init__(
+        self,
+        settings: SpoolSettings,
+        queue_settings: Callable[[str], QueueSettings | None],
+        journal: Journal,
+        inbox: trio.MemoryReceiveChannel[SpoolerMessage],
+        own_inbox: trio.MemorySendChannel[SpoolerMessage],
+        seen: trio.MemorySendChannel[QueueSeen],
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._inbox = inbox
+        self._own_inbox = own_inbox
+        self._seen = seen
+        self._queues_seen: set[str] = set()
+        self._thread = OwnThread("forebay-commit")
+        self._reader = trio.CapacityLimiter(1)
+        self._nursery: trio.Nursery | None = None
+
+        self._ledger = Ledger()
+        self._backlog = Backlog(settings.inmemory_runs, settings.inmemory_bytes)
+        self._loans = Loans(self._ledger)
+        self._intake = Intake(settings, queue_settings, self._ledger, self._backlog)
+        self._upkeep = Upkeep(
+            journal, self._ledger, settings.meta_sync_interval, settings.min_free_bytes
+        )
+        self._takes: dict[str, deque[Take]] = {}
+        self._ready: set[str] = set()
+        """Queues whose takers may find something new."""
+        self._inquiries: list[Inquire] = []
+        self._is_finishing = False
+        self.finished = trio.Event()
+        """The journal is sealed."""
+        self._marks_are_due = False
+        self._next_marks_sync = 0.0
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self._thread.start()
+        self._adopt(await self._recover())
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._tick)
+                await nursery.start(self._upkeep.run)
+                self._lend()
+                task_status.started()
+                await self._serve()
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._close()
+
+    async def _recover(self) -> Recovered:
+        said = time.monotonic()
+
+        def progress(done: int, chunks: int) -> None:
+            nonlocal said
+            if time.monotonic() - said >= PROGRESS_S:
+                said = time.monotonic()
+                log.info("spooler.recovering", chunks_done=done, chunks=chunks)
+
+        return await self._thread.call(self._journal.recover, self._settings.dedup_runs, progress)
+
+    def _adopt(self, recovered: Recovered) -> None:
+        """Takes over what is on disk, as places: nothing is read before it is wanted."""
+        now_ms = _now_ms()
+        self._ledger.load(recovered.base, recovered.chunks)
+        for chunk in recovered.chunks:
+            for live in chunk.live:
+                place = Place(live.position, live.size, live.items - live.done.bit_count())
+                self._ledger.add_live(live.size)
+                if live.done:
+                    self._loans.remember_done(live.position, live.done)
+                if live.due_ms > now_ms:
+                    self._backlog.add_later(live.queue, live.priority, live.due_ms, place)
+                else:
+                    self._backlog.add_place(live.queue, live.priority, place)
+        self._intake.remember(recovered.recent)
+        self._ready.update(self._backlog.queues)
+        (log.warning if recovered.damage else log.info)(
+            "spooler.recovered",
+            chunks=len(recovered.chunks),
+            runs=self._ledger.live_runs,
+            held=self._ledger.held_items(),
+            scanned_bytes=recovered.scanned_bytes,
+            **recovered.damage.as_dict(),
+        )
+
+    # The loop: messages in, commits, then answers and leases out.
+
+    async def _serve(self) -> None:
+        while not self._is_finishing:
+            try:
+                self._handle(await self._inbox.receive())
+                for _ in range(MESSAGES_MAX):
+                    self._handle(self._inbox.receive_nowait())
+            except trio.WouldBlock:
+                pass
+            await self._commit_group()
+            while self._intake.has_arrivals():
+                await self._commit_group()
+            self._lend()
+            self._answer_inquiries()
+
+    def _handle(self, message: SpoolerMessage) -> None:
+        match message:
+            case Append():
+                self._intake.arrive(message)
+            case Settle():
+                for outcome in message.outcomes:
+                    self._loans.settle(outcome)
+            case Take():
+                self._takes.setdefault(message.queue, deque()).append(message)
+                self._ready.add(message.queue)
+            case GiveBack():
+                for lease in message.leases:
+                    run = self._loans.take_back(lease)
+                    if run is not None:
+                        self._backlog.give_back(run)
+                        self._ready.add(run.head.queue)
+            case Inquire():
+                self._inquiries.append(message)
+                self._marks_are_due = True
+            case Tick():
+                self._intake.expire(trio.current_time())
+                self._ready.update(self._backlog.wake_due(_now_ms()))
+                self._marks_are_due = True
+            case Finish():
+                self._is_finishing = True
+            case _:
+                assert_never(message)
+
+    async def _commit_group(self) -> None:
+        """One commit: what may be stored of the pushes that wait, and the marks with it."""
+        self._intake.disk_is_low = self._upkeep.disk_is_low
+        group = self._intake.form_group(trio.current_time())
+        for dropped in group.dropped:
+            self._drop(dropped, "spooler.dropped_oldest")
+        if self._settings.durability == "memory":
+            answer(group.appends, Outcome.STORED)
+        committed = Committed()
+        if group.appends or group.dropped or self._marks_must_go():
+            marks = self._loans.take_marks()
+            commit = partial(
+                self._journal.commit,
+                [(append.head, append.data) for append in group.appends],
+                [pending.mark for pending in marks],
+                durable=bool(group.dropped),
+            )
+            with trio.CancelScope(shield=True):
+                committed = await self._thread.call(commit)
+            self._enter(group, committed)
+            if committed.marks_failure is None:
+                self._loans.written(marks)
+            else:
+                self._loans.unwritten(marks, group.dropped)
+                for dropped in reversed(group.dropped):
+                    self._backlog.undrop(dropped)
+                if committed.failure is None:
+                    log.error("spooler.marks_not_written", error=str(committed.marks_failure))
+        stored = len(committed.positions)
+        self._intake.settle_group(group, stored, committed.failure, trio.current_time())
+        await self._sync_marks()
+
+    def _marks_must_go(self) -> bool:
+        waiting = len(self._loans.marks)
+        due, self._marks_are_due = self._marks_are_due, False
+        return waiting > MARKS_WAITING_MAX or (due and waiting > 0)
+
+    def _enter(self, group: Group, committed: Committed) -> None:
+        """Enters what was stored into ledger and backlog."""
+        for number in committed.started:
+            self._ledger.start(number)
+        now_ms = _now_ms()
+        placed = zip(group.appends, committed.positions, committed.sizes, strict=False)
+        for append, position, size in placed:
+            head = append.head
+            self._ledger.accept(position, size, head.queue, head.count)
+            self._backlog.add(StoredRun(position, size, head, append.data), now_ms)
+            self._ready.add(head.queue)
+        for number in committed.sealed:
+            self._ledger.seal(number)
+        for number, error in committed.abandoned:
+            log.error("spooler.chunk_abandoned", chunk=f"{number:016x}", error=str(error))
+        if committed.sealed or committed.failure:
+            self._upkeep.hurry()
+
+    async def _sync_marks(self) -> None:
+        if trio.current_time() < self._next_marks_sync:
+            return
+        self._next_marks_sync = trio.current_time() + MARKS_SYNC_S
+        with trio.CancelScope(shield=True):
+            try:
+                await self._thread.call(self._journal.sync_marks)
+            except OSError as error:
+                log.error("spooler.marks_not_synced", error=str(error))
+
+    # Lending, and reading back what is on disk only.
+
+    def _lend(self) -> None:
+        """Serves the takers of queues that may have something new."""
+        if len(self._loans.marks) >= MARKS_UNWRITTEN_MAX:
+            return
+        ready, self._ready = self._ready, set()
+        for queue in ready - self._queues_seen:
+            self._queues_seen.add(queue)
+            self._seen.send_nowait(QueueSeen(queue))
+        for queue in ready:
+            takes = self._takes.get(queue)
+            while takes:
+                runs = self._backlog.take(queue, takes[0].runs_max, takes[0].bytes_max)
+                if not runs:
+                    self._start_reading(queue)
+                    break
+                takes.popleft().answer([self._loans.lend(run) for run in runs])
+
+    def _start_reading(self, queue: str) -> None:
+        lane = self._backlog.lane_to_read(queue)
+        if lane is not None and self._nursery is not None:
+            lane.reading = True
+            self._nursery.start_soon(self._read, queue, lane)
+
+    async def _read(self, queue: str, lane: Lane) -> None:
+        """Reads the head of a lane into memory, in order. Where memory is full it still reads one
+        run: no queue may starve because others fill the cap."""
+        runs_max = READ_RUNS_MAX if self._backlog.has_room(READ_BYTES_MAX) else 1
+        places = lane.disk.peek(runs_max, READ_BYTES_MAX)
+        wanted = [(self._ledger.number_of(place.position), place.position) for place in places]
+        with trio.CancelScope(shield=True):
+            found = await trio.to_thread.run_sync(self._journal.read, wanted, limiter=self._reader)
+        lane.disk.drop(len(places))
+        lane.reading = False
+        self._backlog.put_back_read(lane, [run for run in found if isinstance(run, StoredRun)])
+        for place, run in zip(places, found, strict=True):
+            if isinstance(run, Unreadable):
+                dropped = Dropped(queue, lane, place, None)
+                self._drop(dropped, "spooler.block_unreadable", reason=run.reason)
+        self._ready.add(queue)
+        self._wake()
+
+    def _drop(self, dropped: Dropped, event: str, **why: str) -> None:
+        items = self._loans.drop(dropped)
+        log.warning(event, queue=dropped.queue, position=dropped.place.position, items=items, **why)
+
+    # Time, the books, and the end.
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(TICK_S)
+            self._wake()
+
+    def _wake(self) -> None:
+        # A full inbox is read anyway; a broken one is the end.
+        with suppress(trio.WouldBlock, trio.BrokenResourceError):
+            self._own_inbox.send_nowait(Tick())
+
+    def _answer_inquiries(self) -> None:
+        inquiries, self._inquiries = self._inquiries, []
+        for inquiry in inquiries:
+            inquiry.answer(make_report(self._ledger, self._backlog, self._loans, self._upkeep.room))
+
+    async def _close(self) -> None:
+        """Refuses what waits, writes the last marks, seals the journal."""
+        self._intake.refuse_all(Refused("DRAINING", "the daemon is stopping", retry_after_ms=1000))
+        with trio.CancelScope(shield=True):
+            try:
+                marks = [pending.mark for pending in self._loans.take_marks()]
+                await self._thread.call(partial(self._journal.commit, [], marks, durable=True))
+                await self._thread.call(self._journal.close)
+                await self._thread.call(self._journal.free, [], self._ledger.base)
+            except OSError as error:
+                log.error("spooler.not_sealed", error=str(error))
+        self._thread.stop()
+        self.finished.set()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,126 @@
+"""Sizes and durations as people write them: `512Mi`, `10MB`, `250ms`, `1h30m`.
+
+A plain number is bytes or seconds. `Ki`, `Mi`, … are powers of 1024 and `K`, `M`, … powers of
+1000, each with or without a `B`, as Kubernetes reads them. The formatters are exact: what they
+write parses to the same number, so that `forebay config show` can be fed back.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+
+_SIZE_UNITS: Final = {
+    prefix.lower() + infix: base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for infix, base in (("i", 1024), ("", 1000))
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt]i?)?b?)", re.IGNORECASE)
+
+_DURATION_UNITS: Final = {
+    "d": Decimal(86400),
+    "h": Decimal(3600),
+    "m": Decimal(60),
+    "s": Decimal(1),
+    "ms": Decimal("0.001"),
+    "us": Decimal("0.000001"),
+}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|us|d|h|m|s)\s*")
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def parse_size(value: object) -> int:
+    """Bytes; ValueError for anything that is not a size."""
+    text = _text(value)
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a size: write bytes or a unit, as 512Mi or 10MB")
+    number, unit = match.groups()
+    size = Decimal(number) * (_SIZE_UNITS[unit.lower()] if unit else 1)
+    if size != int(size):
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """The shortest exact form: 67108864 is `64Mi`, 10000000 is `10MB`, 1025 is `1025`."""
+    for prefix in "TGMK":
+        for suffix, unit in (("i", "i"), ("B", "")):
+            factor = _SIZE_UNITS[prefix.lower() + unit]
+            if size and size % factor == 0:
+                return f"{size // factor}{prefix}{suffix}"
+    return str(size)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds; ValueError for anything that is not a duration."""
+    text = _text(value)
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration: write seconds or a unit, as 30s or 250ms")
+    parts = _DURATION_PART.findall(text)
+    return float(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts))
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest exact form: 300 is `5m`, 0.25 is `250ms`, 0 is `0s`."""
+    exact = Decimal(repr(seconds))
+    for unit, factor in _DURATION_UNITS.items():
+        if exact and exact % factor == 0:
+            return f"{(exact / factor).normalize():f}{unit}"
+    return f"{exact.normalize():f}s"
+
+
+def _text(value: object) -> str:
+    """What stands in the file; a number that YAML has read already is written out again."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # Infinity and NaN stay words, which no pattern takes.
+        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A setting's range, ends included, shown as it is written in the configuration."""
+
+    low: float
+    high: float
+    show: Callable[[Any], str]
+
+    def __call__(self, value: float) -> float:
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{self.show(value)} is outside {self}")
+        return value
+
+    def __str__(self) -> str:
+        return f"{self.show(self.low)}..{self.show(self.high)}"
+
+
+def sizes(low: str, high: str) -> AfterValidator:
+    return AfterValidator(Within(parse_size(low), parse_size(high), format_size))
+
+
+def durations(low: str, high: str) -> AfterValidator:
+    return AfterValidator(Within(parse_duration(low), parse_duration(high), format_duration))
+
+
+def numbers(low: float, high: float) -> AfterValidator:
+    return AfterValidator(Within(low, high, str))
+
+
+Size = Annotated[
+    int, BeforeValidator(parse_size), PlainSerializer(format_size, str, when_used="json")
+]
+"""A number of bytes."""
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), PlainSerializer(format_duration, str, when_used="json")
+]
+"""A number of seconds."""

@@ -1,0 +1,103 @@
+"""Upkeep: everything about the spool that no push waits for, on a thread of its own.
+
+Indexes of sealed chunks, the next chunk and the spares, chunks that nothing in them is held of
+any more, `spool.meta`, and how much room the disk has. A part of the spooler: it runs in the
+spooler's nursery and touches the ledger between awaits only.
+
+What fails here is tried again a moment later; nothing that was stored depends on it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+import trio
+
+from actors.ledger import Ledger
+from actors.ports import Journal, Room
+
+log = structlog.get_logger()
+
+UPKEEP_S: Final = 0.25
+
+
+class Upkeep:
+    def __init__(
+        self, journal: Journal, ledger: Ledger, meta_interval_s: float, min_free_bytes: int
+    ) -> None:
+        self._journal = journal
+        self._ledger = ledger
+        self._meta_interval_s = meta_interval_s
+        self._min_free_bytes = min_free_bytes
+        self._limiter = trio.CapacityLimiter(1)
+        self._wanted = trio.Event()
+        self._meta: tuple[int, int, int, int] | None = None
+        self._meta_due = 0.0
+        self._is_failing = False
+        self.room = Room(free_bytes=2**62, spares=0, quarantine_bytes=0)
+
+    @property
+    def disk_is_low(self) -> bool:
+        return self.room.free_bytes < self._min_free_bytes
+
+    def hurry(self) -> None:
+        """There is something to do now."""
+        self._wanted.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self._see(await self._call(self._journal.look))
+        task_status.started()
+        while True:
+            await self.run_once()
+            with trio.move_on_after(UPKEEP_S):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+
+    async def run_once(self) -> None:
+        try:
+            await self._call(self._journal.upkeep)
+            self._see(await self._call(self._journal.look))
+            await self._free_dead_chunks()
+            await self._write_meta()
+        except OSError as error:
+            if not self._is_failing:
+                log.error("spooler.upkeep_failed", error=str(error))
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    async def _free_dead_chunks(self) -> None:
+        dead = self._ledger.dead_chunks()
+        if dead:
+            await self._call(self._journal.free, dead, self._ledger.base_without(dead))
+            self._ledger.forget(dead)
+            log.debug("spooler.chunks_freed", chunks=len(dead))
+
+    async def _write_meta(self) -> None:
+        if trio.current_time() < self._meta_due:
+            return
+        self._meta_due = trio.current_time() + self._meta_interval_s
+        ledger = self._ledger
+        meta = (
+            ledger.reader_offset(),
+            ledger.writer_offset,
+            ledger.live_runs,
+            ledger.live_bytes,
+        )
+        if meta != self._meta:
+            await self._call(self._journal.write_meta, *meta)
+            self._meta = meta
+
+    def _see(self, room: Room) -> None:
+        was_low = self.disk_is_low
+        self.room = room
+        if was_low != self.disk_is_low:
+            (log.error if self.disk_is_low else log.info)(
+                "spooler.disk_low" if self.disk_is_low else "spooler.disk_has_room",
+                free_bytes=room.free_bytes,
+                min_free_bytes=self._min_free_bytes,
+            )
+
+    async def _call(self, work: Callable[..., Any], *args: object) -> Any:
+        with trio.CancelScope(shield=True):
+            return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)

@@ -1,0 +1,1 @@
+"""Benchmarks and the demonstration. Nothing in forebay imports it."""

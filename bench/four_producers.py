@@ -1,0 +1,81 @@
+"""a. Four producer processes, runs of 1,000: against the disk, with the groups that there were."""
+
+from typing import Final
+
+from bench.daemon_process import HOLDING, Daemon, places
+from bench.disk import WrittenFile, replay
+from bench.figures import Goal, Row, Samples
+from bench.plan import Plan
+from bench.producers import Work, push_together
+
+PRODUCERS: Final = 4
+SPARE_CHUNKS: Final = 16
+"""More than a round fills, so that none is written in a hurry."""
+ITEMS_GOAL: Final = 400_000
+DISK_SHARE_GOAL: Final = 0.6
+
+
+class _Figures:
+    def __init__(self) -> None:
+        self.items_per_s: list[float] = []
+        self.bytes_per_s: list[float] = []
+        self.disk_bytes_per_s: list[float] = []
+        self.syncs_per_1000: list[float] = []
+        self.group_bytes: list[float] = []
+
+
+def four_producers(plan: Plan) -> list[Row]:
+    figures = {work: _Figures() for work in (Work.SNAPPY, Work.READY)}
+    spool = {"spare_chunks": SPARE_CHUNKS, "max_bytes": "64Gi"}
+    with (
+        places("a") as at,
+        Daemon(at, spool, is_traced=True) as daemon,
+        WrittenFile(at.state / "written") as file,
+    ):
+        for _ in plan.each_round("a: four producers"):
+            for work, found in figures.items():
+                _measure(daemon, file, work, plan.seconds, found)
+    return [row for work, found in figures.items() for row in _rows(work, found)]
+
+
+def _measure(
+    daemon: Daemon, file: WrittenFile, work: Work, seconds: float, found: _Figures
+) -> None:
+    assert daemon.trace is not None
+    daemon.wait_for_spares()
+    pushed, syncs = push_together(PRODUCERS, daemon.socket, HOLDING, work, seconds, daemon.trace)
+    daemon.wait_for_spares()
+    written = sum(syncs.group_bytes)
+    found.items_per_s.append(pushed.items_per_s)
+    found.bytes_per_s.append(written / pushed.seconds)
+    found.disk_bytes_per_s.append(replay(file, syncs.group_bytes, seconds))
+    found.syncs_per_1000.append(syncs.count / pushed.items * 1000)
+    found.group_bytes.append(written / len(syncs.group_bytes))
+
+
+def _rows(work: Work, found: _Figures) -> list[Row]:
+    """The same measurement twice: in items against the goal, in bytes against the disk."""
+    what = f"4 producers, {work}"
+    syncs = Samples.of(found.syncs_per_1000).median
+    group_kib = Samples.of(found.group_bytes).median / 1024
+    return [
+        Row(
+            "a",
+            what,
+            "items/s",
+            Samples.of(found.items_per_s),
+            goal=Goal(value_min=ITEMS_GOAL),
+            syncs_per_1000=syncs,
+        ),
+        Row(
+            "a",
+            what,
+            "MB/s",
+            Samples.of([rate / 1e6 for rate in found.bytes_per_s]),
+            f"the disk, groups of {group_kib:,.0f} KiB",
+            Samples.of([rate / 1e6 for rate in found.disk_bytes_per_s]),
+            goal=Goal(ratio_min=DISK_SHARE_GOAL),
+            syncs_per_1000=syncs,
+            limit_syncs_per_1000=syncs,
+        ),
+    ]

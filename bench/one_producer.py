@@ -1,0 +1,154 @@
+"""c. One producer process, runs of 1,000, 8 in flight: against a bare server, and against Redis.
+
+The ceiling is the same bytes, made before, through a bare socket server with grouped syncs. Beside
+it the same server with a producer that encodes as forebay's does: what is lost between the two is
+the producer's work, not the daemon's.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.bare_client import BareClient
+from bench.bare_server import bare_server
+from bench.daemon_process import DRAINED, HOLDING, Daemon, Places, places
+from bench.figures import Goal, Row, Samples
+from bench.plan import Plan
+from bench.producers import Pushed, Work, push_for, push_items_for, run_maker, warm_up
+from bench.redis_peer import redis_list
+from bench.sync_trace import SyncTrace
+
+SPARE_CHUNKS: Final = 16
+REDIS_GOAL: Final = 2.0
+CEILING_GOAL: Final = 0.5
+Measure = Callable[[], tuple[Pushed, float]]
+"""What was pushed, and fdatasyncs for 1,000 items."""
+
+
+class _Contender:
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self._rates: list[float] = []
+        self._syncs: list[float] = []
+
+    def take_turn(self) -> None:
+        pushed, syncs = self._measure()
+        self._rates.append(pushed.items_per_s)
+        self._syncs.append(syncs)
+
+    @property
+    def rate(self) -> Samples:
+        return Samples.of(self._rates)
+
+    @property
+    def syncs_per_1000(self) -> float:
+        return Samples.of(self._syncs).median
+
+
+def one_producer(plan: Plan) -> list[Row]:
+    with ExitStack() as stack:
+        at = [stack.enter_context(places(f"c{number}")) for number in range(3)]
+        squeezing = stack.enter_context(_daemon(at[0], "snappy"))
+        storing = stack.enter_context(_daemon(at[1], "none"))
+        redis = stack.enter_context(redis_list(at[2]))
+        bare_socket = at[2].sockets / "bare.sock"
+        bare_trace = stack.enter_context(
+            bare_server(bare_socket, at[2].state / "bare", is_grouped=True)
+        )
+        squeezing.wait_for_spares()
+        storing.wait_for_spares()
+        batch = redis.best_batch()
+
+        ours, bares = {}, {}
+        for work in Work:
+            daemon = squeezing if work.is_compressed else storing
+            ours[work] = _Contender(partial(_push, daemon, HOLDING, work, plan.seconds))
+            bares[work] = _Contender(
+                partial(_push_bare, bare_socket, bare_trace, work, plan.seconds)
+            )
+        drained = _Contender(partial(_push, squeezing, DRAINED, Work.SNAPPY, plan.seconds))
+        by_items = _Contender(partial(_push_items, squeezing, plan.seconds))
+        peer = _Contender(partial(redis.push_for, plan.seconds, batch))
+
+        pairs = [contender for work in Work for contender in (ours[work], bares[work])]
+        for _ in plan.each_round("c: one producer"):
+            for contender in (*pairs, drained, by_items, peer):
+                contender.take_turn()
+
+    peer_name = f"Redis list, AOF always, RPUSH × {batch:,}"
+    rows = []
+    for work in Work:
+        ceiling = bares[work.ready_made]
+        what = f"1 producer, {work}"
+        rows.append(_row(what, ours[work], "ceiling: bare server", ceiling, CEILING_GOAL))
+        if work is not work.ready_made:
+            rows.append(_row(what, ours[work], "bare server, same work", bares[work], None))
+            rows.append(_row(what, ours[work], peer_name, peer, REDIS_GOAL))
+    what = f"1 producer, {Work.SNAPPY}, a null handler draining"
+    rows.append(_row(what, drained, peer_name, peer, None))
+    rows.append(_row("1 producer, Client.push of single items", by_items, peer_name, peer, None))
+    return rows
+
+
+def _row(
+    what: str, ours: _Contender, limit_name: str, limit: _Contender, ratio_goal: float | None
+) -> Row:
+    return Row(
+        "c",
+        what,
+        "items/s",
+        ours.rate,
+        limit_name,
+        limit.rate,
+        goal=None if ratio_goal is None else Goal(ratio_min=ratio_goal),
+        syncs_per_1000=ours.syncs_per_1000,
+        limit_syncs_per_1000=limit.syncs_per_1000,
+    )
+
+
+def _daemon(at: Places, compression: str) -> Daemon:
+    """`compression` is what the daemon does to runs that come uncompressed."""
+    spool = {"spare_chunks": SPARE_CHUNKS, "max_bytes": "64Gi", "compression": compression}
+    return Daemon(at, spool, is_traced=True)
+
+
+def _push(daemon: Daemon, queue: str, work: Work, seconds: float) -> tuple[Pushed, float]:
+    assert daemon.trace is not None
+    make_run = run_maker(work, queue)
+    with daemon.connect() as client:
+        warm_up(client, make_run)
+        mark = daemon.trace.mark()
+        pushed = push_for(client, make_run, seconds)
+        syncs = daemon.trace.since(mark)
+    _wait_until_quiet(daemon)
+    return pushed, syncs.count / pushed.items * 1000
+
+
+def _push_items(daemon: Daemon, seconds: float) -> tuple[Pushed, float]:
+    assert daemon.trace is not None
+    with daemon.connect() as client:
+        mark = daemon.trace.mark()
+        pushed = push_items_for(client, HOLDING, seconds)
+        syncs = daemon.trace.since(mark)
+    _wait_until_quiet(daemon)
+    return pushed, syncs.count / pushed.items * 1000
+
+
+def _push_bare(path: Path, trace: SyncTrace, work: Work, seconds: float) -> tuple[Pushed, float]:
+    make_run = run_maker(work, HOLDING)
+    with BareClient(path) as client:
+        warm_up(client, make_run)
+        mark = trace.mark()
+        pushed = push_for(client, make_run, seconds)
+        syncs = trace.since(mark)
+    return pushed, syncs.count / pushed.items * 1000
+
+
+def _wait_until_quiet(daemon: Daemon) -> None:
+    """Nobody's turn is disturbed by what the one before left to do."""
+    while daemon.stats()["queues"].get(DRAINED, {}).get("held"):
+        time.sleep(0.05)
+    daemon.wait_for_spares()

@@ -1,0 +1,49 @@
+"""Every limit of the run and wire formats, in one place, with the relations between them.
+
+The daemon may be configured to accept less than this, never more. Sizes are in bytes unless
+the name says otherwise.
+"""
+
+RUN_ITEMS_MAX = 4096
+QUEUE_BYTES_MAX = 128
+FLOW_BYTES_MAX = 255
+ACTION_BYTES_MAX = 255
+HEADER_NAME_BYTES_MAX = 255
+HEADER_VALUE_BYTES_MAX = 4096
+HEADERS_BYTES_MAX = 16 * 1024
+KEY_BYTES_MAX = 200
+PRIORITY_MAX = 255
+ATTEMPT_MAX = 0xFFFF
+TIME_MS_MAX = 2**53 - 1
+"""Times stay exact in JSON and JavaScript."""
+
+RUN_HEAD_FIXED_BYTES = 60
+RUN_HEAD_BYTES_MAX = (
+    RUN_HEAD_FIXED_BYTES + QUEUE_BYTES_MAX + FLOW_BYTES_MAX + ACTION_BYTES_MAX + HEADERS_BYTES_MAX
+)
+RUN_RAW_BYTES_MAX = 64 * 1024 * 1024
+"""A run's body before compression: the hard limit of the format."""
+RUN_RAW_BYTES_DEFAULT = 1024 * 1024
+"""Where producers cut a run unless told otherwise."""
+RUN_ITEMS_DEFAULT = 1000
+SNAPPY_RATIO_MAX = 22
+"""A Snappy copy of 3 bytes stands for at most 64: a body that claims more is not worth a buffer."""
+
+FRAME_HEAD_BYTES = 12
+FRAME_SLACK_BYTES = 64 * 1024
+"""What a frame may hold beside a run's body: the run's head, or a small JSON document."""
+FRAME_BODY_BYTES_MAX = RUN_RAW_BYTES_MAX + RUN_RAW_BYTES_MAX // 6 + FRAME_SLACK_BYTES
+"""Snappy grows what it cannot shrink by at most a sixth."""
+REPORT_BYTES_MAX = 16 * 1024 * 1024
+HELLO_BYTES_MAX = 4096
+PING_BYTES_MAX = 64
+
+PRIORITY_NORMAL = 5
+
+assert RUN_ITEMS_MAX <= 0xFFFF
+assert HEADERS_BYTES_MAX <= 0xFFFF
+assert HEADER_VALUE_BYTES_MAX <= 0xFFFF
+assert RUN_HEAD_BYTES_MAX <= FRAME_SLACK_BYTES
+assert RUN_RAW_BYTES_DEFAULT <= RUN_RAW_BYTES_MAX
+assert FRAME_BODY_BYTES_MAX < 2**31
+assert max(HELLO_BYTES_MAX, PING_BYTES_MAX) <= FRAME_SLACK_BYTES

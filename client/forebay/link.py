@@ -1,0 +1,183 @@
+"""One connection to a daemon: frames out, frames in. No second tries: that is the client's part.
+
+The socket never blocks. Sending waits for both directions, so that answers are taken in while a
+large run goes out, and neither end waits for the other. When a write fails the answers that
+are still to be read are kept: the daemon's last words say why it closed.
+"""
+
+import errno
+import os
+import select
+import socket
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from forebay import wire
+from forebay.errors import BadFrame, Unreachable
+from forebay.limits import FRAME_HEAD_BYTES, REPORT_BYTES_MAX
+from forebay.wire import Buffer, Kind
+
+SEND_BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Worth 16 to 33 % of the throughput; the kernel takes as much of it as it allows."""
+RECEIVE_BYTES: Final = 64 * 1024
+
+Frame = tuple[Kind, int, bytes]
+
+
+class Lost(Exception):
+    """The connection has ended, or was never made; another may be."""
+
+
+class NotAllowed(Unreachable):
+    """Trying again will not help."""
+
+
+class Link:
+    __slots__ = ("_both", "_in", "_inbox", "_is_ended", "_sock", "path", "welcome")
+
+    def __init__(self, path: Path, client: str, deadline: float) -> None:
+        """Connects and says HELLO. Lost, NotAllowed, or Refused if the daemon says so."""
+        self.path = path
+        self._sock = _connect(path)
+        self._inbox = bytearray()
+        self._is_ended = False
+        self._in = select.poll()
+        self._in.register(self._sock, select.POLLIN)
+        self._both = select.poll()
+        self._both.register(self._sock, select.POLLIN | select.POLLOUT)
+        try:
+            self.welcome = self._greet(client, deadline)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def send(self, parts: list[Buffer], deadline: float) -> None:
+        """Sends all of it, or raises Lost; what comes in meanwhile is kept for `receive`."""
+        total = sum(map(len, parts))
+        while True:
+            try:
+                sent = self._sock.sendmsg(parts)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._take_in_the_rest()
+                raise Lost(f"the connection to {self.path} broke: {error.strerror}") from error
+            if sent == total:
+                return
+            total -= sent
+            parts = _after(parts, sent)
+            self._wait_to_send(deadline)
+
+    def receive(self, timeout: float) -> list[Frame]:
+        """All whole frames that are there, after waiting for one; none at the timeout."""
+        deadline = monotonic() + timeout
+        while True:
+            frames = self._whole_frames()
+            if frames:
+                return frames
+            if self._is_ended:
+                raise Lost(f"the daemon at {self.path} closed the connection")
+            if not self._in.poll(_milliseconds(deadline)):
+                return []
+            self._take_in()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _greet(self, client: str, deadline: float) -> dict[str, Any]:
+        self.send([wire.hello(client)], deadline)
+        frames = self.receive(deadline - monotonic())
+        if not frames:
+            raise Lost(f"the daemon at {self.path} did not answer a HELLO")
+        kind, _, body = frames[0]
+        if kind is Kind.ERROR:
+            raise wire.read_error(body)
+        if kind is not Kind.WELCOME:
+            raise BadFrame(f"a HELLO is answered by {kind.name}")
+        return wire.read_json(body)
+
+    def _wait_to_send(self, deadline: float) -> None:
+        events = self._both.poll(_milliseconds(deadline))
+        if not events:
+            raise Lost(f"the daemon at {self.path} takes no more bytes")
+        for _, event in events:
+            if event & select.POLLIN:
+                self._take_in()
+
+    def _take_in(self) -> None:
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._inbox += data
+        else:
+            self._is_ended = True
+
+    def _take_in_the_rest(self) -> None:
+        while not self._is_ended and self._in.poll(0):
+            self._take_in()
+        self._is_ended = True
+
+    def _whole_frames(self) -> list[Frame]:
+        inbox = self._inbox
+        frames: list[Frame] = []
+        at = 0
+        while len(inbox) - at >= FRAME_HEAD_BYTES:
+            kind, sequence, body_bytes = wire.read_frame_head(inbox, at)
+            if body_bytes > REPORT_BYTES_MAX:
+                raise BadFrame(f"a {kind.name} of {body_bytes} bytes")
+            end = at + FRAME_HEAD_BYTES + body_bytes
+            if end > len(inbox):
+                break
+            frames.append((kind, sequence, bytes(inbox[at + FRAME_HEAD_BYTES : end])))
+            at = end
+        if at:
+            del inbox[:at]
+        return frames
+
+
+def _connect(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        sock.setblocking(False)
+        sock.connect(os.fspath(path))
+    except OSError as error:
+        sock.close()
+        match error.errno:
+            case errno.ENOENT:
+                raise Lost(f"{path}: there is no such socket") from error
+            case errno.ECONNREFUSED:
+                raise Lost(f"{path}: nobody listens on it") from error
+            case errno.EAGAIN:
+                raise Lost(f"{path}: the daemon has no time to accept connections") from error
+            case errno.EACCES | errno.EPERM:
+                raise NotAllowed(
+                    f"{path}: permission denied for user {os.getuid()}: "
+                    "see the mode and group of the socket and its directories"
+                ) from error
+            case _:
+                # The socket module says "AF_UNIX path too long" without a number.
+                raise NotAllowed(f"{path}: {error.strerror or error}") from error
+    return sock
+
+
+def _after(parts: list[Buffer], sent: int) -> list[Buffer]:
+    """What is left of `parts` when their first `sent` bytes are gone."""
+    rest: list[Buffer] = []
+    for part in parts:
+        if sent >= len(part):
+            sent -= len(part)
+        else:
+            rest.append(memoryview(part)[sent:])
+            sent = 0
+    return rest
+
+
+def _milliseconds(deadline: float) -> int:
+    """Until then, for poll; rounded up, so that it does not return just before."""
+    return max(0, int((deadline - monotonic()) * 1000) + 1)

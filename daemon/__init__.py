@@ -1,0 +1,1 @@
+"""Composition: the command line, the configuration, the wiring, sockets and stores."""

@@ -1,0 +1,74 @@
+"""`forebay config`: what the settings are, and whether they would do."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
+
+app = typer.Typer(no_args_is_help=True, help="Check and show the configuration.")
+
+
+@app.command()
+def check(
+    config: ConfigFile = None,
+    socket: Socket = None,
+    state_dir: StateDir = None,
+    http: Http = None,
+    sets: Sets = None,
+) -> None:
+    """Say whether the configuration can be used; exit code 3 if not, one line a problem."""
+    settings = load_settings(config, socket, state_dir, http, sets).settings
+    names = ", ".join(settings.queues) or "none by name"
+    typer.echo(f"the configuration is good; queues: {names}")
+
+
+@app.command()
+def show(
+    config: ConfigFile = None,
+    socket: Socket = None,
+    state_dir: StateDir = None,
+    http: Http = None,
+    sets: Sets = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON: sizes in bytes, durations in seconds.")
+    ] = False,
+    origins: Annotated[
+        bool, typer.Option("--origins", help="One line a setting, with where it was written.")
+    ] = False,
+) -> None:
+    """Print the settings in force, as YAML that can be used as a configuration file."""
+    loaded = load_settings(config, socket, state_dir, http, sets)
+    # "json" writes sizes and durations as people do, "python" as plain numbers.
+    tree = loaded.settings.model_dump(mode="python" if as_json else "json")
+    if origins:
+        rows = {
+            path: {"value": value, "origin": loaded.origin(path)} for path, value in leaves(tree)
+        }
+        if as_json:
+            typer.echo(to_json({".".join(path): row for path, row in rows.items()}))
+            return
+        for path, row in rows.items():
+            typer.echo(f"{'.'.join(path)} = {json.dumps(row['value'])}  # {row['origin']}")
+    elif as_json:
+        typer.echo(to_json(tree))
+    else:
+        import yaml
+
+        typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def leaves(
+    tree: dict[str, Any], parents: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], Any]]:
+    """Every setting that holds a value; an empty mapping is one."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in tree.items():
+        path = (*parents, key)
+        found += leaves(value, path) if isinstance(value, dict) and value else [(path, value)]
+    return found
+
+
+def to_json(tree: dict[str, Any]) -> str:
+    return json.dumps(tree, indent=2, ensure_ascii=False, default=str)

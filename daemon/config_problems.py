@@ -1,0 +1,137 @@
+"""Turns what pydantic found into lines that an operator can act on.
+
+forebay.yaml:12: spool.max_bytes: '5 apples' is not a size: write bytes or a unit, as 512Mi
+FOREBAY_SPOOL__MAXBYTES: spool.maxbytes: no such key; did you mean FOREBAY_SPOOL__MAX_BYTES?
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from actors.settings import Clash, FileHandler, NullHandler, PullHandler, Settings
+from daemon.yaml_source import KeyPath
+
+_HANDLER_KEYS: Final = {
+    key: None for model in (NullHandler, FileHandler, PullHandler) for key in model.model_fields
+}
+
+
+def describe(
+    error: ValidationError, tree: Mapping[str, Any], origins: Mapping[KeyPath, str]
+) -> list[str]:
+    """One line a problem. What a queue has from `defaults` is reported there, once."""
+    lines = [_line(details, tree, origins) for details in error.errors(include_url=False)]
+    return list(dict.fromkeys(lines))
+
+
+def written_at(path: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
+    """The key that a queue's value was written under: its own, or that of the defaults."""
+    if path not in origins and path[:1] == ("queues",):
+        shared = ("defaults", *path[2:])
+        if shared in origins:
+            return shared
+    return path
+
+
+def _line(details: ErrorDetails, tree: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:
+    path = _key_path(details["loc"], tree)
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, Clash):
+        keys = [written_at((*path, *key.split(".")), origins) for key in cause.keys]
+        written = [key for key in keys if key in origins]
+        if path and written and all(key[: len(path)] != path for key in written):
+            path = written[0][:-1]
+        origin = ", ".join(dict.fromkeys(origins[key] for key in written))
+    else:
+        path = written_at(path, origins)
+        origin = _nearest_origin(path, origins)
+    parts = (origin, ".".join(path), _message(details, path, origin))
+    return ": ".join(part for part in parts if part)
+
+
+def _key_path(loc: Sequence[int | str], tree: Any) -> KeyPath:
+    """The keys as they were written: pydantic's path also names the member of a union."""
+    path: KeyPath = ()
+    for index, part in enumerate(loc):
+        is_last = index == len(loc) - 1
+        if isinstance(tree, dict) and part not in tree and not is_last:
+            continue
+        if part == "[key]":
+            continue
+        tree = tree.get(part) if isinstance(tree, dict) else None
+        path = (*path, str(part))
+    return path
+
+
+def _nearest_origin(path: KeyPath, origins: Mapping[KeyPath, str]) -> str:
+    for length in range(len(path), 0, -1):
+        if path[:length] in origins:
+            return origins[path[:length]]
+    return ""
+
+
+def _message(details: ErrorDetails, path: KeyPath, origin: str) -> str:
+    context = details.get("ctx", {})
+    given = details["input"]
+    match details["type"]:
+        case "extra_forbidden":
+            suggestion = _suggestion(path)
+            if not suggestion:
+                return "no such key"
+            if origin.startswith("FOREBAY_"):
+                suggestion = "FOREBAY_" + suggestion.replace(".", "__").upper()
+            return f"no such key; did you mean {suggestion}?"
+        case "missing":
+            return "must be given"
+        case "literal_error" | "enum":
+            return f"must be {context['expected']}, not {_shown(given)}"
+        case "union_tag_invalid":
+            return f"type must be one of {context['expected_tags']}, not {context['tag']!r}"
+        case "union_tag_not_found":
+            return "needs a type, as {type: file}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"must hold keys and values, not {_shown(given)}"
+        case "value_error":
+            return str(context["error"])
+        case _:
+            return f"{details['msg'].replace('Input should', 'must')}, not {_shown(given)}"
+
+
+def _shown(value: object) -> str:
+    """A value as it stands in YAML, not too much of it."""
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _suggestion(path: KeyPath) -> str:
+    """The key that was probably meant: beside the unknown one, or anywhere."""
+    *parents, key = path
+    within: Any = _known_keys()
+    for parent in ("defaults", *parents[2:]) if parents[:1] == ["queues"] else parents:
+        within = within.get(parent) or {}
+    beside = get_close_matches(key, within, n=1)
+    if beside:
+        return ".".join((*parents, beside[0]))
+    anywhere = {}
+    for known in _all_paths(_known_keys()):
+        anywhere[known[-1]] = anywhere["_".join(known)] = ".".join(known)
+    close = get_close_matches(key, anywhere, n=1, cutoff=0.8)
+    return anywhere[close[0]] if close else ""
+
+
+def _known_keys() -> dict[str, Any]:
+    """Every key there is, as a tree; those of a queue stand under `defaults`."""
+    keys = Settings().model_dump(exclude={"priorities"})
+    keys["defaults"]["handler"] = _HANDLER_KEYS
+    return {**keys, "priorities": {}}
+
+
+def _all_paths(keys: Mapping[str, Any], parents: KeyPath = ()) -> Iterator[KeyPath]:
+    for key, below in keys.items():
+        yield (*parents, key)
+        if isinstance(below, dict):
+            yield from _all_paths(below, (*parents, key))

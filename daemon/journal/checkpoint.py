@@ -1,0 +1,126 @@
+"""`spool.meta`, a hint that is replaced every second, and the checkpoint, the base of the books.
+
+The checkpoint is written before a chunk is freed: it carries the totals of all chunks that are
+gone and names those that are about to go (`absorbed`), so that a crash in between counts nothing
+twice. Two generations are kept; a damaged one falls back to the other, which is balanced as well.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from actors.books import Books, parse_books
+from daemon.journal.chunk import NUMBER_MAX
+from daemon.journal.files import Files
+
+META: Final = "spool.meta"
+META_VERSION: Final = 1
+CHECKPOINT: Final = "checkpoint"
+CHECKPOINT_OLD: Final = "checkpoint.old"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Where reading and writing stand. Nothing depends on it; it shows damage at the tail."""
+
+    reader_offset: int
+    writer_offset: int
+    entry_count: int
+    total_bytes: int
+
+    def write(self, files: Files) -> None:
+        content = {
+            "version": META_VERSION,
+            "reader_offset": self.reader_offset,
+            "writer_offset": self.writer_offset,
+            "entry_count": self.entry_count,
+            "total_bytes": self.total_bytes,
+        }
+        files.replace(META, json.dumps(content).encode() + b"\n", durable=False)
+
+
+def read_meta(files: Files) -> Meta | None:
+    """The meta file, or None where it is missing or makes no sense. ValueError is not raised."""
+    content = _json_object(_read(files, META))
+    if content is None or content.get("version") != META_VERSION:
+        return None
+    numbers: list[int] = []
+    for name in ("reader_offset", "writer_offset", "entry_count", "total_bytes"):
+        number = content.get(name)
+        if not isinstance(number, int) or not 0 <= number < NUMBER_MAX:
+            return None
+        numbers.append(number)
+    return Meta(*numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    sequence: int = 0
+    next_number: int = 0
+    """No chunk has had this number or a higher one."""
+    absorbed: Sequence[int] = ()
+    base: Books = field(default_factory=dict)
+
+    def write(self, files: Files) -> None:
+        content = {
+            "sequence": self.sequence,
+            "next_number": self.next_number,
+            "absorbed": list(self.absorbed),
+            "base": {queue: totals.as_dict() for queue, totals in self.base.items()},
+        }
+        text = json.dumps(content, separators=(",", ":")).encode()
+        if CHECKPOINT in files.names():
+            files.rename(CHECKPOINT, CHECKPOINT_OLD)
+        files.replace(CHECKPOINT, b"%s\n%08x\n" % (text, crc32c(text)))
+
+
+def read_checkpoint(files: Files) -> tuple[Checkpoint, list[str]]:
+    """The newest whole checkpoint (an empty one if there is none), and the damaged files' names."""
+    best = Checkpoint()
+    damaged = []
+    for name in (CHECKPOINT, CHECKPOINT_OLD):
+        data = _read(files, name)
+        if data is None:
+            continue
+        found = _parse_checkpoint(data)
+        if found is None:
+            damaged.append(name)
+        elif found.sequence > best.sequence:
+            best = found
+    return best, damaged
+
+
+def _parse_checkpoint(data: bytes) -> Checkpoint | None:
+    text, _, crc = data.removesuffix(b"\n").rpartition(b"\n")
+    if crc != b"%08x" % crc32c(text):
+        return None
+    content = _json_object(text)
+    if content is None:
+        return None
+    try:
+        return Checkpoint(
+            sequence=int(content["sequence"]),
+            next_number=int(content["next_number"]),
+            absorbed=[int(number) for number in content["absorbed"]],
+            base=parse_books(content["base"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _read(files: Files, name: str) -> bytes | None:
+    try:
+        return files.read_file(name)
+    except OSError:
+        return None
+
+
+def _json_object(data: bytes | None) -> dict[str, Any] | None:
+    try:
+        content = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,172 @@
+"""The index of a sealed chunk: what recovery must know of its runs, without reading them.
+
+    8s "FBINDEX1" | u64 number | u64 used | u64 file size | u32 runs | u32 queues | u32 crc32c
+    u8 length + name of each queue
+    u32 offsets[] | u32 sizes[] | u16 counts[] | u16 queues[] | u8 priorities[] | u64 due_ms[]
+    16s run ids[]
+
+The CRC covers everything but itself. An index is a hint: where it is missing, damaged, or does
+not fit the chunk's file, the chunk is scanned instead.
+"""
+
+import struct
+import sys
+from array import array
+from typing import Final
+
+from crc32c import crc32c
+
+from forebay.ids import RUN_ID_BYTES
+from forebay.run import RunHead
+
+_MAGIC = b"FBINDEX1"
+_HEAD = struct.Struct("<8sQQQII")
+_CRC = struct.Struct("<I")
+_COLUMNS: Final = (("I", 4), ("I", 4), ("H", 2), ("H", 2), ("B", 1), ("Q", 8))
+
+
+class ChunkIndex:
+    """The runs of one chunk, column by column, in the order of their offsets."""
+
+    __slots__ = (
+        "_queue_numbers",
+        "counts",
+        "due_ms",
+        "number",
+        "offsets",
+        "priorities",
+        "queue_numbers",
+        "queues",
+        "run_ids",
+        "sizes",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.queues: list[str] = []
+        self._queue_numbers: dict[str, int] = {}
+        self.offsets = array("I")
+        self.sizes = array("I")
+        self.counts = array("H")
+        self.queue_numbers = array("H")
+        self.priorities = array("B")
+        self.due_ms = array("Q")
+        self.run_ids = bytearray()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, offset: int, size: int, head: RunHead) -> None:
+        self._append(
+            offset,
+            size,
+            head.count,
+            self._queue_number(head.queue),
+            head.priority,
+            head.due_ms,
+            head.run_id,
+        )
+
+    def _append(
+        self,
+        offset: int,
+        size: int,
+        count: int,
+        queue_number: int,
+        priority: int,
+        due_ms: int,
+        run_id: bytes,
+    ) -> None:
+        self.offsets.append(offset)
+        self.sizes.append(size)
+        self.counts.append(count)
+        self.queue_numbers.append(queue_number)
+        self.priorities.append(priority)
+        self.due_ms.append(due_ms)
+        self.run_ids += run_id
+
+    def _queue_number(self, queue: str) -> int:
+        number = self._queue_numbers.get(queue)
+        if number is None:
+            number = self._queue_numbers[queue] = len(self.queues)
+            self.queues.append(queue)
+        return number
+
+    def copy_row(self, other: "ChunkIndex", row: int) -> None:
+        """Adds a row of another index."""
+        queue = other.queues[other.queue_numbers[row]]
+        self._append(
+            other.offsets[row],
+            other.sizes[row],
+            other.counts[row],
+            self._queue_number(queue),
+            other.priorities[row],
+            other.due_ms[row],
+            other.run_id(row),
+        )
+
+    def has_room_for(self, queue: str) -> bool:
+        """A chunk names at most 65,535 queues."""
+        return queue in self._queue_numbers or len(self.queues) < 0xFFFF
+
+    def run_id(self, row: int) -> bytes:
+        return bytes(self.run_ids[row * RUN_ID_BYTES : (row + 1) * RUN_ID_BYTES])
+
+    def pack(self, used: int, file_size: int) -> bytes:
+        names = [name.encode() for name in self.queues]
+        parts = [bytes((len(name),)) + name for name in names]
+        parts += [_little(column) for column in self._columns()]
+        parts.append(bytes(self.run_ids))
+        head = _HEAD.pack(_MAGIC, self.number, used, file_size, len(self), len(names))
+        crc = crc32c(head)
+        for part in parts:
+            crc = crc32c(part, crc)
+        return b"".join((head, _CRC.pack(crc), *parts))
+
+    def _columns(self) -> tuple["array[int]", ...]:
+        return (
+            self.offsets,
+            self.sizes,
+            self.counts,
+            self.queue_numbers,
+            self.priorities,
+            self.due_ms,
+        )
+
+
+def unpack_index(data: bytes, number: int, file_size: int) -> tuple[ChunkIndex, int] | None:
+    """The index and the chunk's used bytes; None unless it is whole and fits the chunk's file."""
+    if len(data) < _HEAD.size + _CRC.size:
+        return None
+    magic, claimed, used, claimed_size, runs, queues = _HEAD.unpack_from(data)
+    (crc,) = _CRC.unpack_from(data, _HEAD.size)
+    if (magic, claimed, claimed_size) != (_MAGIC, number, file_size) or used > file_size:
+        return None
+    at = _HEAD.size + _CRC.size
+    view = memoryview(data)
+    if crc32c(view[at:], crc32c(view[: _HEAD.size])) != crc:
+        return None
+    index = ChunkIndex(number)
+    for _ in range(queues):
+        length = data[at]
+        index.queues.append(data[at + 1 : at + 1 + length].decode())
+        at += 1 + length
+    index._queue_numbers = {name: order for order, name in enumerate(index.queues)}
+    for column, (_, width) in zip(index._columns(), _COLUMNS, strict=True):
+        column.frombytes(view[at : at + runs * width])
+        if sys.byteorder == "big":
+            column.byteswap()
+        at += runs * width
+    index.run_ids += view[at : at + runs * RUN_ID_BYTES]
+    return index, used
+
+
+def _little(column: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+for _code, _width in _COLUMNS:
+    assert array(_code).itemsize == _width

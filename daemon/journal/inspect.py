@@ -1,0 +1,172 @@
+"""Looking at a spool without touching it, live or stopped: what `forebay spool` shows.
+
+A live spool moves while one looks: a chunk may be recycled between listing and reading, which its
+head tells afterwards, and the end of the active chunk may be half written. Neither is damage.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from actors.books import Books
+from actors.loans import item_bits
+from daemon.journal import chunk
+from daemon.journal.block import Block, Gap, Scanner
+from daemon.journal.files import Files
+from daemon.journal.index import ChunkIndex, unpack_index
+from daemon.journal.marks import unpack_marks
+from daemon.journal.recovery import settle_marks
+from forebay.errors import BadRun
+from forebay.run import Run, read_run
+
+
+@dataclass(slots=True)
+class ChunkView:
+    """One chunk as it is on disk."""
+
+    number: int
+    name: str
+    file_bytes: int
+    used_bytes: int
+    is_sealed: bool
+    """It has an index that fits."""
+    index: ChunkIndex
+    done: dict[int, int]
+    """Settled items of each row, as bits."""
+    totals: Books
+    gaps: list[Gap] = field(default_factory=list)
+    torn_bytes: int = 0
+    mark_bytes_damaged: int = 0
+    bad_runs: list[tuple[int, str]] = field(default_factory=list)
+    """Blocks that are whole and hold a run that cannot be unpacked: (offset, why)."""
+    is_head_damaged: bool = False
+    is_index_damaged: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(
+            self.gaps or self.mark_bytes_damaged or self.is_head_damaged or self.is_index_damaged
+        )
+
+    def rows_held(self) -> Iterator[int]:
+        """Rows with items that are not settled."""
+        for row, count in enumerate(self.index.counts):
+            if self.done.get(row, 0) != item_bits(0, count):
+                yield row
+
+
+def list_chunks(files: Files) -> list[ChunkView]:
+    """Every chunk, by its index where it has one and by its blocks' heads where not."""
+    return list(_views(files, thorough=False))
+
+
+def verify_chunks(files: Files) -> Iterator[ChunkView]:
+    """Every chunk, each block's checksum checked and each run unpacked."""
+    return _views(files, thorough=True)
+
+
+def dump_runs(files: Files, *, held_only: bool) -> Iterator[tuple[Run, int]]:
+    """Every readable run, in the order of the journal, with the bits of its settled items."""
+    for view in _views(files, thorough=False):
+        rows = view.rows_held() if held_only else range(len(view.index))
+        fd = files.open_read(view.name)
+        try:
+            for row in rows:
+                run = _read(files, fd, view, row)
+                if run is not None:
+                    yield run, view.done.get(row, 0)
+        finally:
+            files.close(fd)
+
+
+def _views(files: Files, *, thorough: bool) -> Iterator[ChunkView]:
+    for name in files.names():
+        number = chunk.number_in(name, chunk.SUFFIX)
+        if number is None:
+            continue
+        try:
+            view = _view(files, name, number, thorough=thorough)
+        except FileNotFoundError:
+            continue
+        if view is not None:
+            yield view
+
+
+def _view(files: Files, name: str, number: int, *, thorough: bool) -> ChunkView | None:
+    """None if the chunk was recycled meanwhile."""
+    size = files.size(name)
+    head = chunk.read_head_of(files, name)
+    index_data = _read_if_there(files, chunk.index_name(number))
+    indexed = unpack_index(index_data, number, size) if index_data is not None else None
+    view = ChunkView(
+        number,
+        name,
+        size,
+        chunk.HEAD_BYTES,
+        is_sealed=indexed is not None,
+        index=ChunkIndex(number),
+        done={},
+        totals={},
+        is_head_damaged=head is None,
+        is_index_damaged=index_data is not None and indexed is None,
+    )
+    if indexed is None or thorough:
+        _scan(files, view, start=0 if head is None else chunk.HEAD_BYTES, unpack=thorough)
+    if indexed is not None:
+        index, used = indexed
+        if thorough and view.used_bytes < used:
+            view.gaps.append(Gap(view.used_bytes, used))
+        view.index, view.used_bytes = index, used
+    marks, view.mark_bytes_damaged = unpack_marks(
+        number, _read_if_there(files, chunk.marks_name(number)) or b""
+    )
+    view.done, view.totals = settle_marks(view.index, marks)
+    after = chunk.read_head_of(files, name)
+    if head is not None and after is not None and after.number != head.number:
+        return None
+    return view
+
+
+def _scan(files: Files, view: ChunkView, *, start: int, unpack: bool) -> None:
+    fd = files.open_read(view.name)
+    try:
+        scanner = Scanner(
+            lambda length, at: files.read(fd, length, at), view.number, view.file_bytes, start
+        )
+        for found in scanner:
+            if isinstance(found, Gap):
+                if not (view.is_head_damaged and found == Gap(0, chunk.HEAD_BYTES)):
+                    view.gaps.append(found)
+                continue
+            offset = found.position - view.number
+            view.index.add(offset, found.size, found.head)
+            view.used_bytes = max(view.used_bytes, offset + found.size)
+            if unpack:
+                _unpack(files, fd, found, view)
+        view.torn_bytes = scanner.torn_bytes
+    finally:
+        files.close(fd)
+
+
+def _unpack(files: Files, fd: int, found: Block, view: ChunkView) -> None:
+    try:
+        run = read_run(chunk.read_block(files, fd, found.offset, found.position)[0])
+        run.payloads()
+        run.keys()
+        run.item_ids()
+    except BadRun as problem:
+        view.bad_runs.append((found.offset, str(problem)))
+
+
+def _read(files: Files, fd: int, view: ChunkView, row: int) -> Run | None:
+    offset = view.index.offsets[row]
+    try:
+        return read_run(chunk.read_block(files, fd, offset, view.number + offset)[0])
+    except BadRun:
+        return None
+
+
+def _read_if_there(files: Files, name: str) -> bytes | None:
+    try:
+        return files.read_file(name)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,478 @@
+"""The journal: runs in, positions out, durable in groups.
+
+Owned by the spooler, which calls it from three threads: `commit`, `sync_marks` and `close` from
+one, `upkeep`, `free` and `write_meta` from another, `read` from a third. The two things that
+more than one of them touch, the spares and the next chunk, are behind one lock; sealed chunks go
+from the commit thread to upkeep through a deque.
+
+A failed write or sync is never retried in the same chunk: the kernel may have dropped the pages
+and will report the next sync as good. The chunk is given up at its last durable end, the group
+is written to a new chunk whose head records that end, and if that fails too, it is refused.
+"""
+
+import errno
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from actors.books import Books
+from actors.messages import StoredRun
+from actors.ports import Committed, ItemMark, Recovered, Room, Unreadable
+from actors.settings import SpoolSettings
+from daemon.journal import block, chunk
+from daemon.journal.checkpoint import Checkpoint, Meta
+from daemon.journal.files import Files
+from daemon.journal.index import ChunkIndex, unpack_index
+from daemon.journal.marks import Mark, pack_marks
+from daemon.journal.recovery import recover
+from forebay.errors import BadRun, Refused
+from forebay.run import SNAPPY, RunHead, read_run
+from forebay.snappy import compress
+
+T = TypeVar("T")
+
+BALLAST: Final = "ballast"
+SQUEEZE_BYTES_MIN: Final = 512
+"""Smaller runs are not worth compressing."""
+MARK_FILES_OPEN_MAX: Final = 16
+
+
+class NoRoom(OSError):
+    """A new chunk would leave less than `min_free_bytes`."""
+
+    def __init__(self, free_bytes: int, needed_bytes: int) -> None:
+        text = f"{free_bytes} bytes are free and a new chunk must leave {needed_bytes}"
+        super().__init__(errno.ENOSPC, text)
+
+
+@dataclass(slots=True)
+class OpenChunk:
+    """A chunk that takes runs."""
+
+    number: int
+    capacity: int
+    fd: int
+    index: ChunkIndex
+    end: int = chunk.HEAD_BYTES
+    """Everything before it is durable."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an operator may want to know of the disk's work; written by one thread each."""
+
+    syncs: int = 0
+    groups: int = 0
+    chunks_started: int = 0
+    chunks_recycled: int = 0
+    chunks_written_ahead: int = 0
+    meta_syncs: int = 0
+    abandoned: int = 0
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Files that wait to be chunks. Guarded by the journal's lock."""
+
+    next: OpenChunk | None = None
+    spares: list[str] = field(default_factory=list)
+
+
+class Journal:
+    def __init__(self, files: Files, settings: SpoolSettings) -> None:
+        self._files = files
+        self._settings = settings
+        self._active: OpenChunk | None = None
+        self._previous_end = 0
+        self._next_number = 0
+        self._lock = threading.Lock()
+        self._pool = _Pool()
+        self._to_index: deque[tuple[ChunkIndex, int]] = deque()
+        self._mark_files: OrderedDict[int, int] = OrderedDict()
+        self._unsynced_marks: set[int] = set()
+        self._absorbed: tuple[int, ...] = ()
+        self._sequence = 0
+        self._free_bytes = 0
+        self.counters = Counters()
+
+    # Recovery, before the threads start.
+
+    def recover(self, recent_max: int, progress: Callable[[int, int], None]) -> Recovered:
+        self._files.create_directory()
+        found = recover(self._files, self._settings.chunk_size, recent_max, progress)
+        self._next_number = found.next_number
+        self._sequence = found.checkpoint.sequence
+        self._pool.spares = found.spares[: self._settings.spare_chunks + 1]
+        for surplus in found.spares[self._settings.spare_chunks + 1 :]:
+            self._files.unlink(surplus)
+        return found.recovered
+
+    # The commit thread.
+
+    def commit(
+        self, runs: Sequence[tuple[RunHead, bytes]], marks: Sequence[ItemMark], *, durable: bool
+    ) -> Committed:
+        result = Committed()
+        if runs:
+            try:
+                self._store(runs, result)
+            except OSError as error:
+                result.failure = _refusal(error)
+                result.marks_failure = error
+            self.counters.groups += 1
+        if marks and result.marks_failure is None:
+            try:
+                self._append_marks(marks, durable=durable)
+            except OSError as error:
+                result.marks_failure = error
+        return result
+
+    def sync_marks(self) -> None:
+        while self._unsynced_marks:
+            number = next(iter(self._unsynced_marks))
+            fd = self._mark_files.get(number)
+            if fd is not None:
+                self._files.datasync(fd)
+            self._unsynced_marks.discard(number)
+
+    def close(self) -> None:
+        unused = [self._pool.next] if self._pool.next is not None else []
+        self._pool.next = None
+        if self._active is not None:
+            active, self._active = self._active, None
+            if len(active.index):
+                self._files.truncate(active.fd, active.end)
+                self._files.sync(active.fd)
+                self._files.close(active.fd)
+                self._to_index.append((active.index, active.end))
+            else:
+                unused.append(active)
+        for empty in unused:
+            self._files.close(empty.fd)
+            self._files.rename(chunk.chunk_name(empty.number), chunk.spare_name(empty.number))
+        self.sync_marks()
+        while self._mark_files:
+            self._files.close(self._mark_files.popitem()[1])
+        self._write_indexes()
+        self._files.sync_directory()
+
+    def _store(self, runs: Sequence[tuple[RunHead, bytes]], result: Committed) -> None:
+        bodies = [self._squeeze(head, data) for head, data in runs]
+        stored = 0
+        failures = 0
+        while stored < len(runs):
+            active = self._chunk_for(len(bodies[stored][0]), runs[stored][0].queue, result)
+            parts, sizes = self._frame(active, runs, bodies, stored)
+            try:
+                self._files.write(active.fd, parts, active.end)
+                if self._settings.durability == "fsync":
+                    self._files.datasync(active.fd)
+                    self.counters.syncs += 1
+            except OSError as error:
+                self._abandon(active, error, result)
+                failures += 1
+                if failures > 1:
+                    raise
+                continue
+            for size in sizes:
+                active.index.add(active.end, size, runs[stored][0])
+                result.positions.append(active.number + active.end)
+                result.sizes.append(size)
+                active.end += size
+                stored += 1
+
+    def _squeeze(self, head: RunHead, data: bytes) -> tuple[bytes, bool]:
+        if (
+            compress is None
+            or self._settings.compression == "none"
+            or head.flags & SNAPPY
+            or len(data) < SQUEEZE_BYTES_MIN
+        ):
+            return data, False
+        squeezed = compress(data)
+        return (squeezed, True) if len(squeezed) < len(data) else (data, False)
+
+    def _frame(
+        self,
+        active: OpenChunk,
+        runs: Sequence[tuple[RunHead, bytes]],
+        bodies: Sequence[tuple[bytes, bool]],
+        first: int,
+    ) -> tuple[list[bytes], list[int]]:
+        """The bytes of as many blocks as the chunk has room for, and their sizes."""
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        end = active.end
+        for order in range(first, len(bodies)):
+            body, snappy = bodies[order]
+            size = block.HEAD_BYTES + len(body)
+            if end + size > active.capacity or not active.index.has_room_for(runs[order][0].queue):
+                break
+            parts += (block.frame(body, active.number + end, snappy=snappy), body)
+            sizes.append(size)
+            end += size
+        return parts, sizes
+
+    def _chunk_for(self, body_bytes: int, queue: str, result: Committed) -> OpenChunk:
+        """The active chunk, or a new one where it has no room."""
+        active = self._active
+        if active is not None:
+            fits = active.end + block.HEAD_BYTES + body_bytes <= active.capacity
+            if fits and active.index.has_room_for(queue):
+                return active
+            self._seal(active, result)
+        with self._lock:
+            started, self._pool.next = self._pool.next, None
+            if started is None:
+                started = self._start_next(self._take_spare() or self._allocate_spare())
+            elif self._previous_end:
+                self._rewrite_head(started)
+            self._previous_end = 0
+        self._active = started
+        result.started.append(started.number)
+        return started
+
+    def _seal(self, active: OpenChunk, result: Committed) -> None:
+        self._active = None
+        self._files.close(active.fd)
+        self._to_index.append((active.index, active.end))
+        result.sealed.append(active.number)
+
+    def _abandon(self, active: OpenChunk, error: OSError, result: Committed) -> None:
+        self._previous_end = active.number + active.end
+        self.counters.abandoned += 1
+        result.abandoned.append((active.number, error))
+        self._seal(active, result)
+
+    def _append_marks(self, marks: Sequence[ItemMark], *, durable: bool) -> None:
+        by_chunk: dict[int, list[Mark]] = {}
+        for mark in marks:
+            run_id = mark.run_id or self._run_id_at(mark.number, mark.offset)
+            if run_id is not None:
+                by_chunk.setdefault(mark.number, []).append(
+                    Mark(mark.offset, run_id, mark.first, mark.last, mark.fate)
+                )
+        for number, group in by_chunk.items():
+            fd = self._mark_file(number)
+            self._append_mark_records(fd, pack_marks(number, group))
+            if durable:
+                self._files.datasync(fd)
+                self._unsynced_marks.discard(number)
+            else:
+                self._unsynced_marks.add(number)
+
+    def _run_id_at(self, number: int, offset: int) -> bytes | None:
+        """The id of a run, from its block, or from the index if the block is damaged.
+
+        None if neither knows it: then the next recovery will not find the run either.
+        """
+        name = chunk.chunk_name(number)
+        try:
+            fd = self._files.open_read(name)
+            try:
+                return self._read_one(fd, number, number + offset).head.run_id
+            finally:
+                self._files.close(fd)
+        except (OSError, BadRun):
+            pass
+        try:
+            data = self._files.read_file(chunk.index_name(number))
+            indexed = unpack_index(data, number, self._files.size(name))
+            return indexed[0].run_id(indexed[0].offsets.index(offset)) if indexed else None
+        except (OSError, ValueError):
+            return None
+
+    def _append_mark_records(self, fd: int, records: bytes) -> None:
+        self._with_ballast(lambda: self._files.append(fd, records))
+
+    def _mark_file(self, number: int) -> int:
+        fd = self._mark_files.get(number)
+        if fd is None:
+            fd = self._with_ballast(lambda: self._files.open_append(chunk.marks_name(number)))
+            self._mark_files[number] = fd
+            self._files.sync_directory()
+            while len(self._mark_files) > MARK_FILES_OPEN_MAX:
+                oldest, oldest_fd = self._mark_files.popitem(last=False)
+                if oldest in self._unsynced_marks:
+                    self._files.datasync(oldest_fd)
+                    self._unsynced_marks.discard(oldest)
+                self._files.close(oldest_fd)
+        self._mark_files.move_to_end(number)
+        return fd
+
+    def _with_ballast(self, write: Callable[[], T]) -> T:
+        """Writes what must always be possible: on a full disk, the ballast makes room for it."""
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._files.unlink(BALLAST)
+            return write()
+
+    # The reader thread.
+
+    def read(self, places: Sequence[tuple[int, int]]) -> list[StoredRun | Unreadable]:
+        found: list[StoredRun | Unreadable] = []
+        opened: dict[int, int] = {}
+        try:
+            for number, position in places:
+                try:
+                    if number not in opened:
+                        opened[number] = self._files.open_read(chunk.chunk_name(number))
+                    found.append(self._read_one(opened[number], number, position))
+                except (OSError, BadRun) as error:
+                    found.append(self._unreadable(number, position, str(error)))
+        finally:
+            for fd in opened.values():
+                self._files.close(fd)
+        return found
+
+    def _read_one(self, fd: int, number: int, position: int) -> StoredRun:
+        data, size = chunk.read_block(self._files, fd, position - number, position)
+        run = read_run(data)
+        return StoredRun(position, size, run.head, data)
+
+    def _unreadable(self, number: int, position: int, reason: str) -> Unreadable:
+        offset = position - number
+        name = chunk.chunk_name(number)
+        try:
+            size = self._files.size(name)
+            end = min(size, offset + block.HEAD_BYTES + block.BODY_BYTES_MAX)
+            self._files.copy_aside(name, offset, end, f"{number:016x}-{offset:08x}.bytes")
+        except OSError as error:
+            reason = f"{reason}; not kept aside either: {error}"
+        return Unreadable(position, reason)
+
+    # The upkeep thread.
+
+    def look(self) -> Room:
+        self._free_bytes = self._files.free_bytes()
+        return Room(self._free_bytes, len(self._pool.spares), self._quarantine_bytes())
+
+    def upkeep(self) -> None:
+        self._write_indexes()
+        if self._pool.next is None and self._has_room_for_chunk():
+            spare = self._take_spare_locked() or self._write_spare()
+            with self._lock:
+                if self._pool.next is None:
+                    self._pool.next = self._start_next(spare)
+                else:
+                    self._pool.spares.append(spare)
+        while len(self._pool.spares) < self._settings.spare_chunks and self._has_room_for_chunk():
+            spare = self._write_spare()
+            with self._lock:
+                self._pool.spares.append(spare)
+        self._keep_ballast()
+
+    def free(self, numbers: Sequence[int], base: Books) -> None:
+        self._with_ballast(lambda: self._write_checkpoint(tuple(numbers), base))
+        for number in numbers:
+            name = chunk.chunk_name(number)
+            with self._lock:
+                wanted = len(self._pool.spares) <= self._settings.spare_chunks
+            if wanted and self._files.size(name) == self._settings.chunk_size:
+                spare = chunk.spare_name(number)
+                self._files.rename(name, spare)
+                with self._lock:
+                    self._pool.spares.append(spare)
+                self.counters.chunks_recycled += 1
+            else:
+                self._files.unlink(name)
+            self._files.unlink(chunk.index_name(number))
+            self._files.unlink(chunk.marks_name(number))
+        self._files.sync_directory()
+
+    def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
+        Meta(reader, writer, entries, total_bytes).write(self._files)
+        self.counters.meta_syncs += 1
+
+    def _write_checkpoint(self, absorbed: tuple[int, ...], base: Books) -> None:
+        self._sequence += 1
+        Checkpoint(self._sequence, self._next_number, absorbed, base).write(self._files)
+
+    def _write_indexes(self) -> None:
+        while self._to_index:
+            index, used = self._to_index[0]
+            # A chunk may be freed before its index is written: all of it was delivered.
+            with suppress(FileNotFoundError):
+                size = self._files.size(chunk.chunk_name(index.number))
+                self._files.replace(chunk.index_name(index.number), index.pack(used, size))
+            self._to_index.popleft()
+
+    def _start_next(self, spare: str) -> OpenChunk:
+        """Called with the lock held."""
+        number, capacity = self._next_number, self._settings.chunk_size
+        fd = chunk.start_chunk(self._files, spare, number, capacity, self._previous_end)
+        self._next_number = number + capacity
+        self.counters.chunks_started += 1
+        return OpenChunk(number, capacity, fd, ChunkIndex(number))
+
+    def _rewrite_head(self, started: OpenChunk) -> None:
+        head = chunk.ChunkHead(started.number, started.capacity, self._previous_end, 0)
+        self._files.write(started.fd, [head.pack()], 0)
+        self._files.datasync(started.fd)
+
+    def _take_spare(self) -> str | None:
+        """Called with the lock held."""
+        return self._pool.spares.pop(0) if self._pool.spares else None
+
+    def _take_spare_locked(self) -> str | None:
+        with self._lock:
+            return self._take_spare()
+
+    def _allocate_spare(self) -> str:
+        """A file in a hurry: its room is reserved, not written."""
+        self._free_bytes = self._files.free_bytes()
+        if not self._has_room_for_chunk():
+            raise NoRoom(self._free_bytes, self._settings.min_free_bytes)
+        name = self._new_spare_name()
+        fd = self._files.open_new(name)
+        try:
+            self._files.allocate(fd, self._settings.chunk_size)
+            self._files.sync(fd)
+        except OSError:
+            self._files.unlink(name)
+            raise
+        finally:
+            self._files.close(fd)
+        return name
+
+    def _write_spare(self) -> str:
+        name = self._new_spare_name()
+        chunk.write_spare(self._files, name, self._settings.chunk_size)
+        self._free_bytes -= self._settings.chunk_size
+        self.counters.chunks_written_ahead += 1
+        return name
+
+    def _new_spare_name(self) -> str:
+        return f"{chunk.SPARE_PREFIX}{os.urandom(8).hex()}"
+
+    def _has_room_for_chunk(self) -> bool:
+        return self._free_bytes - self._settings.chunk_size >= self._settings.min_free_bytes
+
+    def _keep_ballast(self) -> None:
+        wanted = self._settings.ballast_bytes
+        if not wanted or self._free_bytes < self._settings.min_free_bytes + wanted:
+            return
+        if BALLAST in self._files.names():
+            return
+        fd = self._files.open_new(BALLAST)
+        try:
+            self._files.allocate(fd, wanted)
+        finally:
+            self._files.close(fd)
+
+    def _quarantine_bytes(self) -> int:
+        entries = os.scandir(self._files.path("quarantine"))
+        return sum(entry.stat().st_size for entry in entries)
+
+
+def _refusal(error: OSError) -> Refused:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Refused("DISK_FULL", f"the disk is full: {error.strerror}", retry_after_ms=1000)
+    return Refused("DISK_ERROR", f"the disk failed: {error.strerror}", retry_after_ms=5000)

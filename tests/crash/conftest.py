@@ -1,0 +1,11 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crash.lives import Zygote
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as running:
+        yield running

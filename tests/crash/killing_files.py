@@ -1,0 +1,202 @@
+"""A disk that kills its own process at a named point, the n-th time that the point is reached.
+
+Points are named after what happens to which file: `mid_mark_append` is in the middle of appending
+to a mark file, `after_block_sync` is after the sync of a group and before its answers. Those with
+`recovery`, `rewrite` and `quarantine` in their names lie in the recovery itself. In the middle of
+a write, the first half of its bytes has been written.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from daemon.journal import chunk
+from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META
+from daemon.journal.files import Files
+
+SERVING_POINTS: Final = (
+    "before_block_write",
+    "mid_block_write",
+    "after_block_write",
+    "after_block_sync",
+    "before_mark_append",
+    "mid_mark_append",
+    "after_mark_append",
+    "before_mark_sync",
+    "after_mark_sync",
+    "mid_spare_write",
+    "before_spare_rename",
+    "mid_head_write",
+    "after_head_sync",
+    "after_chunk_rename",
+    "mid_meta_write",
+    "before_meta_rename",
+    "after_meta_rename",
+    "mid_index_write",
+    "before_index_rename",
+    "after_index_rename",
+    "before_old_checkpoint_rename",
+    "after_old_checkpoint_rename",
+    "mid_checkpoint_write",
+    "before_checkpoint_rename",
+    "after_checkpoint_rename",
+    "before_recycle_rename",
+    "after_recycle_rename",
+    "before_index_unlink",
+    "before_marks_unlink",
+)
+RECOVERY_POINTS: Final = (
+    "before_recovery_seal",
+    "after_recovery_seal",
+    "mid_recovery_index_write",
+    "before_recovery_index_rename",
+    "after_recovery_index_rename",
+    "before_recovery_unlink",
+    "mid_quarantine_write",
+    "at_recovery_end",
+)
+REWRITE_POINTS: Final = (
+    "mid_rewrite_write",
+    "before_rewrite_rename",
+    "after_rewrite_rename",
+)
+"""Reached when recovery finds a chunk whose head is damaged."""
+POINTS: Final = SERVING_POINTS + RECOVERY_POINTS + REWRITE_POINTS
+
+
+def parse_plan(plan: str) -> tuple[str, int]:
+    """`point:n`, or nothing: then nobody is killed."""
+    point, _, count = plan.partition(":")
+    if point and point not in POINTS:
+        raise ValueError(f"{point!r} is no point to be killed at")
+    return point, int(count or 1)
+
+
+class KillingFiles(Files):
+    def __init__(self, directory: Path, plan: str) -> None:
+        super().__init__(directory)
+        self._point, self._left = parse_plan(plan)
+        self._names: dict[int, str] = {}
+        self._is_recovering = True
+
+    def _arrives(self, point: str) -> bool:
+        """Whether this is the time and the place."""
+        if point != self._point:
+            return False
+        self._left -= 1
+        return self._left == 0
+
+    def _reach(self, point: str) -> None:
+        if self._arrives(point):
+            _die()
+
+    # Which descriptor is which file.
+
+    def open_new(self, name: str) -> int:
+        return self._remember(super().open_new(name), name)
+
+    def open_write(self, name: str) -> int:
+        return self._remember(super().open_write(name), name)
+
+    def open_append(self, name: str) -> int:
+        return self._remember(super().open_append(name), name)
+
+    def close(self, fd: int) -> None:
+        self._names.pop(fd, None)
+        super().close(fd)
+
+    def _remember(self, fd: int, name: str) -> int:
+        self._names[fd] = name
+        return fd
+
+    def _kind(self, name: str) -> str:
+        """What a file is, as the points call it."""
+        recovery = "recovery_" if self._is_recovering else ""
+        stem = name.removesuffix(".tmp")
+        if name.startswith("quarantine/"):
+            return "quarantine"
+        if stem.startswith(chunk.SPARE_PREFIX):
+            return "spare"
+        if stem.endswith(chunk.SUFFIX):
+            return "rewrite" if stem != name else "block"
+        if stem.endswith(chunk.INDEX_SUFFIX):
+            return recovery + "index"
+        if stem.endswith(chunk.MARKS_SUFFIX):
+            return "mark"
+        return {META: "meta", CHECKPOINT: "checkpoint"}.get(stem, "other")
+
+    # The system calls that change something.
+
+    def write(self, fd: int, parts: Sequence[bytes], at: int) -> None:
+        name = self._names[fd]
+        kind = self._kind(name)
+        if kind == "spare" and not name.endswith(".tmp"):
+            kind = "head"
+        self._reach(f"before_{kind}_write")
+        if self._arrives(f"mid_{kind}_write"):
+            data = b"".join(parts)
+            super().write(fd, [data[: len(data) // 2]], at)
+            _die()
+        super().write(fd, parts, at)
+        self._reach(f"after_{kind}_write")
+
+    def append(self, fd: int, data: bytes) -> None:
+        self._reach("before_mark_append")
+        if self._arrives("mid_mark_append"):
+            super().append(fd, data[: len(data) // 2])
+            _die()
+        super().append(fd, data)
+        self._reach("after_mark_append")
+
+    def datasync(self, fd: int) -> None:
+        name = self._names[fd]
+        kind = self._kind(name)
+        if kind == "spare":
+            kind = "head"
+        self._reach(f"before_{kind}_sync")
+        super().datasync(fd)
+        self._reach(f"after_{kind}_sync")
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._reach("before_recovery_seal")
+        super().truncate(fd, length)
+        self._reach("after_recovery_seal")
+
+    def rename(self, old: str, new: str) -> None:
+        kind = self._kind(new)
+        if new == CHECKPOINT_OLD:
+            kind = "old_checkpoint"
+        elif kind == "spare" and old.endswith(chunk.SUFFIX):
+            kind = "recycle"
+        elif old.startswith(chunk.SPARE_PREFIX) and kind == "block":
+            kind = "chunk"
+        elif old.endswith(".tmp") and kind == "block":
+            kind = "rewrite"
+        self._reach(f"before_{kind}_rename")
+        super().rename(old, new)
+        for fd, name in list(self._names.items()):
+            if name == old:
+                self._names[fd] = new
+        self._reach(f"after_{kind}_rename")
+
+    def unlink(self, name: str) -> None:
+        if self._is_recovering:
+            self._reach("before_recovery_unlink")
+        elif name.endswith(chunk.INDEX_SUFFIX):
+            self._reach("before_index_unlink")
+        elif name.endswith(chunk.MARKS_SUFFIX):
+            self._reach("before_marks_unlink")
+        super().unlink(name)
+
+    def free_bytes(self) -> int:
+        """The first thing that a spooler does after the recovery is to look how much room it has."""
+        if self._is_recovering:
+            self._reach("at_recovery_end")
+            self._is_recovering = False
+        return super().free_bytes()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,176 @@
+"""The load: a client that pushes runs with known payloads and remembers what it was told.
+
+It keeps a window of pushes in flight, and sends what was not answered before the daemon died
+again to the next one, the same bytes, first. A push that is refused is forgotten: it must never
+be seen anywhere.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any, Final
+
+from forebay import wire
+from forebay.errors import Refused
+from forebay.ids import format_item_id
+from forebay.link import Link, Lost
+from forebay.run import encode_run
+from forebay.wire import Kind, Outcome
+
+ANSWER_S: Final = 60.0
+"""A daemon that says nothing for so long hangs."""
+
+PRIORITIES: Final = (0, 5, 5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A run, and its items by id."""
+
+    run_id: bytes
+    queue: str
+    data: bytes
+    items: dict[str, bytes]
+
+
+class Died(Exception):
+    """The daemon is no more."""
+
+
+class Producer:
+    def __init__(self, rng: Random, queues: tuple[str, ...]) -> None:
+        self._rng = rng
+        self._queues = queues
+        self._made = 0
+        self._link: Link | None = None
+        self._sequence = 0
+        self._in_flight: dict[int, Sent] = {}
+        self._again: deque[Sent] = deque()
+        """Sent to a daemon that died before it answered."""
+        self.payloads: dict[str, bytes] = {}
+        """Of every item that was ever sent, but for those that were refused."""
+        self.queue_of: dict[str, str] = {}
+        self.acked: set[str] = set()
+        self.refused: set[str] = set()
+        self.refusals = 0
+        self.sent_now: set[str] = set()
+        """Items that were sent to the daemon of this life."""
+        self.on_stored: Callable[[Sent], None] = lambda _: None
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._in_flight) + len(self._again)
+
+    def connect(self, path: Path) -> None:
+        """Returns when the daemon has recovered and says hello."""
+        self.sent_now = set()
+        self._again = deque([*self._in_flight.values(), *self._again])
+        self._in_flight.clear()
+        try:
+            self._link = Link(path, "crash test", monotonic() + ANSWER_S)
+        except Lost as lost:
+            raise Died from lost
+
+    def close(self) -> None:
+        """Takes the answers that came before the end, and lets go of the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            try:
+                while frames := link.receive(0):
+                    self._take(frames)
+            except Lost:
+                pass
+            link.close()
+
+    def push(self, runs: int, window: int) -> None:
+        """Sends that many runs, what is to be sent again among them. Died if the daemon dies."""
+        for sent in self._next_runs(runs):
+            while len(self._in_flight) >= window:
+                self._receive()
+            self._sequence += 1
+            self._in_flight[self._sequence] = sent
+            self.sent_now.update(sent.items)
+            head = wire.frame_head(Kind.PUSH, self._sequence, len(sent.data))
+            self._send([head, sent.data])
+
+    def settle(self) -> None:
+        """Returns when everything is answered."""
+        self.push(len(self._again), window=64)
+        while self._in_flight:
+            self._receive()
+
+    def stats(self) -> dict[str, Any]:
+        """The report of a daemon; answers to pushes that come meanwhile are taken as well."""
+        self._sequence += 1
+        asked = self._sequence
+        self._send([wire.frame(Kind.STATS, asked)])
+        while True:
+            for kind, sequence, body in self._receive():
+                if kind is Kind.REPORT and sequence == asked:
+                    return wire.read_json(body)
+
+    def _next_runs(self, runs: int) -> Iterator[Sent]:
+        for _ in range(runs):
+            yield self._again.popleft() if self._again else self._make()
+
+    def _make(self) -> Sent:
+        rng = self._rng
+        self._made += 1
+        queue = rng.choice(self._queues)
+        count = rng.choice((1, 2, 5, 20))
+        size = rng.randrange(10, 6000 // count)
+        payloads = [
+            f"{self._made}.{index} {rng.randbytes(size // 2).hex()}" for index in range(count)
+        ]
+        run_id = rng.randbytes(16)
+        data = encode_run(
+            [payload.encode() for payload in payloads],
+            queue=queue,
+            priority=rng.choice(PRIORITIES),
+            run_id=run_id,
+            enqueued_ms=self._made,
+            compressed=rng.random() < 0.5,
+        )
+        items = {
+            format_item_id(run_id, index): text.encode() for index, text in enumerate(payloads)
+        }
+        self.payloads |= items
+        self.queue_of |= dict.fromkeys(items, queue)
+        return Sent(run_id, queue, data, items)
+
+    def _send(self, parts: list[wire.Buffer]) -> None:
+        assert self._link is not None
+        try:
+            self._link.send(parts, monotonic() + ANSWER_S)
+        except Lost as lost:
+            raise Died from lost
+
+    def _receive(self) -> list[tuple[Kind, int, bytes]]:
+        assert self._link is not None
+        try:
+            frames = self._link.receive(ANSWER_S)
+        except Lost as lost:
+            raise Died from lost
+        assert frames, "the daemon neither answers nor dies"
+        self._take(frames)
+        return frames
+
+    def _take(self, frames: list[tuple[Kind, int, bytes]]) -> None:
+        for kind, sequence, body in frames:
+            if kind is Kind.ACK:
+                sent = self._in_flight.pop(sequence)
+                if wire.read_ack(body) is Outcome.STORED:
+                    self.on_stored(sent)
+                self.acked.update(sent.items)
+            elif kind is Kind.ERROR:
+                self._forget(self._in_flight.pop(sequence), wire.read_error(body))
+
+    def _forget(self, sent: Sent, refused: Refused) -> None:
+        assert refused.code == "QUEUE_FULL", f"the daemon refuses: {refused}"
+        self.refusals += 1
+        self.refused.update(sent.items)
+        for item in sent.items:
+            del self.payloads[item]

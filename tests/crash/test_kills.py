@@ -1,0 +1,195 @@
+"""SIGKILL at named points and at random moments, under load: after each, the books balance.
+
+A spool lives through many daemons, one after the other; each is killed at another point, some of
+them while they recover from the kill before. After every death a copy of the spool is recovered
+and read: what was acknowledged is delivered or held, what is held is what was sent, and nothing
+that was settled is delivered again. At the end of its life a spool is drained, and then every
+count is exact.
+"""
+
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from actors.settings import Settings
+from tests.crash.audit import Audit, look_into
+from tests.crash.killing_files import POINTS, RECOVERY_POINTS, REWRITE_POINTS, SERVING_POINTS
+from tests.crash.lives import Life, Zygote
+from tests.crash.producer import Died, Producer
+from tests.crash.seeds import seeded
+
+SPOOLS: Final = 8
+KILLS_MIN: Final = 200
+RUNS_PER_LIFE_MAX: Final = 400
+STATS_MAX: Final = 20_000
+
+AFTER: Final = {
+    "mid_block_write": "mid_quarantine_write",
+    "before_recycle_rename": "before_recovery_unlink",
+    "after_checkpoint_rename": "before_recovery_unlink",
+    "before_index_rename": "mid_recovery_index_write",
+}
+"""What a recovery does depends on how the daemon before it died."""
+
+OUT, HOLD, RING = "out", "hold", "ring"
+
+
+@dataclass
+class Tally:
+    """What all spools went through together."""
+
+    spools: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    delivered: int = 0
+    delivered_again: int = 0
+    dropped: int = 0
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest.mark.parametrize("spool", range(SPOOLS))
+def test_books_balance_after_every_kill(
+    spool: int, zygote: Zygote, tally: Tally, tmp_path: Path
+) -> None:
+    world = World(seeded("kills", spool), zygote, tmp_path, tally)
+    for point in plan_deaths(world.rng, spool):
+        world.live_and_die(point)
+    world.drain()
+    tally.spools += 1
+
+
+def test_kills_were_many_and_at_every_point(tally: Tally) -> None:
+    if tally.spools < SPOOLS:
+        pytest.skip("only together with all of the spools")
+    print(f"{tally.kills.total()} kills: {dict(tally.kills)}")
+    print(
+        f"{tally.delivered} items delivered, {tally.delivered_again} of them again, "
+        f"{tally.dropped} dropped"
+    )
+    assert tally.kills.total() >= KILLS_MIN
+    assert not [point for point in POINTS if not tally.kills[point]]
+
+
+def plan_deaths(rng: Random, spool: int) -> list[str]:
+    """Points for one spool; the eight of them go through all points several times."""
+    points = [*SERVING_POINTS[spool % 2 :: 2], *RECOVERY_POINTS, *REWRITE_POINTS, "", "", ""]
+    rng.shuffle(points)
+    planned = []
+    for point in points:
+        planned.append(point)
+        if point in AFTER:
+            planned.append(AFTER[point])
+    return planned
+
+
+class World:
+    def __init__(self, rng: Random, zygote: Zygote, directory: Path, tally: Tally) -> None:
+        self.rng = rng
+        self._zygote = zygote
+        self._directory = directory
+        self._tally = tally
+        self._spool = directory / "state" / "spool"
+        self._outputs = {queue: directory / f"{queue}.jsonl" for queue in (OUT, HOLD, RING)}
+        self._producer = Producer(rng, (OUT, OUT, HOLD, RING))
+        self._audit = Audit(self._producer, self._outputs, RING)
+
+    def live_and_die(self, point: str) -> None:
+        rng = self.rng
+        if point in REWRITE_POINTS:
+            self._behead()
+        settings = self._settings(drains=rng.random() < 0.3)
+        life = self._start(settings, f"{point}:{rng.choice((1, 1, 2, 5))}" if point else "")
+        runs = RUNS_PER_LIFE_MAX if point else rng.randrange(100)
+        try:
+            self._producer.connect(self._directory / "socket")
+            self._compare_with_copy()
+            self._producer.push(runs, window=rng.choice((1, 8, 32)))
+        except Died:
+            killed_at = point
+        else:
+            life.kill()
+            killed_at = "a random moment"
+        self._end(life, -signal.SIGKILL)
+        self._tally.kills[killed_at] += 1
+
+    def drain(self) -> None:
+        """The last life: every queue has a handler, and the daemon stops when it is told to."""
+        life = self._start(self._settings(drains=True), "")
+        self._producer.connect(self._directory / "socket")
+        self._producer.settle()
+        for _ in range(STATS_MAX):
+            if self._producer.stats()["daemon"]["held"] == 0:
+                break
+        life.kill(signal.SIGTERM)
+        self._end(life, 0)
+        self._audit.at_the_end()
+        self._tally.delivered += len(self._audit.delivered)
+        self._tally.delivered_again += self._audit.delivered_again
+        self._tally.dropped += self._audit.found.books[RING].dropped
+
+    def _start(self, settings: dict[str, Any], plan: str) -> Life:
+        self._now = Settings.model_validate(settings)
+        return self._zygote.start(settings, plan, self._directory / "daemon.log")
+
+    def _end(self, life: Life, status: int) -> None:
+        ended = life.wait()
+        self._producer.close()
+        assert ended == status, life.log_text()
+        self._audit.after_death(look_into(self._spool, self._now.spool))
+
+    def _compare_with_copy(self) -> None:
+        """What the daemon recovered is what the copy of its spool gave."""
+        report = self._producer.stats()
+        for queue, totals in self._audit.found.books.items():
+            entry = report["queues"][queue]
+            assert entry["accepted"] == totals.accepted
+            assert entry["dropped"] == totals.dropped
+            assert entry["accepted"] == entry["delivered"] + entry["dropped"] + entry["held"]
+            assert entry["held"] == entry["spooled"] + entry["scheduled"] + entry["running"]
+            assert min(entry.values()) >= 0
+
+    def _behead(self) -> None:
+        """Damages the head of the newest chunk and loses its index; no block is hit."""
+        chunks = sorted(self._spool.glob("*.chunk"))
+        for chunk in chunks[-2:]:
+            with chunk.open("r+b") as file:
+                file.write(bytes(64))
+            chunk.with_suffix(".index").unlink(missing_ok=True)
+
+    def _settings(self, *, drains: bool) -> dict[str, Any]:
+        rng = self.rng
+        handlers = {
+            queue: {"handler": {"type": "file", "path": str(path)}}
+            for queue, path in self._outputs.items()
+            if drains or queue == OUT
+        }
+        policies: dict[str, dict[str, Any]] = {
+            OUT: {"full_policy": "drop_newest"},
+            HOLD: {"full_policy": "block", "full_timeout": "0s"},
+            RING: {"full_policy": "drop_oldest"},
+        }
+        return {
+            "socket": {"path": str(self._directory / "socket"), "max_run_bytes": "16Ki"},
+            "state_dir": str(self._directory / "state"),
+            "spool": {
+                "chunk_size": rng.choice(("64Ki", "64Ki", "128Ki")),
+                "max_bytes": "512Ki",
+                "min_free_bytes": "0",
+                "ballast_bytes": "64Ki",
+                "meta_sync_interval": "10ms",
+                "inmemory_runs": rng.choice((4, 64, 2048)),
+                "spare_chunks": rng.choice((0, 1, 2)),
+                "compression": rng.choice(("snappy", "none")),
+            },
+            "queues": {queue: policies[queue] | handlers.get(queue, {}) for queue in policies},
+            "log": {"format": "json"},
+            "drain_timeout": "60s",
+        }

@@ -1,0 +1,176 @@
+"""What the tests of the journal and the spooler share: settings, runs, and a running spooler."""
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from actors.messages import (
+    Append,
+    Fate,
+    Finish,
+    Inquire,
+    Lease,
+    QueueSeen,
+    Settle,
+    Settled,
+    SpoolerMessage,
+    Take,
+)
+from actors.settings import QueueSettings, SpoolSettings
+from actors.spooler import Spooler
+from daemon.journal.files import Files
+from daemon.journal.journal import Journal
+from forebay.errors import Refused
+from forebay.run import RunHead, encode_run, read_head
+from forebay.wire import Outcome
+
+KIB = 1024
+HANG_S = 60
+"""Nothing is measured by it: a test that hangs should say so."""
+
+
+def spool_settings(**changes: Any) -> SpoolSettings:
+    """Small chunks, so that a test sees several of them."""
+    settings = {
+        "chunk_size": 64 * KIB,
+        "max_bytes": 64 * 1024 * KIB,
+        "min_free_bytes": 0,
+        "ballast_bytes": 64 * KIB,
+        "spare_chunks": 1,
+        "compression": "none",
+    }
+    return SpoolSettings.model_validate(settings | changes)
+
+
+def make_run(
+    queue: str = "q", items: int = 3, size: int = 100, **fields: Any
+) -> tuple[RunHead, bytes]:
+    payloads = [bytes([index % 256]) * size for index in range(items)]
+    data = encode_run(payloads, queue=queue, compressed=False, **fields)
+    return read_head(data), data
+
+
+def open_journal(directory: Path, files: Files | None = None, **changes: Any) -> Journal:
+    journal = Journal(files or Files(directory), spool_settings(**changes))
+    return journal
+
+
+@dataclass
+class Inbox:
+    """The answers to one producer's pushes, as its connection would send them."""
+
+    answers: dict[int, Outcome | Refused] = field(default_factory=dict)
+    flushes: int = 0
+    arrived: trio.Event = field(default_factory=trio.Event)
+
+    def put(self, sequence: int, answer: Outcome | Refused) -> None:
+        self.answers[sequence] = answer
+
+    def flush(self) -> None:
+        self.flushes += 1
+        self.arrived.set()
+        self.arrived = trio.Event()
+
+    async def wait_for(self, count: int) -> None:
+        while len(self.answers) < count:
+            await self.arrived.wait()
+
+
+class Desk:
+    """A running spooler and what one may ask of it."""
+
+    def __init__(self, to_spooler: trio.MemorySendChannel[SpoolerMessage]) -> None:
+        self.to_spooler = to_spooler
+        self.inbox = Inbox()
+        self._sequence = 0
+
+    async def submit(self, runs: Sequence[tuple[RunHead, bytes]]) -> list[int]:
+        sequences = []
+        for head, data in runs:
+            self._sequence += 1
+            sequences.append(self._sequence)
+            await self.to_spooler.send(Append(head, data, self.inbox, self._sequence))
+        return sequences
+
+    async def push(self, *runs: tuple[RunHead, bytes]) -> list[Outcome | Refused]:
+        sequences = await self.submit(runs)
+        while not all(sequence in self.inbox.answers for sequence in sequences):
+            await self.inbox.arrived.wait()
+        return [self.inbox.answers[sequence] for sequence in sequences]
+
+    async def take(self, queue: str = "q", runs_max: int = 100) -> list[Lease]:
+        taken: list[Lease] = []
+        there = trio.Event()
+
+        def answer(leases: list[Lease]) -> None:
+            taken.extend(leases)
+            there.set()
+
+        await self.to_spooler.send(Take(queue, runs_max, 1 << 30, answer))
+        await there.wait()
+        return taken
+
+    async def settle(self, *leases: Lease, fate: Fate = Fate.DELIVERED) -> None:
+        outcomes = tuple(settled(lease, fate=fate) for lease in leases)
+        await self.to_spooler.send(Settle(outcomes))
+
+    async def stats(self) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+        there = trio.Event()
+
+        def answer(report: dict[str, Any]) -> None:
+            found.append(report)
+            there.set()
+
+        await self.to_spooler.send(Inquire(answer))
+        await there.wait()
+        return found[0]
+
+    async def totals(self, queue: str = "q") -> dict[str, int]:
+        totals: dict[str, int] = (await self.stats())["queues"].get(queue, {})
+        return {name: count for name, count in totals.items() if count}
+
+
+def settled(
+    lease: Lease, first: int = 0, last: int | None = None, fate: Fate = Fate.DELIVERED
+) -> Settled:
+    head = lease.run.head
+    last = head.count if last is None else last
+    return Settled(lease.token, lease.run.position, head.run_id, first, last, fate)
+
+
+@asynccontextmanager
+async def running_spooler(
+    directory: Path,
+    files: Files | None = None,
+    queues: dict[str, dict[str, Any]] | None = None,
+    **changes: Any,
+) -> AsyncIterator[Desk]:
+    """A spooler on a real journal; finished in good order at the end."""
+    chosen = {name: QueueSettings.model_validate(own) for name, own in (queues or {}).items()}
+    to_spooler, inbox = trio.open_memory_channel[SpoolerMessage](2048)
+    seen, _seen = trio.open_memory_channel[QueueSeen](math.inf)
+    settings = spool_settings(**changes)
+    spooler = Spooler(
+        settings,
+        lambda name: chosen.get(name, QueueSettings()),
+        Journal(files or Files(directory), settings),
+        inbox=inbox,
+        own_inbox=to_spooler.clone(),
+        seen=seen,
+    )
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(spooler.run)
+            yield Desk(to_spooler)
+            await to_spooler.send(Finish())
+            await spooler.finished.wait()
+
+
+def payload_sizes(leases: Sequence[Lease]) -> list[int]:
+    return [lease.run.head.count for lease in leases]

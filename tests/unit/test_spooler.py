@@ -1,0 +1,359 @@
+"""The spooler on a real journal: what is acknowledged, lent, settled, and found again."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from actors.messages import Fate, GiveBack, Settle
+from daemon.journal.files import Files
+from forebay.errors import Refused
+from forebay.wire import Outcome
+from tests.unit.spooling import KIB, make_run, running_spooler, settled
+
+
+class CountingSyncs(Files):
+    """Counts the syncs that a commit makes."""
+
+    commit_syncs = 0
+
+    def datasync(self, fd: int) -> None:
+        super().datasync(fd)
+        if threading.current_thread().name == "forebay-commit":
+            self.commit_syncs += 1
+
+
+async def test_push_is_answered_after_its_sync(tmp_path: Path) -> None:
+    files = CountingSyncs(tmp_path)
+    async with running_spooler(tmp_path, files) as desk:
+        await desk.push(make_run())
+        before = files.commit_syncs
+        assert await desk.push(make_run()) == [Outcome.STORED]
+        assert files.commit_syncs == before + 1
+
+
+async def test_pushes_that_wait_share_a_sync(tmp_path: Path) -> None:
+    files = CountingSyncs(tmp_path)
+    async with running_spooler(tmp_path, files) as desk:
+        await desk.push(make_run())
+        before = files.commit_syncs
+        await desk.push(*(make_run() for _ in range(50)))
+        assert files.commit_syncs - before <= 3
+        assert desk.inbox.flushes <= 4
+
+
+async def test_runs_are_lent_in_order_of_priority_then_arrival(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(
+            make_run(items=1, priority=5),
+            make_run(items=2, priority=0),
+            make_run(items=3, priority=5),
+            make_run(items=4, priority=0),
+        )
+        assert [lease.run.head.count for lease in await desk.take()] == [2, 4, 1, 3]
+
+
+async def test_taker_that_waits_gets_the_next_run(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
+        taken = []
+
+        async def take() -> None:
+            taken.extend(await desk.take())
+
+        nursery.start_soon(take)
+        await trio.testing.wait_all_tasks_blocked()
+        await desk.push(make_run(items=7))
+        while not taken:
+            await trio.lowlevel.checkpoint()
+        assert taken[0].run.head.count == 7
+
+
+async def test_books_balance_while_items_are_lent_and_settled(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=10), make_run(items=5))
+        first, second = await desk.take()
+        assert await desk.totals() == {"accepted": 15, "held": 15, "running": 15}
+        await desk.to_spooler.send(Settle((settled(first, 0, 4),)))
+        assert await desk.totals() == {"accepted": 15, "delivered": 4, "held": 11, "running": 11}
+        await desk.settle(first, second)
+        assert await desk.totals() == {"accepted": 15, "delivered": 15}
+
+
+async def test_settled_items_stay_settled_after_a_restart(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=10), make_run(items=5))
+        first, second = await desk.take()
+        await desk.to_spooler.send(Settle((settled(first, 2, 4), settled(second))))
+    async with running_spooler(tmp_path) as desk:
+        assert await desk.totals() == {"accepted": 15, "delivered": 7, "held": 8, "spooled": 8}
+        (lease,) = await desk.take()
+        assert lease.run.head.run_id == first.run.head.run_id
+        assert lease.done == 0b1100
+        await desk.settle(lease)
+        assert await desk.totals() == {"accepted": 15, "delivered": 15}
+
+
+async def test_stale_token_changes_nothing(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=3))
+        (old,) = await desk.take()
+        await desk.to_spooler.send(GiveBack((old,)))
+        (new,) = await desk.take()
+        await desk.settle(old)
+        assert await desk.totals() == {"accepted": 3, "held": 3, "running": 3}
+        await desk.settle(new)
+        assert await desk.totals() == {"accepted": 3, "delivered": 3}
+
+
+async def test_outcome_for_another_run_at_the_same_place_changes_nothing(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=3))
+        (lease,) = await desk.take()
+        wrong = settled(lease)
+        wrong = type(wrong)(wrong.token, wrong.position, bytes(16), 0, 3, Fate.DELIVERED)
+        await desk.to_spooler.send(Settle((wrong,)))
+        assert await desk.totals() == {"accepted": 3, "held": 3, "running": 3}
+
+
+async def test_run_that_is_given_back_is_the_next_again(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=1), make_run(items=2))
+        (first,) = await desk.take(runs_max=1)
+        await desk.to_spooler.send(GiveBack((first,)))
+        assert [lease.run.head.count for lease in await desk.take()] == [1, 2]
+
+
+async def test_what_does_not_fit_into_memory_is_read_back_in_order(tmp_path: Path) -> None:
+    limits = {"inmemory_runs": 3, "inmemory_bytes": 64 * KIB}
+    async with running_spooler(tmp_path, **limits) as desk:
+        await desk.push(*(make_run(items=count) for count in range(1, 41)))
+        spool = (await desk.stats())["spool"]
+        assert spool["memory_runs"] <= 3
+        counts: list[int] = []
+        while len(counts) < 40:
+            leases = await desk.take(runs_max=5)
+            counts += [lease.run.head.count for lease in leases]
+            await desk.settle(*leases)
+        assert counts == list(range(1, 41))
+
+
+async def test_full_memory_does_not_starve_another_queue(tmp_path: Path) -> None:
+    limits = {"inmemory_runs": 2, "inmemory_bytes": 64 * KIB}
+    async with running_spooler(tmp_path, **limits) as desk:
+        await desk.push(*(make_run("hog") for _ in range(5)))
+        await desk.push(make_run("other", items=9))
+        (lease,) = await desk.take("other")
+        assert lease.run.head.count == 9
+
+
+async def test_run_that_is_pushed_again_is_a_duplicate(tmp_path: Path) -> None:
+    run = make_run(items=4)
+    async with running_spooler(tmp_path) as desk:
+        assert await desk.push(run, run) == [Outcome.STORED, Outcome.DUPLICATE]
+        assert await desk.push(run) == [Outcome.DUPLICATE]
+        totals = await desk.totals()
+        assert totals == {"accepted": 4, "duplicate": 8, "held": 4, "spooled": 4}
+
+
+async def test_duplicate_is_known_after_a_restart(tmp_path: Path) -> None:
+    run = make_run()
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(run)
+        (lease,) = await desk.take()
+        await desk.settle(lease)
+    async with running_spooler(tmp_path) as desk:
+        assert await desk.push(run) == [Outcome.DUPLICATE]
+
+
+async def test_delayed_run_waits_until_it_is_due(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
+        soon = make_run(items=2, due_ms=_now_ms() + 150)
+        await desk.push(soon, make_run(items=1))
+        assert (await desk.totals())["scheduled"] == 2
+        (now,) = await desk.take()
+        assert now.run.head.count == 1
+        (later,) = await desk.take()
+        assert later.run.head.count == 2
+        assert _now_ms() >= soon[0].due_ms
+        nursery.cancel_scope.cancel()
+
+
+async def test_delayed_run_is_still_delayed_after_a_restart(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=2, due_ms=_now_ms() + 3_600_000))
+    async with running_spooler(tmp_path) as desk:
+        assert await desk.totals() == {"accepted": 2, "held": 2, "scheduled": 2}
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_size": 3}, {"max_bytes": 128 * KIB}], ids=["max_size", "max_bytes"]
+)
+async def test_drop_newest_refuses_what_does_not_fit(tmp_path: Path, limit: dict[str, int]) -> None:
+    size = 40 * KIB if "max_bytes" in limit else 10
+    queues = {"q": {"full_policy": "drop_newest"}}
+    async with running_spooler(tmp_path, queues=queues, **limit) as desk:
+        answers = await desk.push(*(make_run(items=1, size=size) for _ in range(4)))
+        assert answers[:3] == [Outcome.STORED] * 3
+        assert isinstance(answers[3], Refused)
+        assert answers[3].code == "QUEUE_FULL"
+        assert answers[3].retry_after_ms > 0
+        assert await desk.totals() == {"accepted": 3, "held": 3, "spooled": 3}
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk"])
+async def test_drop_oldest_makes_room_and_counts_what_went(tmp_path: Path, in_memory: bool) -> None:
+    queues = {"q": {"full_policy": "drop_oldest"}}
+    limits = {"max_size": 3, "inmemory_runs": 2048 if in_memory else 1}
+    async with running_spooler(tmp_path, queues=queues, **limits) as desk:
+        for count in range(1, 6):
+            assert await desk.push(make_run(items=count)) == [Outcome.STORED]
+        assert await desk.totals() == {"accepted": 15, "dropped": 3, "held": 12, "spooled": 12}
+    async with running_spooler(tmp_path, queues=queues, **limits) as desk:
+        assert await desk.totals() == {"accepted": 15, "dropped": 3, "held": 12, "spooled": 12}
+        counts: list[int] = []
+        while len(counts) < 3:
+            counts += [lease.run.head.count for lease in await desk.take()]
+        assert counts == [3, 4, 5]
+
+
+async def test_drop_oldest_never_drops_what_is_lent(tmp_path: Path) -> None:
+    queues = {"q": {"full_policy": "drop_oldest", "full_timeout": 0}}
+    async with running_spooler(tmp_path, queues=queues, max_size=1) as desk:
+        await desk.push(make_run(items=2))
+        (lease,) = await desk.take()
+        (answer,) = await desk.push(make_run(items=3))
+        assert isinstance(answer, Refused)
+        assert answer.code == "QUEUE_FULL"
+        await desk.settle(lease)
+        assert await desk.totals() == {"accepted": 2, "delivered": 2}
+
+
+async def test_blocked_push_is_stored_when_there_is_room(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path, max_size=1) as desk:
+        await desk.push(make_run(items=1))
+        (sequence,) = await desk.submit([make_run(items=2)])
+        (lease,) = await desk.take()
+        assert sequence not in desk.inbox.answers
+        await desk.settle(lease)
+        await desk.inbox.wait_for(2)
+        assert desk.inbox.answers[sequence] is Outcome.STORED
+
+
+async def test_blocked_push_is_refused_after_full_timeout(tmp_path: Path) -> None:
+    queues = {"q": {"full_timeout": 0.2}}
+    async with running_spooler(tmp_path, queues=queues, max_size=1) as desk:
+        await desk.push(make_run(items=1))
+        (answer,) = await desk.push(make_run(items=2))
+        assert isinstance(answer, Refused)
+        assert answer.code == "QUEUE_FULL"
+        assert await desk.totals() == {"accepted": 1, "held": 1, "spooled": 1}
+
+
+async def test_blocked_pushes_keep_their_order(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path, max_size=1) as desk:
+        await desk.push(make_run(items=1))
+        await desk.submit([make_run(items=2), make_run(items=3)])
+        counts = []
+        while len(counts) < 3:
+            leases = await desk.take()
+            counts += [lease.run.head.count for lease in leases]
+            await desk.settle(*leases)
+        assert counts == [1, 2, 3]
+
+
+async def test_blocked_push_is_told_that_the_daemon_stops(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path, max_size=1) as desk:
+        await desk.push(make_run())
+        (sequence,) = await desk.submit([make_run()])
+    answer = desk.inbox.answers[sequence]
+    assert isinstance(answer, Refused)
+    assert answer.code == "DRAINING"
+
+
+async def test_low_disk_refuses_and_still_settles(tmp_path: Path) -> None:
+    class Small(Files):
+        free = 1 << 40
+
+        def free_bytes(self) -> int:
+            return Small.free
+
+    files = Small(tmp_path)
+    async with running_spooler(tmp_path, files, min_free_bytes=1 << 20) as desk:
+        await desk.push(make_run(items=3))
+        Small.free = 1000
+        while (await desk.stats())["spool"]["free_bytes"] != 1000:
+            await trio.sleep(0)
+        (answer,) = await desk.push(make_run())
+        assert isinstance(answer, Refused)
+        assert answer.code == "DISK_FULL"
+        (lease,) = await desk.take()
+        await desk.settle(lease)
+        assert await desk.totals() == {"accepted": 3, "delivered": 3}
+        Small.free = 1 << 40
+        while (await desk.stats())["spool"]["free_bytes"] == 1000:
+            await trio.sleep(0)
+        assert await desk.push(make_run()) == [Outcome.STORED]
+
+
+async def test_chunks_are_recycled_and_the_books_remember(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        pushed = 0
+        for _ in range(40):
+            await desk.push(make_run(items=10, size=2 * KIB))
+            pushed += 10
+            await desk.settle(*await desk.take())
+        while (await desk.stats())["spool"]["chunks"] > 1:
+            await trio.sleep(0)
+        assert await desk.totals() == {"accepted": pushed, "delivered": pushed}
+    chunks = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
+    assert len(chunks) <= 1
+    async with running_spooler(tmp_path) as desk:
+        assert await desk.totals() == {"accepted": pushed, "delivered": pushed}
+
+
+async def test_chunk_with_held_items_is_kept(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run("held", items=1))
+        for _ in range(20):
+            await desk.push(make_run(items=10, size=2 * KIB))
+            await desk.settle(*await desk.take())
+        while (await desk.stats())["spool"]["chunks"] > 2:
+            await trio.sleep(0)
+    async with running_spooler(tmp_path) as desk:
+        assert await desk.totals("held") == {"accepted": 1, "held": 1, "spooled": 1}
+
+
+async def test_block_that_rots_on_disk_is_dropped_and_counted(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(*(make_run(items=count, size=500) for count in (1, 2, 3)))
+    (name,) = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
+    with open(tmp_path / name, "r+b") as chunk:
+        chunk.seek(64 + 24 + 700 + 24 + 100)
+        chunk.write(b"rot")
+    async with running_spooler(tmp_path) as desk:
+        counts: list[int] = []
+        while len(counts) < 2:
+            counts += [lease.run.head.count for lease in await desk.take()]
+        assert counts == [1, 3]
+        totals = await desk.totals()
+        assert totals == {"accepted": 6, "dropped": 2, "held": 4, "running": 4}
+    assert list((tmp_path / "quarantine").iterdir())
+    async with running_spooler(tmp_path) as desk:
+        assert (await desk.totals())["dropped"] == 2
+
+
+async def test_durability_memory_answers_before_the_disk(tmp_path: Path) -> None:
+    files = CountingSyncs(tmp_path)
+    async with running_spooler(tmp_path, files, durability="memory") as desk:
+        await desk.push(make_run(items=1))
+        await desk.stats()
+        before = files.commit_syncs
+        assert await desk.push(make_run(items=2)) == [Outcome.STORED]
+        assert await desk.totals() == {"accepted": 3, "held": 3, "spooled": 3}
+        assert files.commit_syncs == before
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

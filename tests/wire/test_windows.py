@@ -1,0 +1,218 @@
+"""Backpressure: what is in flight is bounded, and nothing waits forever."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from actors.connection import UNREAD_BYTES_MAX
+from forebay import wire
+from forebay.wire import Kind
+from tests.wire.harness import Served, StubSpooler, make_run, push_frame, serve
+
+settled = trio.testing.wait_all_tasks_blocked
+
+SMALL: dict[str, Any] = {
+    "max_run_bytes": 32 * 1024,
+    "window_bytes": 64 * 1024,
+    "inflight_bytes": 64 * 1024,
+}
+
+
+async def test_no_more_frames_are_in_flight_than_the_window_has(tmp_path: Path) -> None:
+    async with serve(tmp_path, window_frames=3) as served:
+        served.spooler.answer = None
+        client = await served.greeted()
+        await client.send(*(push_frame(sequence, make_run()) for sequence in range(1, 7)))
+        await settled()
+        assert len(served.spooler.appends) == 3
+        served.spooler.release(count=2)
+        await settled()
+        assert len(served.spooler.appends) == 5
+        served.spooler.release()
+        await settled()
+        served.spooler.release()
+        assert {(await client.read())[1] for _ in range(6)} == {1, 2, 3, 4, 5, 6}
+
+
+async def test_no_more_bytes_are_in_flight_than_the_window_has(tmp_path: Path) -> None:
+    async with serve(tmp_path, **SMALL) as served:
+        served.spooler.answer = None
+        client = await served.greeted()
+        run = make_run(b"x" * 20_000)
+        async with trio.open_nursery() as nursery:
+            for sequence in range(1, 6):
+                await client.push(sequence, run)
+            await settled()
+            assert len(served.spooler.appends) == 3
+            assert served.in_flight_bytes == 3 * len(run)
+            served.spooler.release(count=1)
+            await settled()
+            assert len(served.spooler.appends) == 4
+            nursery.cancel_scope.cancel()
+
+
+async def test_all_connections_together_stay_below_the_global_limit(tmp_path: Path) -> None:
+    async with serve(tmp_path, **SMALL) as served:
+        served.spooler.answer = None
+        run = make_run(b"x" * 20_000)
+        first, second = await served.greeted(), await served.greeted()
+        await first.send(*(push_frame(sequence, run) for sequence in (1, 2, 3)))
+        await settled()
+        assert len(served.spooler.appends) == 3
+
+        # With nothing in flight of its own the second may have one frame, and only one.
+        await second.send(*(push_frame(sequence, run) for sequence in (1, 2)))
+        await settled()
+        assert len(served.spooler.appends) == 4
+
+        # What the first gets answered makes room for the second, which sees it at once.
+        served.spooler.release(count=2)
+        await settled()
+        assert len(served.spooler.appends) == 5
+        assert served.spooler.appends[-1].answers is served.spooler.appends[-2].answers
+        served.spooler.release()
+        assert [(await second.read())[1] for _ in range(2)] == [1, 2]
+        assert served.in_flight_bytes == 0
+
+
+async def test_largest_frame_gets_in_though_others_hold_the_global_limit(tmp_path: Path) -> None:
+    async with serve(tmp_path, **SMALL) as served:
+        served.spooler.answer = None
+        greedy = await served.greeted()
+        await greedy.send(
+            *(push_frame(sequence, make_run(b"x" * 21_000)) for sequence in (1, 2, 3))
+        )
+        await settled()
+        late = await served.greeted()
+        await late.push(1, make_run(b"y" * 32_000))
+        await served.spooler.wait_for(4)
+
+
+async def test_half_a_frame_counts_and_is_given_back_when_its_client_vanishes(
+    tmp_path: Path,
+) -> None:
+    async with serve(tmp_path, **SMALL) as served:
+        served.spooler.answer = None
+        slow, other = await served.greeted(), await served.greeted()
+        await slow.send(push_frame(1, make_run(b"x" * 30_000))[:100])
+        await settled()
+        assert served.in_flight_bytes > 30_000
+        await other.send(*(push_frame(sequence, make_run(b"y" * 20_000)) for sequence in (1, 2)))
+        await settled()
+        assert len(served.spooler.appends) == 1
+        await slow.stream.aclose()
+        await served.spooler.wait_for(2)
+        served.spooler.release()
+        assert served.in_flight_bytes == 0
+
+
+async def test_client_that_pushes_without_reading_answers_loses_none(served: Served) -> None:
+    """Far more answers than the socket holds: the daemon stops reading, and goes on later."""
+    client = await served.greeted()
+    runs = 40_000
+    frames = b"".join(push_frame(sequence, make_run(b"")) for sequence in range(1, runs + 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, frames)
+        await settled(0.001)
+        assert len(served.spooler.appends) < runs
+        answers = [(await client.read())[:2] for _ in range(runs)]
+    assert answers == [(Kind.ACK, sequence) for sequence in range(1, runs + 1)]
+
+
+async def test_answers_that_nobody_reads_are_bounded(served: Served) -> None:
+    client = await served.greeted()
+    pings = 60_000
+    frames = b"".join(wire.frame(Kind.PING, 1, bytes(64)) for _ in range(pings))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, frames)
+        await settled(0.001)
+        [connection] = served.ingest._connections
+        assert 0 < connection._outbox.waiting_bytes <= UNREAD_BYTES_MAX + 76
+        for _ in range(pings):
+            assert await client.read() == (Kind.PONG, 1, bytes(64))
+
+
+async def test_one_client_that_does_not_read_does_not_hold_up_another(served: Served) -> None:
+    deaf, other = await served.greeted(), await served.greeted()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deaf.send, wire.frame(Kind.PING, 1, bytes(64)) * 60_000)
+        await settled(0.001)
+        await other.push(1, make_run())
+        assert (await other.read())[:2] == (Kind.ACK, 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_spooler_with_a_full_inbox_stops_the_reading(tmp_path: Path) -> None:
+    async with serve(tmp_path, spooler=StubSpooler(inbox_size=2)) as served:
+        spooler = served.spooler
+        client = await served.greeted()
+        await settled()
+        spooler.is_open = trio.Event()
+        await client.push(1, make_run())
+        await spooler.wait_for(1)
+        run = make_run(b"x" * 100_000)
+        async with trio.open_nursery() as nursery:
+            frames = b"".join(push_frame(sequence, run) for sequence in range(2, 50))
+            nursery.start_soon(client.send, frames)
+            await settled(0.001)
+            assert served.in_flight_bytes == 3 * len(run)
+            spooler.is_open.set()
+            assert {(await client.read())[1] for _ in range(49)} == set(range(1, 50))
+
+
+async def test_memory_of_a_large_frame_is_given_back(
+    served: Served, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = await served.greeted()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.push, 1, make_run(bytes(3_000_000)))
+        await client.read()
+    [connection] = served.ingest._connections
+    assert connection._inbox.capacity > 3_000_000
+    await trio.sleep(3)
+    assert connection._inbox.capacity < 300_000
+    await client.push(2, make_run(bytes(200_000)))
+    assert (await client.read())[:2] == (Kind.ACK, 2)
+
+
+@pytest.mark.parametrize("cut", [1, 12, 500])
+async def test_client_that_vanishes_inside_a_frame_leaves_nothing(served: Served, cut: int) -> None:
+    client = await served.greeted()
+    await client.send(push_frame(1, make_run(b"x" * 1000))[:cut])
+    await settled()
+    await client.stream.aclose()
+    await settled()
+    assert served.in_flight_bytes == 0
+    assert not served.ingest._connections
+
+
+async def test_client_that_vanishes_before_its_answer_harms_nobody(served: Served) -> None:
+    served.spooler.answer = None
+    client, other = await served.greeted(), await served.greeted()
+    for sequence in (1, 2, 3):
+        await client.push(sequence, make_run())
+    await other.push(1, make_run())
+    await served.spooler.wait_for(4)
+    await client.stream.aclose()
+    await settled()
+    served.spooler.release(count=2)
+    await settled()
+    served.spooler.release()
+    assert (await other.read())[:2] == (Kind.ACK, 1)
+    await settled()
+    assert served.in_flight_bytes == 0
+    assert len(served.ingest._connections) == 1
+
+
+async def test_answers_after_the_ingest_was_cancelled_go_nowhere(tmp_path: Path) -> None:
+    spooler = StubSpooler()
+    spooler.answer = None
+    async with serve(tmp_path, spooler=spooler) as served:
+        client = await served.greeted()
+        await client.push(1, make_run())
+        await spooler.wait_for(1)
+    spooler.release()
+    assert served.in_flight_bytes == 0
