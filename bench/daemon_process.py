@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 START_S: Final = 60.0
 STOP_S: Final = 60.0
 POLL_S: Final = 0.002
-SPARES_S: Final = 120.0
+QUIET_S: Final = 120.0
 
 HOLDING: Final = "bench"
 """A queue that nobody drains."""
@@ -133,13 +133,18 @@ class Daemon:
         with self.connect() as client:
             return client.stats()
 
-    def wait_for_spares(self) -> None:
-        """Until the chunks written ahead are there, as they are in steady state."""
-        wanted = int(self.spool.get("spare_chunks", 2))
-        deadline = time.monotonic() + SPARES_S
-        while self.stats()["spool"]["spare_chunks"] < wanted:
+    def wait_until_quiet(self) -> None:
+        """Until what can be delivered is delivered, and the chunks written ahead are there, as
+        they are in steady state. Nobody's turn is disturbed by what the one before left to do."""
+        spares = int(self.spool.get("spare_chunks", 2))
+        deadline = time.monotonic() + QUIET_S
+        while True:
+            stats = self.stats()
+            drained = stats["queues"].get(DRAINED, {"held": 0})
+            if stats["spool"]["spare_chunks"] >= spares and not drained["held"]:
+                return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{wanted} spare chunks were not written in {SPARES_S:.0f} s")
+                raise RuntimeError(f"the daemon did not come to rest in {QUIET_S:.0f} s")
             time.sleep(0.05)
 
     def memory_bytes(self, what: str = "VmRSS") -> int:

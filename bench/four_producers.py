@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.daemon_process import HOLDING, Daemon, places
+from bench.daemon_process import DRAINED, HOLDING, Daemon, places
 from bench.disk import WrittenFile, replay
 from bench.figures import Goal, Row, Samples
 from bench.plan import Plan
@@ -25,7 +25,11 @@ class _Figures:
 
 
 def four_producers(plan: Plan) -> list[Row]:
-    figures = {work: _Figures() for work in (Work.SNAPPY, Work.READY)}
+    figures = {
+        (work, queue): _Figures()
+        for work in (Work.SNAPPY, Work.READY)
+        for queue in (HOLDING, DRAINED)
+    }
     spool = {"spare_chunks": SPARE_CHUNKS, "max_bytes": "64Gi"}
     with (
         places("a") as at,
@@ -33,18 +37,18 @@ def four_producers(plan: Plan) -> list[Row]:
         WrittenFile(at.state / "written") as file,
     ):
         for _ in plan.each_round("a: four producers"):
-            for work, found in figures.items():
-                _measure(daemon, file, work, plan.seconds, found)
-    return [row for work, found in figures.items() for row in _rows(work, found)]
+            for (work, queue), found in figures.items():
+                _measure(daemon, file, work, queue, plan.seconds, found)
+    return [row for (work, queue), found in figures.items() for row in _rows(work, queue, found)]
 
 
 def _measure(
-    daemon: Daemon, file: WrittenFile, work: Work, seconds: float, found: _Figures
+    daemon: Daemon, file: WrittenFile, work: Work, queue: str, seconds: float, found: _Figures
 ) -> None:
     assert daemon.trace is not None
-    daemon.wait_for_spares()
-    pushed, syncs = push_together(PRODUCERS, daemon.socket, HOLDING, work, seconds, daemon.trace)
-    daemon.wait_for_spares()
+    daemon.wait_until_quiet()
+    pushed, syncs = push_together(PRODUCERS, daemon.socket, queue, work, seconds, daemon.trace)
+    daemon.wait_until_quiet()
     written = sum(syncs.group_bytes)
     found.items_per_s.append(pushed.items_per_s)
     found.bytes_per_s.append(written / pushed.seconds)
@@ -53,9 +57,9 @@ def _measure(
     found.group_bytes.append(written / len(syncs.group_bytes))
 
 
-def _rows(work: Work, found: _Figures) -> list[Row]:
+def _rows(work: Work, queue: str, found: _Figures) -> list[Row]:
     """The same measurement twice: in items against the goal, in bytes against the disk."""
-    what = f"4 producers, {work}"
+    what = f"4 producers, {work}" + (", drained meanwhile" if queue == DRAINED else "")
     syncs = Samples.of(found.syncs_per_1000).median
     group_kib = Samples.of(found.group_bytes).median / 1024
     return [

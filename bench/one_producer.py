@@ -5,7 +5,6 @@ it the same server with a producer that encodes as forebay's does: what is lost 
 the producer's work, not the daemon's.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -58,8 +57,8 @@ def one_producer(plan: Plan) -> list[Row]:
         bare_trace = stack.enter_context(
             bare_server(bare_socket, at[2].state / "bare", is_grouped=True)
         )
-        squeezing.wait_for_spares()
-        storing.wait_for_spares()
+        squeezing.wait_until_quiet()
+        storing.wait_until_quiet()
         batch = redis.best_batch()
 
         ours, bares = {}, {}
@@ -69,32 +68,41 @@ def one_producer(plan: Plan) -> list[Row]:
             bares[work] = _Contender(
                 partial(_push_bare, bare_socket, bare_trace, work, plan.seconds)
             )
-        drained = _Contender(partial(_push, squeezing, DRAINED, Work.SNAPPY, plan.seconds))
+        drained = {
+            work: _Contender(partial(_push, squeezing, DRAINED, work, plan.seconds))
+            for work in (Work.SNAPPY, Work.READY)
+        }
         by_items = _Contender(partial(_push_items, squeezing, plan.seconds))
         peer = _Contender(partial(redis.push_for, plan.seconds, batch))
 
         pairs = [contender for work in Work for contender in (ours[work], bares[work])]
         for _ in plan.each_round("c: one producer"):
-            for contender in (*pairs, drained, by_items, peer):
+            for contender in (*pairs, *drained.values(), by_items, peer):
                 contender.take_turn()
 
     peer_name = f"Redis list, AOF always, RPUSH × {batch:,}"
+    ceiling_name = "ceiling: bare server"
     rows = []
-    for work in Work:
-        ceiling = bares[work.ready_made]
+    for work, contender in ours.items():
         what = f"1 producer, {work}"
-        rows.append(_row(what, ours[work], "ceiling: bare server", ceiling, CEILING_GOAL))
+        rows.append(_row(what, contender, ceiling_name, bares[work.ready_made], CEILING_GOAL))
         if work is not work.ready_made:
-            rows.append(_row(what, ours[work], "bare server, same work", bares[work], None))
-            rows.append(_row(what, ours[work], peer_name, peer, REDIS_GOAL))
-    what = f"1 producer, {Work.SNAPPY}, a null handler draining"
-    rows.append(_row(what, drained, peer_name, peer, None))
-    rows.append(_row("1 producer, Client.push of single items", by_items, peer_name, peer, None))
+            rows.append(_row(what, contender, "bare server, same work", bares[work]))
+            rows.append(_row(what, contender, peer_name, peer, REDIS_GOAL))
+    for work, contender in drained.items():
+        what = f"1 producer, {work}, drained meanwhile"
+        rows.append(_row(what, contender, ceiling_name, bares[work.ready_made], CEILING_GOAL))
+        rows.append(_row(what, contender, peer_name, peer, REDIS_GOAL))
+    rows.append(_row("1 producer, single items into Client.push", by_items, peer_name, peer))
     return rows
 
 
 def _row(
-    what: str, ours: _Contender, limit_name: str, limit: _Contender, ratio_goal: float | None
+    what: str,
+    ours: _Contender,
+    limit_name: str,
+    limit: _Contender,
+    ratio_goal: float | None = None,
 ) -> Row:
     return Row(
         "c",
@@ -123,7 +131,7 @@ def _push(daemon: Daemon, queue: str, work: Work, seconds: float) -> tuple[Pushe
         mark = daemon.trace.mark()
         pushed = push_for(client, make_run, seconds)
         syncs = daemon.trace.since(mark)
-    _wait_until_quiet(daemon)
+    daemon.wait_until_quiet()
     return pushed, syncs.count / pushed.items * 1000
 
 
@@ -133,7 +141,7 @@ def _push_items(daemon: Daemon, seconds: float) -> tuple[Pushed, float]:
         mark = daemon.trace.mark()
         pushed = push_items_for(client, HOLDING, seconds)
         syncs = daemon.trace.since(mark)
-    _wait_until_quiet(daemon)
+    daemon.wait_until_quiet()
     return pushed, syncs.count / pushed.items * 1000
 
 
@@ -145,10 +153,3 @@ def _push_bare(path: Path, trace: SyncTrace, work: Work, seconds: float) -> tupl
         pushed = push_for(client, make_run, seconds)
         syncs = trace.since(mark)
     return pushed, syncs.count / pushed.items * 1000
-
-
-def _wait_until_quiet(daemon: Daemon) -> None:
-    """Nobody's turn is disturbed by what the one before left to do."""
-    while daemon.stats()["queues"].get(DRAINED, {}).get("held"):
-        time.sleep(0.05)
-    daemon.wait_for_spares()

@@ -31,7 +31,7 @@ def single_push(plan: Plan) -> list[Row]:
         daemon.connect() as client,
     ):
         assert daemon.trace is not None
-        daemon.wait_for_spares()
+        daemon.wait_until_quiet()
         mark = daemon.trace.mark()
         client.push(HOLDING, [item])
         block = bytes(daemon.trace.since(mark).group_bytes[0])

@@ -35,12 +35,14 @@ class CannotListen(Exception):
 
 
 class ListeningSocket:
-    """The socket and its file. `close` removes the file if it is still this socket's."""
+    """The socket and its file. `close` removes the file if it is still this socket's, and comes
+    when nobody accepts from `listener` any more."""
 
     def __init__(self, path: Path, sock: socket.socket) -> None:
         self.path = path
         found = path.stat()
         self._identity = (found.st_dev, found.st_ino)
+        self._sock = sock
         self.listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
     def close(self) -> None:
@@ -48,7 +50,7 @@ class ListeningSocket:
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._identity:
                 self.path.unlink()
-        self.listener.socket.close()
+        self._sock.close()
 
     def __enter__(self) -> Self:
         return self

@@ -55,11 +55,6 @@ def make_run(
     return read_head(data), data
 
 
-def open_journal(directory: Path, files: Files | None = None, **changes: Any) -> Journal:
-    journal = Journal(files or Files(directory), spool_settings(**changes))
-    return journal
-
-
 @dataclass
 class Inbox:
     """The answers to one producer's pushes, as its connection would send them."""
@@ -170,7 +165,3 @@ async def running_spooler(
             yield Desk(to_spooler)
             await to_spooler.send(Finish())
             await spooler.finished.wait()
-
-
-def payload_sizes(leases: Sequence[Lease]) -> list[int]:
-    return [lease.run.head.count for lease in leases]

@@ -46,14 +46,14 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_socket_is_opened_in_a_directory_that_is_made_for_it(path: Path) -> None:
+def test_socket_is_opened_in_a_directory_that_is_made_for_it(path: Path) -> None:
     with open_socket(settings(path)):
         assert can_connect(path)
         assert mode_of(path.parent) == 0o755
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-async def test_socket_has_the_mode_that_is_asked_for(path: Path, mode: int) -> None:
+def test_socket_has_the_mode_that_is_asked_for(path: Path, mode: int) -> None:
     umask = os.umask(0o022)
     try:
         with open_socket(settings(path, mode=f"{mode:04o}")):
@@ -63,7 +63,7 @@ async def test_socket_has_the_mode_that_is_asked_for(path: Path, mode: int) -> N
         os.umask(umask)
 
 
-async def test_nobody_can_connect_before_mode_and_owner_are_right(
+def test_nobody_can_connect_before_mode_and_owner_are_right(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -82,7 +82,7 @@ async def test_nobody_can_connect_before_mode_and_owner_are_right(
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-async def test_owner_and_group_are_given_by_name_or_number(path: Path, by_name: bool) -> None:
+def test_owner_and_group_are_given_by_name_or_number(path: Path, by_name: bool) -> None:
     owner = pwd.getpwuid(os.getuid()).pw_name if by_name else str(os.getuid())
     group = grp.getgrgid(os.getgid()).gr_name if by_name else str(os.getgid())
     with open_socket(settings(path, owner=owner, group=group)):
@@ -90,7 +90,7 @@ async def test_owner_and_group_are_given_by_name_or_number(path: Path, by_name: 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give a file away")
-async def test_socket_belongs_to_the_group_that_is_asked_for(path: Path) -> None:
+def test_socket_belongs_to_the_group_that_is_asked_for(path: Path) -> None:
     with open_socket(settings(path, owner="65534", group="65533")):
         assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65533)
         assert mode_of(path) == 0o660
@@ -100,13 +100,13 @@ async def test_socket_belongs_to_the_group_that_is_asked_for(path: Path) -> None
     "key,text",
     [("owner", "there is no user nobody-here"), ("group", "there is no group nobody-here")],
 )
-async def test_unknown_owner_or_group_is_named(path: Path, key: str, text: str) -> None:
+def test_unknown_owner_or_group_is_named(path: Path, key: str, text: str) -> None:
     with pytest.raises(CannotListen, match=text):
         open_socket(settings(path, **{key: "nobody-here"}))
     assert not path.exists()
 
 
-async def test_owner_that_cannot_be_set_leaves_no_socket_behind(
+def test_owner_that_cannot_be_set_leaves_no_socket_behind(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chown(*_: object) -> None:
@@ -118,7 +118,7 @@ async def test_owner_that_cannot_be_set_leaves_no_socket_behind(
     assert not path.exists()
 
 
-async def test_stale_socket_is_replaced(path: Path) -> None:
+def test_stale_socket_is_replaced(path: Path) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -127,7 +127,7 @@ async def test_stale_socket_is_replaced(path: Path) -> None:
         assert can_connect(path)
 
 
-async def test_socket_that_is_in_use_is_left_alone(listening: Path) -> None:
+def test_socket_that_is_in_use_is_left_alone(listening: Path) -> None:
     before = listening.stat().st_ino
     with pytest.raises(CannotListen, match=f"another process listens on {listening}"):
         open_socket(settings(listening))
@@ -135,7 +135,7 @@ async def test_socket_that_is_in_use_is_left_alone(listening: Path) -> None:
     assert can_connect(listening)
 
 
-async def test_socket_in_use_with_a_full_backlog_is_not_stale(path: Path) -> None:
+def test_socket_in_use_with_a_full_backlog_is_not_stale(path: Path) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -154,7 +154,7 @@ async def test_socket_in_use_with_a_full_backlog_is_not_stale(path: Path) -> Non
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "link"])
-async def test_what_is_no_socket_is_never_removed(path: Path, what: str) -> None:
+def test_what_is_no_socket_is_never_removed(path: Path, what: str) -> None:
     path.parent.mkdir()
     if what == "file":
         path.write_text("precious")
@@ -167,25 +167,25 @@ async def test_what_is_no_socket_is_never_removed(path: Path, what: str) -> None
     assert path.is_symlink() or path.exists()
 
 
-async def test_path_that_does_not_fit_is_refused_with_its_length(tmp_path: Path) -> None:
+def test_path_that_does_not_fit_is_refused_with_its_length(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     with pytest.raises(CannotListen, match=rf"has {len(str(long))} bytes, and at most 107 fit"):
         open_socket(SocketSettings.model_construct(path=long, owner=None, group=None))
 
 
-async def test_path_of_exactly_the_limit_works(tmp_path: Path) -> None:
+def test_path_of_exactly_the_limit_works(tmp_path: Path) -> None:
     path = tmp_path / ("x" * (107 - len(str(tmp_path)) - 1))
     with open_socket(settings(path)):
         assert can_connect(path)
 
 
-async def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotListen, match="cannot be created: Not a directory"):
         open_socket(settings(tmp_path / "file" / "sub" / "s.sock"))
 
 
-async def test_two_daemons_do_not_open_sockets_in_a_directory_at_once(path: Path) -> None:
+def test_two_daemons_do_not_open_sockets_in_a_directory_at_once(path: Path) -> None:
     path.parent.mkdir()
     other = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
@@ -196,12 +196,12 @@ async def test_two_daemons_do_not_open_sockets_in_a_directory_at_once(path: Path
         pass
 
 
-async def test_close_removes_the_socket(path: Path) -> None:
+def test_close_removes_the_socket(path: Path) -> None:
     open_socket(settings(path)).close()
     assert not path.exists()
 
 
-async def test_close_leaves_a_socket_that_is_another_daemons(path: Path) -> None:
+def test_close_leaves_a_socket_that_is_another_daemons(path: Path) -> None:
     first = open_socket(settings(path))
     path.unlink()
     with open_socket(settings(path)):

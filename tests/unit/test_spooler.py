@@ -3,9 +3,11 @@
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from actors.messages import Fate, GiveBack, Settle
 from daemon.journal.files import Files
@@ -126,7 +128,7 @@ async def test_run_that_is_given_back_is_the_next_again(tmp_path: Path) -> None:
 
 
 async def test_what_does_not_fit_into_memory_is_read_back_in_order(tmp_path: Path) -> None:
-    limits = {"inmemory_runs": 3, "inmemory_bytes": 64 * KIB}
+    limits: dict[str, Any] = {"inmemory_runs": 3, "inmemory_bytes": 64 * KIB}
     async with running_spooler(tmp_path, **limits) as desk:
         await desk.push(*(make_run(items=count) for count in range(1, 41)))
         spool = (await desk.stats())["spool"]
@@ -140,7 +142,7 @@ async def test_what_does_not_fit_into_memory_is_read_back_in_order(tmp_path: Pat
 
 
 async def test_full_memory_does_not_starve_another_queue(tmp_path: Path) -> None:
-    limits = {"inmemory_runs": 2, "inmemory_bytes": 64 * KIB}
+    limits: dict[str, Any] = {"inmemory_runs": 2, "inmemory_bytes": 64 * KIB}
     async with running_spooler(tmp_path, **limits) as desk:
         await desk.push(*(make_run("hog") for _ in range(5)))
         await desk.push(make_run("other", items=9))
@@ -190,9 +192,9 @@ async def test_delayed_run_is_still_delayed_after_a_restart(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "limit", [{"max_size": 3}, {"max_bytes": 128 * KIB}], ids=["max_size", "max_bytes"]
 )
-async def test_drop_newest_refuses_what_does_not_fit(tmp_path: Path, limit: dict[str, int]) -> None:
+async def test_drop_newest_refuses_what_does_not_fit(tmp_path: Path, limit: dict[str, Any]) -> None:
     size = 40 * KIB if "max_bytes" in limit else 10
-    queues = {"q": {"full_policy": "drop_newest"}}
+    queues: dict[str, dict[str, Any]] = {"q": {"full_policy": "drop_newest"}}
     async with running_spooler(tmp_path, queues=queues, **limit) as desk:
         answers = await desk.push(*(make_run(items=1, size=size) for _ in range(4)))
         assert answers[:3] == [Outcome.STORED] * 3
@@ -204,8 +206,8 @@ async def test_drop_newest_refuses_what_does_not_fit(tmp_path: Path, limit: dict
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk"])
 async def test_drop_oldest_makes_room_and_counts_what_went(tmp_path: Path, in_memory: bool) -> None:
-    queues = {"q": {"full_policy": "drop_oldest"}}
-    limits = {"max_size": 3, "inmemory_runs": 2048 if in_memory else 1}
+    queues: dict[str, dict[str, Any]] = {"q": {"full_policy": "drop_oldest"}}
+    limits: dict[str, Any] = {"max_size": 3, "inmemory_runs": 2048 if in_memory else 1}
     async with running_spooler(tmp_path, queues=queues, **limits) as desk:
         for count in range(1, 6):
             assert await desk.push(make_run(items=count)) == [Outcome.STORED]
@@ -219,7 +221,7 @@ async def test_drop_oldest_makes_room_and_counts_what_went(tmp_path: Path, in_me
 
 
 async def test_drop_oldest_never_drops_what_is_lent(tmp_path: Path) -> None:
-    queues = {"q": {"full_policy": "drop_oldest", "full_timeout": 0}}
+    queues: dict[str, dict[str, Any]] = {"q": {"full_policy": "drop_oldest", "full_timeout": 0}}
     async with running_spooler(tmp_path, queues=queues, max_size=1) as desk:
         await desk.push(make_run(items=2))
         (lease,) = await desk.take()
@@ -242,7 +244,7 @@ async def test_blocked_push_is_stored_when_there_is_room(tmp_path: Path) -> None
 
 
 async def test_blocked_push_is_refused_after_full_timeout(tmp_path: Path) -> None:
-    queues = {"q": {"full_timeout": 0.2}}
+    queues: dict[str, dict[str, Any]] = {"q": {"full_timeout": 0.2}}
     async with running_spooler(tmp_path, queues=queues, max_size=1) as desk:
         await desk.push(make_run(items=1))
         (answer,) = await desk.push(make_run(items=2))
@@ -255,7 +257,7 @@ async def test_blocked_pushes_keep_their_order(tmp_path: Path) -> None:
     async with running_spooler(tmp_path, max_size=1) as desk:
         await desk.push(make_run(items=1))
         await desk.submit([make_run(items=2), make_run(items=3)])
-        counts = []
+        counts: list[int] = []
         while len(counts) < 3:
             leases = await desk.take()
             counts += [lease.run.head.count for lease in leases]
@@ -284,7 +286,7 @@ async def test_low_disk_refuses_and_still_settles(tmp_path: Path) -> None:
         await desk.push(make_run(items=3))
         Small.free = 1000
         while (await desk.stats())["spool"]["free_bytes"] != 1000:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         (answer,) = await desk.push(make_run())
         assert isinstance(answer, Refused)
         assert answer.code == "DISK_FULL"
@@ -293,7 +295,7 @@ async def test_low_disk_refuses_and_still_settles(tmp_path: Path) -> None:
         assert await desk.totals() == {"accepted": 3, "delivered": 3}
         Small.free = 1 << 40
         while (await desk.stats())["spool"]["free_bytes"] == 1000:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         assert await desk.push(make_run()) == [Outcome.STORED]
 
 
@@ -305,7 +307,7 @@ async def test_chunks_are_recycled_and_the_books_remember(tmp_path: Path) -> Non
             pushed += 10
             await desk.settle(*await desk.take())
         while (await desk.stats())["spool"]["chunks"] > 1:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         assert await desk.totals() == {"accepted": pushed, "delivered": pushed}
     chunks = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
     assert len(chunks) <= 1
@@ -320,7 +322,7 @@ async def test_chunk_with_held_items_is_kept(tmp_path: Path) -> None:
             await desk.push(make_run(items=10, size=2 * KIB))
             await desk.settle(*await desk.take())
         while (await desk.stats())["spool"]["chunks"] > 2:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
     async with running_spooler(tmp_path) as desk:
         assert await desk.totals("held") == {"accepted": 1, "held": 1, "spooled": 1}
 
@@ -329,9 +331,7 @@ async def test_block_that_rots_on_disk_is_dropped_and_counted(tmp_path: Path) ->
     async with running_spooler(tmp_path) as desk:
         await desk.push(*(make_run(items=count, size=500) for count in (1, 2, 3)))
     (name,) = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
-    with open(tmp_path / name, "r+b") as chunk:
-        chunk.seek(64 + 24 + 700 + 24 + 100)
-        chunk.write(b"rot")
+    rot(tmp_path / name, 64 + 24 + 700 + 24 + 100)
     async with running_spooler(tmp_path) as desk:
         counts: list[int] = []
         while len(counts) < 2:
@@ -353,6 +353,12 @@ async def test_durability_memory_answers_before_the_disk(tmp_path: Path) -> None
         assert await desk.push(make_run(items=2)) == [Outcome.STORED]
         assert await desk.totals() == {"accepted": 3, "held": 3, "spooled": 3}
         assert files.commit_syncs == before
+
+
+def rot(path: Path, at: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(b"rot")
 
 
 def _now_ms() -> int:
