@@ -19,6 +19,8 @@ from actors.ports import Journal, Room
 log = structlog.get_logger()
 
 UPKEEP_S: Final = 0.25
+FREE_S: Final = 0.5
+"""Chunks are freed together: each time costs five syncs, which pushes feel."""
 
 
 class Upkeep:
@@ -33,6 +35,7 @@ class Upkeep:
         self._wanted = trio.Event()
         self._meta: tuple[int, int, int, int] | None = None
         self._meta_due = 0.0
+        self._free_due = 0.0
         self._is_failing = False
         self.room = Room(free_bytes=2**62, spares=0, quarantine_bytes=0)
 
@@ -67,8 +70,11 @@ class Upkeep:
             self._is_failing = False
 
     async def _free_dead_chunks(self) -> None:
+        if trio.current_time() < self._free_due:
+            return
         dead = self._ledger.dead_chunks()
         if dead:
+            self._free_due = trio.current_time() + FREE_S
             await self._call(self._journal.free, dead, self._ledger.base_without(dead))
             self._ledger.forget(dead)
             log.debug("spooler.chunks_freed", chunks=len(dead))

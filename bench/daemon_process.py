@@ -34,6 +34,10 @@ HOLDING: Final = "bench"
 """A queue that nobody drains."""
 DRAINED: Final = "drained"
 """A queue whose items are delivered to nobody as they come."""
+QUEUES: Final = {
+    HOLDING: {"handler": {"type": "pull"}},
+    DRAINED: {"handler": {"type": "null"}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Daemon:
 
     places: Places
     spool: Mapping[str, Any] = field(default_factory=dict)
-    queues: Mapping[str, Any] = field(default_factory=dict)
+    queues: Mapping[str, Any] = field(default_factory=lambda: QUEUES)
     is_traced: bool = False
     """Its writes and syncs are recorded in `trace`."""
     trace: SyncTrace | None = None
@@ -184,11 +188,7 @@ class Daemon:
             "state_dir": str(self.state_dir),
             "http": {"listen": None},
             "spool": dict(self.spool),
-            "queues": {
-                HOLDING: {"handler": {"type": "pull"}},
-                DRAINED: {"handler": {"type": "null"}},
-                **self.queues,
-            },
+            "queues": dict(self.queues),
             "log": {"format": "json"},
         }
 

@@ -7,6 +7,7 @@ own (numbers, names, a note). Made before the clock starts, from a seed.
 import json
 import random
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from forebay.checksum import crc32c
@@ -52,13 +53,20 @@ _RUN_ID_AT: Final = slice(16, 32)
 
 
 def crm_items(count: int, seed: int = 1) -> list[bytes]:
-    return list(_items(count, random.Random(seed)))
+    return list(islice(crm_stream(seed), count))
 
 
 def crm_runs(runs: int, items: int, seed: int = 1) -> list[list[bytes]]:
     """The payloads of a few runs, for a producer that goes round and round."""
+    stream = crm_stream(seed)
+    return [list(islice(stream, items)) for _ in range(runs)]
+
+
+def crm_stream(seed: int = 1) -> Iterator[bytes]:
+    """Items without end, each with an `event_id` that no other item has."""
     rng = random.Random(seed)
-    return [list(_items(items, rng)) for _ in range(runs)]
+    while True:
+        yield _item(rng)
 
 
 def restamp(run: bytes) -> bytes:
@@ -75,31 +83,30 @@ def restamp(run: bytes) -> bytes:
     return bytes(stamped)
 
 
-def _items(count: int, rng: random.Random) -> Iterator[bytes]:
-    for _ in range(count):
-        first, last = rng.choice(FIRST), rng.choice(LAST)
-        customer = rng.randrange(10**7)
-        item = {
-            "event": "customer.updated",
-            "event_id": f"{rng.getrandbits(128):032x}",
-            "customer": customer,
-            "at": f"2025-06-{rng.randrange(1, 31):02}T{rng.randrange(24):02}:"
-            f"{rng.randrange(60):02}:{rng.randrange(60):02}.{rng.randrange(1000):03}Z",
-            "name": f"{first} {last}",
-            "email": f"{first}.{last}{customer % 1000}@example.com".lower(),
-            "region": rng.choice(REGIONS),
-            "stage": rng.choice(STAGES),
-            "amount": rng.randrange(10**7) / 100,
-            "consent": rng.random() < 0.9,
-            "trace": f"{rng.getrandbits(64):016x}",
-            "note": "",
-        }
-        room = ITEM_BYTES - len(_json(item)) + rng.randrange(-20, 21)
-        note = ""
-        while len(note) < room:
-            note += rng.choice(WORDS) + " "
-        item["note"] = note[: max(room, 0)]
-        yield _json(item)
+def _item(rng: random.Random) -> bytes:
+    first, last = rng.choice(FIRST), rng.choice(LAST)
+    customer = rng.randrange(10**7)
+    item = {
+        "event": "customer.updated",
+        "event_id": f"{rng.getrandbits(128):032x}",
+        "customer": customer,
+        "at": f"2025-06-{rng.randrange(1, 31):02}T{rng.randrange(24):02}:"
+        f"{rng.randrange(60):02}:{rng.randrange(60):02}.{rng.randrange(1000):03}Z",
+        "name": f"{first} {last}",
+        "email": f"{first}.{last}{customer % 1000}@example.com".lower(),
+        "region": rng.choice(REGIONS),
+        "stage": rng.choice(STAGES),
+        "amount": rng.randrange(10**7) / 100,
+        "consent": rng.random() < 0.9,
+        "trace": f"{rng.getrandbits(64):016x}",
+        "note": "",
+    }
+    room = max(0, ITEM_BYTES - len(_json(item)) + rng.randrange(-20, 21))
+    note = ""
+    while len(note) < room:
+        note += rng.choice(WORDS) + " "
+    item["note"] = note[:room]
+    return _json(item)
 
 
 def _json(item: dict[str, object]) -> bytes:

@@ -97,18 +97,18 @@ class Audit:
         self._destinations = {queue: Destination(path) for queue, path in outputs.items()}
         self.delivered: Counter[str] = Counter()
         self.found = Found()
-        producer.on_stored = self._stored
+        producer.on_new = self._is_new
 
     @property
     def delivered_again(self) -> int:
         return sum(self.delivered.values()) - len(self.delivered)
 
-    def _stored(self, sent: Sent) -> None:
-        """The daemon says that this run is new to it."""
+    def _is_new(self, sent: Sent) -> None:
+        """The daemon takes this run for one that it has never stored."""
         for item in sent.items:
-            assert item not in self.found.live, f"{item} was held, and is stored again"
-            assert item not in self.delivered, f"{item} was delivered, and is stored again"
-            assert item not in self._producer.acked, f"{item} was acknowledged, and is stored again"
+            assert item not in self.found.live, f"{item} was held, and its run is new again"
+            assert item not in self.delivered, f"{item} was delivered, and its run is new again"
+            assert item not in self._producer.acked, f"{item} was stored, and its run is new again"
 
     def after_death(self, found: Found) -> None:
         producer = self._producer

@@ -55,10 +55,10 @@ class Producer:
         self.queue_of: dict[str, str] = {}
         self.acked: set[str] = set()
         self.refused: set[str] = set()
-        self.refusals = 0
         self.sent_now: set[str] = set()
         """Items that were sent to the daemon of this life."""
-        self.on_stored: Callable[[Sent], None] = lambda _: None
+        self.on_new: Callable[[Sent], None] = lambda _: None
+        """Called with each run that the daemon stores or refuses as one that it doesn't hold."""
 
     @property
     def unanswered(self) -> int:
@@ -163,14 +163,14 @@ class Producer:
             if kind is Kind.ACK:
                 sent = self._in_flight.pop(sequence)
                 if wire.read_ack(body) is Outcome.STORED:
-                    self.on_stored(sent)
+                    self.on_new(sent)
                 self.acked.update(sent.items)
-            elif kind is Kind.ERROR:
+            elif kind is Kind.ERROR and sequence != wire.CONNECTION:
                 self._forget(self._in_flight.pop(sequence), wire.read_error(body))
 
     def _forget(self, sent: Sent, refused: Refused) -> None:
         assert refused.code == "QUEUE_FULL", f"the daemon refuses: {refused}"
-        self.refusals += 1
+        self.on_new(sent)
         self.refused.update(sent.items)
         for item in sent.items:
             del self.payloads[item]

@@ -98,14 +98,14 @@ class World:
         self._tally = tally
         self._spool = directory / "state" / "spool"
         self._outputs = {queue: directory / f"{queue}.jsonl" for queue in (OUT, HOLD, RING)}
-        self._producer = Producer(rng, (OUT, OUT, HOLD, RING))
+        self._producer = Producer(rng, (OUT, OUT, OUT, OUT, OUT, HOLD, RING, RING))
         self._audit = Audit(self._producer, self._outputs, RING)
 
     def live_and_die(self, point: str) -> None:
         rng = self.rng
         if point in REWRITE_POINTS:
             self._behead()
-        settings = self._settings(drains=rng.random() < 0.3)
+        settings = self._settings(drains=rng.random() < 0.4)
         life = self._start(settings, f"{point}:{rng.choice((1, 1, 2, 5))}" if point else "")
         runs = RUNS_PER_LIFE_MAX if point else rng.randrange(100)
         try:
@@ -174,14 +174,14 @@ class World:
         policies: dict[str, dict[str, Any]] = {
             OUT: {"full_policy": "drop_newest"},
             HOLD: {"full_policy": "block", "full_timeout": "0s"},
-            RING: {"full_policy": "drop_oldest"},
+            RING: {"full_policy": "drop_oldest", "full_timeout": "0s"},
         }
         return {
             "socket": {"path": str(self._directory / "socket"), "max_run_bytes": "16Ki"},
             "state_dir": str(self._directory / "state"),
             "spool": {
                 "chunk_size": rng.choice(("64Ki", "64Ki", "128Ki")),
-                "max_bytes": "512Ki",
+                "max_bytes": "1Mi",
                 "min_free_bytes": "0",
                 "ballast_bytes": "64Ki",
                 "meta_sync_interval": "10ms",
