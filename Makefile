@@ -6,6 +6,7 @@ STATE ?= .state
 BIN := .venv/bin
 VENV := .venv/.installed
 VENV_BENCH := .venv/.installed-bench
+VENV_FUZZ := .venv/.installed-fuzz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
@@ -37,10 +38,14 @@ $(VENV_BENCH): $(VENV)
 	$(PIP_INSTALL) --editable client --editable '.[dev,bench]'
 	@touch $@
 
-run: venv ## run the daemon on the embedded default, its state under ./.state
+$(VENV_FUZZ): $(VENV)
+	$(PIP_INSTALL) --editable client --editable '.[dev,fuzz]'
+	@touch $@
+
+run: venv ## run the daemon, its state under ./.state; make run ARGS="--config FILE"
 	@mkdir -p $(STATE)
 	@echo 'push to it with: seq 1000 | $(BIN)/forebay push hello - --socket $(STATE)/forebay.sock' >&2
-	exec $(BIN)/forebay run --state-dir $(STATE) --socket $(STATE)/forebay.sock
+	exec $(BIN)/forebay run --state-dir $(STATE) --socket $(STATE)/forebay.sock $(ARGS)
 
 demo: venv ## push generated items and watch them being delivered
 	$(BIN)/python -m bench.demo
@@ -60,7 +65,7 @@ imports: venv ## import-linter: who may import whom
 pytest: venv ## the tests alone; make pytest ARGS='-k spool -x'
 	$(BIN)/python -m pytest $(ARGS)
 
-fuzz: venv ## coverage-guided fuzzing of the run codec
+fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 	$(BIN)/python -m tests.fuzz.run_codec
 
 bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peers do

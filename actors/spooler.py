@@ -273,8 +273,7 @@ class Spooler:
             return
         ready, self._ready = self._ready, set()
         for queue in ready - self._queues_seen:
-            self._queues_seen.add(queue)
-            self._seen.send_nowait(QueueSeen(queue))
+            self._announce(queue)
         for queue in ready:
             takes = self._takes.get(queue)
             while takes:
@@ -283,6 +282,14 @@ class Spooler:
                     self._start_reading(queue)
                     break
                 takes.popleft().answer([self._loans.lend(run) for run in runs])
+
+    def _announce(self, queue: str) -> None:
+        """Tells delivery of a queue that it may not know; later, if it is busy with others."""
+        try:
+            self._seen.send_nowait(QueueSeen(queue))
+            self._queues_seen.add(queue)
+        except trio.WouldBlock:
+            self._ready.add(queue)
 
     def _start_reading(self, queue: str) -> None:
         lane = self._backlog.lane_to_read(queue)

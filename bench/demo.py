@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -173,7 +174,7 @@ def _check_file(path: Path, pushed: set[str]) -> Delivered:
 def _print_books(
     console: Console, demo: Demo, stats: dict[str, Any], files: dict[str, Delivered]
 ) -> None:
-    table = Table("queue", title="The books", title_justify="left")
+    table = Table("queue", title="The books", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("pushed", "accepted", "delivered", "held", "lines", "again", "missing"):
         table.add_column(name, justify="right")
     for queue, events in demo.events.items():
@@ -183,8 +184,9 @@ def _print_books(
         table.add_row(queue, *(f"{n:,}" if isinstance(n, int) else n for n in counts))
     console.print(table)
     console.print(
-        f"After the crash {demo.duplicate_runs} runs were sent again that the daemon had stored: "
-        "it knew them by their ids."
+        "Sent again after the crash although the daemon had stored them, and known by their ids: "
+        f"{demo.duplicate_runs} runs.",
+        soft_wrap=True,
     )
 
 

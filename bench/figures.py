@@ -1,8 +1,9 @@
 """Figures with their spread, and whether a goal was met. No clocks and no printing here."""
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -89,6 +90,7 @@ class Row:
             "limit_name": self.limit_name,
             "limit": None if self.limit is None else self.limit.values,
             "ratio": None if ratio is None else ratio.median,
+            "goal": None if self.goal is None else asdict(self.goal),
             "met": self.is_met,
             "fdatasyncs_per_1000_items": self.syncs_per_1000,
             "limit_fdatasyncs_per_1000_items": self.limit_syncs_per_1000,
@@ -97,4 +99,4 @@ class Row:
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
     """The smallest value that at least `share` of the values do not exceed."""
-    return sorted_values[max(0, -(-len(sorted_values) * share // 1).__int__() - 1)]
+    return sorted_values[max(0, math.ceil(len(sorted_values) * share) - 1)]

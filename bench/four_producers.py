@@ -59,7 +59,8 @@ def _measure(
 
 def _rows(work: Work, queue: str, found: _Figures) -> list[Row]:
     """The same measurement twice: in items against the goal, in bytes against the disk."""
-    what = f"4 producers, {work}" + (", drained meanwhile" if queue == DRAINED else "")
+    is_drained = queue == DRAINED
+    what = f"4 producers, {work}" + (", drained meanwhile" if is_drained else "")
     syncs = Samples.of(found.syncs_per_1000).median
     group_kib = Samples.of(found.group_bytes).median / 1024
     return [
@@ -68,7 +69,7 @@ def _rows(work: Work, queue: str, found: _Figures) -> list[Row]:
             what,
             "items/s",
             Samples.of(found.items_per_s),
-            goal=Goal(value_min=ITEMS_GOAL),
+            goal=None if is_drained else Goal(value_min=ITEMS_GOAL),
             syncs_per_1000=syncs,
         ),
         Row(
@@ -78,7 +79,7 @@ def _rows(work: Work, queue: str, found: _Figures) -> list[Row]:
             Samples.of([rate / 1e6 for rate in found.bytes_per_s]),
             f"the disk, groups of {group_kib:,.0f} KiB",
             Samples.of([rate / 1e6 for rate in found.disk_bytes_per_s]),
-            goal=Goal(ratio_min=DISK_SHARE_GOAL),
+            goal=None if is_drained else Goal(ratio_min=DISK_SHARE_GOAL),
             syncs_per_1000=syncs,
             limit_syncs_per_1000=syncs,
         ),

@@ -91,8 +91,8 @@ def one_producer(plan: Plan) -> list[Row]:
             rows.append(_row(what, contender, peer_name, peer, REDIS_GOAL))
     for work, contender in drained.items():
         what = f"1 producer, {work}, drained meanwhile"
-        rows.append(_row(what, contender, ceiling_name, bares[work.ready_made], CEILING_GOAL))
-        rows.append(_row(what, contender, peer_name, peer, REDIS_GOAL))
+        rows.append(_row(what, contender, ceiling_name, bares[work.ready_made]))
+        rows.append(_row(what, contender, peer_name, peer))
     rows.append(_row("1 producer, single items into Client.push", by_items, peer_name, peer))
     return rows
 

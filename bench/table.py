@@ -17,7 +17,7 @@ def print_table(title: str, rows: Sequence[Row], console: Console) -> None:
     table.add_column("measured", overflow="fold", min_width=24)
     for name in ("forebay", "±", "syncs"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limit, in the same run", overflow="fold", min_width=20)
+    table.add_column("limit", overflow="fold", min_width=16)
     for name in ("", "±", "syncs", "ratio", "goal", ""):
         table.add_column(name, justify="right", no_wrap=True)
     before = ""

@@ -25,12 +25,13 @@ from typing import Final, Self
 import trio
 
 from actors.settings import SOCKET_PATH_BYTES_MAX, SocketSettings
+from daemon.errors import CannotStart
 
 BACKLOG: Final = 1024
 DIRECTORY_MODE: Final = 0o755
 
 
-class CannotListen(Exception):
+class CannotListen(CannotStart):
     """The socket cannot be opened; the text says what is in the way."""
 
 

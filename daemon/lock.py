@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from daemon.errors import CannotStart
+
 LOCK_NAME: Final = "lock"
 STATE_DIR_MODE: Final = 0o750
 
 
-class CannotLock(Exception):
+class CannotLock(CannotStart):
     """The state directory is another daemon's, or cannot be used."""
 
 

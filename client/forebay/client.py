@@ -298,7 +298,7 @@ class Client:
         except Lost as lost:
             self._lose(lost)
             return
-        if not frames and until == self._deadline:
+        if not frames and until == self._deadline and self._in_flight:
             self._problem = Unreachable(
                 f"the daemon at {self._link.path} did not answer for {self._timeout:g} s"
             )

@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import socket
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -86,7 +87,9 @@ class Link:
         self._sock.close()
 
     def _greet(self, client: str, deadline: float) -> dict[str, Any]:
-        self.send([wire.hello(client)], deadline)
+        # A daemon that denies closes before it has read anything; `receive` finds what it said.
+        with suppress(Lost):
+            self.send([wire.hello(client)], deadline)
         frames = self.receive(deadline - monotonic())
         if not frames:
             raise Lost(f"the daemon at {self.path} did not answer a HELLO")

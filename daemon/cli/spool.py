@@ -138,9 +138,10 @@ def _files(config: Path | None, state_dir: str | None) -> "Files":
 
 
 def _row(view: "ChunkView") -> dict[str, object]:
+    state = "sealed" if view.is_sealed else "open" if len(view.index) else "ready"
     return {
         "chunk": f"{view.number:016x}",
-        "state": "damaged" if view.is_damaged else "sealed" if view.is_sealed else "open",
+        "state": "damaged" if view.is_damaged else state,
         "runs": len(view.index),
         "items": sum(view.index.counts),
         "held": sum(totals.held for totals in view.totals.values()),

@@ -113,8 +113,8 @@ def _view(files: Files, name: str, number: int, *, thorough: bool) -> ChunkView 
         _scan(files, view, start=0 if head is None else chunk.HEAD_BYTES, unpack=thorough)
     if indexed is not None:
         index, used = indexed
-        if thorough and view.used_bytes < used:
-            view.gaps.append(Gap(view.used_bytes, used))
+        if thorough:
+            view.gaps = _missing(index, view.index)
         view.index, view.used_bytes = index, used
     marks, view.mark_bytes_damaged = unpack_marks(
         number, _read_if_there(files, chunk.marks_name(number)) or b""
@@ -124,6 +124,14 @@ def _view(files: Files, name: str, number: int, *, thorough: bool) -> ChunkView 
     if head is not None and after is not None and after.number != head.number:
         return None
     return view
+
+
+def _missing(index: ChunkIndex, found: ChunkIndex) -> list[Gap]:
+    """Where an index knows a run and no whole block stands. What it does not know is not missing:
+    those are stretches that an earlier recovery put into the quarantine."""
+    there = set(found.offsets)
+    rows = zip(index.offsets, index.sizes, strict=True)
+    return [Gap(offset, offset + size) for offset, size in rows if offset not in there]
 
 
 def _scan(files: Files, view: ChunkView, *, start: int, unpack: bool) -> None:

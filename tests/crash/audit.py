@@ -3,8 +3,11 @@
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from structlog.testing import capture_logs
 
 from actors.books import Books, Totals, merge
 from actors.messages import StoredRun
@@ -33,7 +36,7 @@ def look_into(spool: Path, settings: SpoolSettings) -> Found:
         return found
     copy = spool.with_name("copy")
     shutil.copytree(spool, copy)
-    try:
+    with capture_logs():
         journal = Journal(QuickFiles(copy), settings)
         recovered = journal.recover(0, lambda done, chunks: None)
         found.damage = recovered.damage
@@ -44,8 +47,7 @@ def look_into(spool: Path, settings: SpoolSettings) -> Found:
                 (run,) = journal.read([(chunk.number, live.position)])
                 assert isinstance(run, StoredRun), f"a live run cannot be read: {run}"
                 _enter(found, run, live.done)
-    finally:
-        shutil.rmtree(copy)
+    shutil.rmtree(copy)
     return found
 
 
@@ -151,7 +153,7 @@ class Audit:
             f"{len(unanswered)} unanswered"
         )
 
-    def _of(self, queue: str, items: "set[str] | dict[str, object].keys") -> set[str]:
+    def _of(self, queue: str, items: Iterable[str]) -> set[str]:
         queue_of = self._producer.queue_of
         return {item for item in items if queue_of[item] == queue}
 

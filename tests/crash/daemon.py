@@ -34,4 +34,4 @@ def run(settings_text: str, plan: str, listening: Callable[[], object] = lambda:
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:3])
+    run(sys.argv[1], sys.argv[2])

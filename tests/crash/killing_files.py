@@ -24,6 +24,12 @@ SERVING_POINTS: Final = (
     "before_mark_append",
     "mid_mark_append",
     "after_mark_append",
+    "mid_meta_write",
+    "before_meta_rename",
+    "after_meta_rename",
+)
+"""Reached all the time."""
+ROTATION_POINTS: Final = (
     "before_mark_sync",
     "after_mark_sync",
     "mid_spare_write",
@@ -31,12 +37,12 @@ SERVING_POINTS: Final = (
     "mid_head_write",
     "after_head_sync",
     "after_chunk_rename",
-    "mid_meta_write",
-    "before_meta_rename",
-    "after_meta_rename",
     "mid_index_write",
     "before_index_rename",
     "after_index_rename",
+)
+"""Reached once for each chunk, or each second."""
+FREEING_POINTS: Final = (
     "before_old_checkpoint_rename",
     "after_old_checkpoint_rename",
     "mid_checkpoint_write",
@@ -47,6 +53,12 @@ SERVING_POINTS: Final = (
     "before_index_unlink",
     "before_marks_unlink",
 )
+"""Reached when a chunk holds nothing any more."""
+CLOSING_POINTS: Final = (
+    "before_closing_seal",
+    "after_closing_seal",
+)
+"""Reached when the daemon is told to stop."""
 RECOVERY_POINTS: Final = (
     "before_recovery_seal",
     "after_recovery_seal",
@@ -63,7 +75,14 @@ REWRITE_POINTS: Final = (
     "after_rewrite_rename",
 )
 """Reached when recovery finds a chunk whose head is damaged."""
-POINTS: Final = SERVING_POINTS + RECOVERY_POINTS + REWRITE_POINTS
+POINTS: Final = (
+    *SERVING_POINTS,
+    *ROTATION_POINTS,
+    *FREEING_POINTS,
+    *CLOSING_POINTS,
+    *RECOVERY_POINTS,
+    *REWRITE_POINTS,
+)
 
 
 def parse_plan(plan: str) -> tuple[str, int]:
@@ -160,9 +179,10 @@ class KillingFiles(Files):
         self._reach(f"after_{kind}_sync")
 
     def truncate(self, fd: int, length: int) -> None:
-        self._reach("before_recovery_seal")
+        when = "recovery" if self._is_recovering else "closing"
+        self._reach(f"before_{when}_seal")
         super().truncate(fd, length)
-        self._reach("after_recovery_seal")
+        self._reach(f"after_{when}_seal")
 
     def rename(self, old: str, new: str) -> None:
         kind = self._kind(new)
@@ -191,7 +211,7 @@ class KillingFiles(Files):
         super().unlink(name)
 
     def free_bytes(self) -> int:
-        """The first thing that a spooler does after the recovery is to look how much room it has."""
+        """A spooler that has recovered looks first how much room there is."""
         if self._is_recovering:
             self._reach("at_recovery_end")
             self._is_recovering = False

@@ -1,16 +1,16 @@
 """The load: a client that pushes runs with known payloads and remembers what it was told.
 
 It keeps a window of pushes in flight, and sends what was not answered before the daemon died
-again to the next one, the same bytes, first. A push that is refused is forgotten: it must never
-be seen anywhere.
+again to the next one, the same bytes, first. A push that is refused because the spool is full is
+forgotten: it must never be seen anywhere.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 from forebay import wire
@@ -22,7 +22,9 @@ from forebay.wire import Kind, Outcome
 
 ANSWER_S: Final = 60.0
 """A daemon that says nothing for so long hangs."""
-
+REFUSALS_MAX: Final = 30
+DELAY_MS_MAX: Final = 100
+STATS_MAX: Final = 2000
 PRIORITIES: Final = (0, 5, 5, 5, 10)
 
 
@@ -57,6 +59,7 @@ class Producer:
         self.refused: set[str] = set()
         self.sent_now: set[str] = set()
         """Items that were sent to the daemon of this life."""
+        self.refusals_now = 0
         self.on_new: Callable[[Sent], None] = lambda _: None
         """Called with each run that the daemon stores or refuses as one that it doesn't hold."""
 
@@ -67,6 +70,7 @@ class Producer:
     def connect(self, path: Path) -> None:
         """Returns when the daemon has recovered and says hello."""
         self.sent_now = set()
+        self.refusals_now = 0
         self._again = deque([*self._in_flight.values(), *self._again])
         self._in_flight.clear()
         try:
@@ -86,10 +90,16 @@ class Producer:
             link.close()
 
     def push(self, runs: int, window: int) -> None:
-        """Sends that many runs, what is to be sent again among them. Died if the daemon dies."""
-        for sent in self._next_runs(runs):
+        """Sends so many runs, those again that were not answered first. Died if the daemon dies.
+
+        Ends early if the spool is full and refuses one after the other.
+        """
+        for _ in range(runs):
             while len(self._in_flight) >= window:
                 self._receive()
+            if self.refusals_now > REFUSALS_MAX:
+                break
+            sent = self._again.popleft() if self._again else self._make()
             self._sequence += 1
             self._in_flight[self._sequence] = sent
             self.sent_now.update(sent.items)
@@ -98,9 +108,11 @@ class Producer:
 
     def settle(self) -> None:
         """Returns when everything is answered."""
-        self.push(len(self._again), window=64)
-        while self._in_flight:
-            self._receive()
+        while self.unanswered:
+            self.refusals_now = 0
+            self.push(len(self._again), window=64)
+            while self._in_flight:
+                self._receive()
 
     def stats(self) -> dict[str, Any]:
         """The report of a daemon; answers to pushes that come meanwhile are taken as well."""
@@ -112,9 +124,16 @@ class Producer:
                 if kind is Kind.REPORT and sequence == asked:
                     return wire.read_json(body)
 
-    def _next_runs(self, runs: int) -> Iterator[Sent]:
-        for _ in range(runs):
-            yield self._again.popleft() if self._again else self._make()
+    def ask_often(self, until: Callable[[dict[str, Any]], bool] = lambda _: False) -> None:
+        """Asks until the report is as wished, so often that any daemon would come that far."""
+        for _ in range(STATS_MAX):
+            if until(self.stats()):
+                break
+
+    def wait_for_the_end(self) -> None:
+        """Takes what comes until the daemon dies."""
+        while True:
+            self._receive()
 
     def _make(self) -> Sent:
         rng = self._rng
@@ -130,6 +149,7 @@ class Producer:
             [payload.encode() for payload in payloads],
             queue=queue,
             priority=rng.choice(PRIORITIES),
+            due_ms=int(time() * 1000) + rng.randrange(DELAY_MS_MAX) if rng.random() < 0.1 else 0,
             run_id=run_id,
             enqueued_ms=self._made,
             compressed=rng.random() < 0.5,
@@ -166,11 +186,15 @@ class Producer:
                     self.on_new(sent)
                 self.acked.update(sent.items)
             elif kind is Kind.ERROR and sequence != wire.CONNECTION:
-                self._forget(self._in_flight.pop(sequence), wire.read_error(body))
+                self._take_refusal(self._in_flight.pop(sequence), wire.read_error(body))
 
-    def _forget(self, sent: Sent, refused: Refused) -> None:
+    def _take_refusal(self, sent: Sent, refused: Refused) -> None:
+        if refused.code == "DRAINING":
+            self._again.append(sent)
+            return
         assert refused.code == "QUEUE_FULL", f"the daemon refuses: {refused}"
         self.on_new(sent)
+        self.refusals_now += 1
         self.refused.update(sent.items)
         for item in sent.items:
             del self.payloads[item]

@@ -18,7 +18,15 @@ import pytest
 
 from actors.settings import Settings
 from tests.crash.audit import Audit, look_into
-from tests.crash.killing_files import POINTS, RECOVERY_POINTS, REWRITE_POINTS, SERVING_POINTS
+from tests.crash.killing_files import (
+    CLOSING_POINTS,
+    FREEING_POINTS,
+    POINTS,
+    RECOVERY_POINTS,
+    REWRITE_POINTS,
+    ROTATION_POINTS,
+    SERVING_POINTS,
+)
 from tests.crash.lives import Life, Zygote
 from tests.crash.producer import Died, Producer
 from tests.crash.seeds import seeded
@@ -26,7 +34,7 @@ from tests.crash.seeds import seeded
 SPOOLS: Final = 8
 KILLS_MIN: Final = 200
 RUNS_PER_LIFE_MAX: Final = 400
-STATS_MAX: Final = 20_000
+RANDOM_MOMENTS: Final = 4
 
 AFTER: Final = {
     "mid_block_write": "mid_quarantine_write",
@@ -60,8 +68,8 @@ def test_books_balance_after_every_kill(
     spool: int, zygote: Zygote, tally: Tally, tmp_path: Path
 ) -> None:
     world = World(seeded("kills", spool), zygote, tmp_path, tally)
-    for point in plan_deaths(world.rng, spool):
-        world.live_and_die(point)
+    for death in plan_deaths(world.rng, spool):
+        world.live_and_die(death)
     world.drain()
     tally.spools += 1
 
@@ -79,14 +87,22 @@ def test_kills_were_many_and_at_every_point(tally: Tally) -> None:
 
 
 def plan_deaths(rng: Random, spool: int) -> list[str]:
-    """Points for one spool; the eight of them go through all points several times."""
-    points = [*SERVING_POINTS[spool % 2 :: 2], *RECOVERY_POINTS, *REWRITE_POINTS, "", "", ""]
-    rng.shuffle(points)
+    """The points for one spool, as `point:n`: half of those that a serving daemon reaches, and
+    all others. Nothing: at a random moment."""
+    frequent = SERVING_POINTS[spool % 2 :: 2]
+    rare = (*ROTATION_POINTS[spool % 2 :: 2], *FREEING_POINTS[spool % 2 :: 2])
+    first = (*CLOSING_POINTS, *RECOVERY_POINTS, *REWRITE_POINTS)
+    deaths = [f"{point}:{rng.choice((1, 2, 5, 20))}" for point in frequent]
+    deaths += [f"{point}:{rng.choice((1, 2))}" for point in rare]
+    deaths += [f"{point}:1" for point in first]
+    deaths += [""] * RANDOM_MOMENTS
+    rng.shuffle(deaths)
     planned = []
-    for point in points:
-        planned.append(point)
-        if point in AFTER:
-            planned.append(AFTER[point])
+    for death in deaths:
+        planned.append(death)
+        follower = AFTER.get(death.partition(":")[0])
+        if follower is not None:
+            planned.append(f"{follower}:1")
     return planned
 
 
@@ -100,36 +116,45 @@ class World:
         self._outputs = {queue: directory / f"{queue}.jsonl" for queue in (OUT, HOLD, RING)}
         self._producer = Producer(rng, (OUT, OUT, OUT, OUT, OUT, HOLD, RING, RING))
         self._audit = Audit(self._producer, self._outputs, RING)
+        self._is_full = False
 
-    def live_and_die(self, point: str) -> None:
+    def live_and_die(self, death: str) -> None:
         rng = self.rng
+        point = death.partition(":")[0]
         if point in REWRITE_POINTS:
             self._behead()
-        settings = self._settings(drains=rng.random() < 0.4)
-        life = self._start(settings, f"{point}:{rng.choice((1, 1, 2, 5))}" if point else "")
-        runs = RUNS_PER_LIFE_MAX if point else rng.randrange(100)
+        drains = self._is_full or point in FREEING_POINTS or rng.random() < 0.3
+        life = self._start(self._settings(drains=drains), death)
         try:
             self._producer.connect(self._directory / "socket")
             self._compare_with_copy()
+            runs = rng.randrange(5, 100) if point in ("", *CLOSING_POINTS) else RUNS_PER_LIFE_MAX
             self._producer.push(runs, window=rng.choice((1, 8, 32)))
+            if point in CLOSING_POINTS:
+                life.kill(signal.SIGTERM)
+                self._producer.wait_for_the_end()
+            elif point:
+                self._producer.ask_often()
         except Died:
             killed_at = point
         else:
             life.kill()
             killed_at = "a random moment"
-        self._end(life, -signal.SIGKILL)
-        self._tally.kills[killed_at] += 1
+        if self._end(life) == 0:
+            # It had stored nothing, and so there was nothing to seal.
+            assert point in CLOSING_POINTS, life.log_text()
+        else:
+            self._tally.kills[killed_at] += 1
+        self._is_full = self._producer.refusals_now > 0
 
     def drain(self) -> None:
         """The last life: every queue has a handler, and the daemon stops when it is told to."""
         life = self._start(self._settings(drains=True), "")
         self._producer.connect(self._directory / "socket")
         self._producer.settle()
-        for _ in range(STATS_MAX):
-            if self._producer.stats()["daemon"]["held"] == 0:
-                break
+        self._producer.ask_often(until=lambda report: report["daemon"]["held"] == 0)
         life.kill(signal.SIGTERM)
-        self._end(life, 0)
+        assert self._end(life) == 0
         self._audit.at_the_end()
         self._tally.delivered += len(self._audit.delivered)
         self._tally.delivered_again += self._audit.delivered_again
@@ -139,11 +164,12 @@ class World:
         self._now = Settings.model_validate(settings)
         return self._zygote.start(settings, plan, self._directory / "daemon.log")
 
-    def _end(self, life: Life, status: int) -> None:
-        ended = life.wait()
+    def _end(self, life: Life) -> int:
+        status = life.wait()
         self._producer.close()
-        assert ended == status, life.log_text()
+        assert status in (0, -signal.SIGKILL), life.log_text()
         self._audit.after_death(look_into(self._spool, self._now.spool))
+        return status
 
     def _compare_with_copy(self) -> None:
         """What the daemon recovered is what the copy of its spool gave."""
@@ -181,7 +207,8 @@ class World:
             "state_dir": str(self._directory / "state"),
             "spool": {
                 "chunk_size": rng.choice(("64Ki", "64Ki", "128Ki")),
-                "max_bytes": "1Mi",
+                "max_bytes": "64Mi",
+                "max_size": 120,
                 "min_free_bytes": "0",
                 "ballast_bytes": "64Ki",
                 "meta_sync_interval": "10ms",

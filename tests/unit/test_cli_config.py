@@ -113,7 +113,10 @@ def test_a_wrong_command_line_is_one_line_and_2(
     assert err.count("\n") == 1
 
 
-def test_run_refuses_a_wrong_configuration_before_anything_starts(forebay: Forebay) -> None:
+def test_run_refuses_a_wrong_configuration_before_anything_starts(
+    forebay: Forebay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.app.main", lambda _: pytest.fail("the daemon was started"))
     code, _, err = forebay("run", "--http", "nowhere")
     assert code == Exit.CONFIG
     assert err.startswith("forebay: --http: http.listen: 'nowhere' is not HOST:PORT")

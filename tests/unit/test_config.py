@@ -59,7 +59,10 @@ class TestStrength:
         assert load(env=env, flags=flags).socket.path == Path("/f.sock")
 
     def test_every_value_knows_where_it_was_written(self, config: Path) -> None:
-        config.write_text("defaults:\n  max_retries: 3\nqueues:\n  crm:\n    full_policy: block\n")
+        config.write_text(
+            "defaults:\n  max_retries: 3\nqueues:\n  crm:\n    full_policy: block\n"
+            "log: {level: error}\n"
+        )
         loaded = load_with_origins(
             config, {"FOREBAY_LOG__LEVEL": "debug"}, ["spool={max_size: 5}"], {"socket": "/s"}
         )
@@ -198,6 +201,7 @@ class TestProblems:
             ("http.listen=0.0.0.0:80", "listen (0.0.0.0:80) is not a loopback address: it needs"),
             ("http.listen=8077", "must be a valid string, not 8077"),
             ("http.listen=localhost", "'localhost' is not HOST:PORT"),
+            ("http.listen=:80", "':80' is not HOST:PORT"),
             ("http.listen=localhost:99999", "'localhost:99999' is not HOST:PORT"),
             ("defaults.backoff.max=1s", "initial (5s) must not be longer than max (1s)"),
             ("defaults.workers={min: 5, max: 2}", "min (5) must not be more than max (2)"),

@@ -1,0 +1,268 @@
+"""`forebay push`: items from a file or a pipe into a queue, in constant memory."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from forebay.client import Client
+    from forebay.errors import ForebayError
+    from forebay.pusher import Pusher
+    from forebay.tally import PushResult
+
+PRIORITIES: Final[Mapping[str, int]] = {"high": 0, "normal": 5, "low": 10}
+"""The labels of the default configuration; any other priority is given as a number."""
+LINGER_MS: Final = 200
+"""So long items from a slow pipe wait for others before they are pushed."""
+
+Advance = Callable[[int, int], None]
+"""Told how many bytes were read and how many items acknowledged, so far."""
+
+
+def push(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue to push to.")],
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE|-]", help="What to push; - is standard input.")
+    ] = "-",
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Where items end: [bold]lines[/bold] (at a line feed), [bold]null[/bold] (at a "
+            "zero byte), [bold]whole[/bold] (all of it is one item), or a size as "
+            "[bold]4096[/bold] or [bold]64Ki[/bold] (every so many bytes). "
+            "Empty lines are skipped.",
+        ),
+    ] = "lines",
+    priority: Annotated[
+        str, typer.Option(metavar="N", help="0 (first) to 255, or high, normal, low.")
+    ] = "normal",
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Deliver not before that time has passed, as 90s."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The key of every item, at most 200 bytes.")
+    ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Items are JSON objects; this member is the key."),
+    ] = None,
+    flow: Annotated[str, typer.Option(metavar="NAME", help="The flow that items belong to.")] = "",
+    action: Annotated[str, typer.Option(metavar="NAME", help="What is to be done.")] = "",
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Sent along with every item; may be repeated."),
+    ] = None,
+    socket: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The daemon's socket. \\[env: FOREBAY_SOCKET]"),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Give up when nothing is acknowledged for that long. \\[default: 60s]",
+        ),
+    ] = None,
+    no_compress: Annotated[
+        bool, typer.Option("--no-compress", help="Do not compress with Snappy.")
+    ] = False,
+) -> None:
+    """Push items to a queue. Returns when all of them are acknowledged.
+
+    An acknowledged item is on disk. If it fails midway, the items before are stored: pushing the
+    same file again pushes them twice.
+    """
+    if key is not None and key_field is not None:
+        raise typer.BadParameter("give --key or --key-field, not both")
+    how = _parse_split(split)
+    options: dict[str, Any] = {
+        "priority": _parse_priority(priority),
+        "delay": _parse_duration(delay, "--delay", 0.0),
+        "flow": flow,
+        "action": action,
+        "headers": _parse_headers(header or []),
+        "compressed": not no_compress,
+    }
+    keys_of = _make_keys(key, key_field)
+
+    import time
+
+    from forebay.client import TIMEOUT_S, connect
+    from forebay.errors import ForebayError
+
+    timeout_s = _parse_duration(timeout, "--timeout", TIMEOUT_S)
+
+    started = time.monotonic()
+    with _open(file) as source, connect(socket, timeout_s) as client, _progress(source) as advance:
+        pusher = client.pusher(queue, **options)
+        try:
+            with pusher:
+                _push_all(source, how, keys_of, client, pusher, advance)
+        except ForebayError as error:
+            raise _with_what_is_stored(error, pusher.result) from error
+    typer.echo(_summary(queue, pusher.result, time.monotonic() - started))
+
+
+def _push_all(
+    source: BinaryIO,
+    how: str | int,
+    keys_of: Callable[[list[bytes]], Iterable[bytes | None]] | None,
+    client: "Client",
+    pusher: "Pusher",
+    advance: Advance,
+) -> None:
+    """Reads as fast as the daemon acknowledges. Where input is slow, what there is goes out."""
+    from select import POLLIN, poll
+
+    from daemon.cli.split import split
+
+    poller = poll()
+    poller.register(source, POLLIN)
+    bytes_read = 0
+
+    def read(size: int) -> bytes:
+        nonlocal bytes_read
+        if not poller.poll(LINGER_MS):
+            pusher.flush()
+            client.drain()
+            advance(bytes_read, pusher.result.items)
+        data = source.read(size)
+        bytes_read += len(data)
+        return data
+
+    for items in split(read, how):
+        pusher.send_all(items, keys_of(items) if keys_of else None)
+        advance(bytes_read, pusher.result.items)
+
+
+@contextmanager
+def _open(file: str) -> Iterator[BinaryIO]:
+    # Unbuffered: a read returns what there is, and poll sees what there is.
+    if file == "-":
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
+            yield source
+    else:
+        with Path(file).open("rb", buffering=0) as source:
+            yield source
+
+
+@contextmanager
+def _progress(source: BinaryIO) -> Iterator[Advance]:
+    """A bar on a terminal, nothing elsewhere. A pipe has no known end."""
+    if not sys.stderr.isatty():
+        yield lambda bytes_read, items: None
+        return
+
+    import os
+    import stat
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    found = os.fstat(source.fileno())
+    total = found.st_size if stat.S_ISREG(found.st_mode) else None
+    columns = [
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("{task.fields[items]:,} items acknowledged"),
+    ]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("push", total=total, items=0)
+        yield lambda bytes_read, items: progress.update(task, completed=bytes_read, items=items)
+
+
+def _parse_split(text: str) -> str | int:
+    if text in ("lines", "null", "whole"):
+        return text
+
+    from actors.units import parse_size
+
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise typer.BadParameter(f"--split is lines, null, whole or a size, not {text!r}")
+    return size
+
+
+def _parse_priority(text: str) -> int:
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    if text.isascii() and text.isdecimal() and int(text) <= 255:
+        return int(text)
+    raise typer.BadParameter(f"--priority is 0 to 255, {', '.join(PRIORITIES)}, not {text!r}")
+
+
+def _parse_duration(text: str | None, option: str, default: float) -> float:
+    if text is None:
+        return default
+
+    from actors.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from error
+
+
+def _parse_headers(pairs: list[str]) -> dict[str, str]:
+    headers = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"--header is NAME=VALUE, not {pair!r}")
+        headers[name] = value
+    return headers
+
+
+def _make_keys(
+    key: str | None, field: str | None
+) -> Callable[[list[bytes]], Iterable[bytes | None]] | None:
+    if key is not None:
+        fixed = key.encode()
+        return lambda items: [fixed] * len(items)
+    if field is not None:
+        return lambda items: (_key_in(item, field) for item in items)
+    return None
+
+
+def _key_in(item: bytes, field: str) -> bytes:
+    import json
+
+    from forebay.errors import BadRun
+
+    try:
+        value = json.loads(item)[field]
+    except (ValueError, TypeError, KeyError):
+        value = None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        shown = item[:60].decode(errors="replace")
+        raise BadRun(f"--key-field: no text or whole number {field!r} in {shown!r}")
+    return str(value).encode()
+
+
+def _with_what_is_stored(error: "ForebayError", result: "PushResult") -> "ForebayError":
+    """The same error, saying how far it came."""
+    from forebay.errors import Refused
+
+    if not result.items:
+        return error
+    stored = f"{result.items:,} items before that are stored"
+    if isinstance(error, Refused):
+        return Refused(error.code, f"{error.text}; {stored}", fatal=error.fatal)
+    return type(error)(f"{error}; {stored}")
+
+
+def _summary(queue: str, result: "PushResult", seconds: float) -> str:
+    items = f"{result.items:,} item{'' if result.items == 1 else 's'}"
+    runs = f"{result.runs:,} run{'' if result.runs == 1 else 's'}"
+    again = f", {result.duplicates:,} of them stored before" if result.duplicates else ""
+    return f"{queue}: {items} in {runs}{again}, acknowledged in {seconds:.2f} s"

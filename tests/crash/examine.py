@@ -1,0 +1,145 @@
+"""What a recovery makes of a damaged spool, against what the spool is known to hold."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from actors.messages import StoredRun
+from actors.ports import Damage, LiveRun
+from daemon.journal import chunk
+from daemon.journal.journal import Journal
+from tests.crash.quick_files import QuickFiles
+from tests.crash.spool_maker import SETTINGS, KnownBlock, KnownSpool, make_run
+
+
+@dataclass(slots=True)
+class Examined:
+    """A recovered spool: its live runs by position, and those of them that can be read."""
+
+    damage: Damage
+    live: dict[int, LiveRun] = field(default_factory=dict)
+    runs: dict[int, bytes] = field(default_factory=dict)
+    held_items: int = 0
+    """As the books have it."""
+
+
+def examine(directory: Path) -> Examined:
+    """Recovers, reads every live run, stores new ones, and lets go without closing."""
+    files = QuickFiles(directory)
+    try:
+        journal = Journal(files, SETTINGS)
+        recovered = journal.recover(100, lambda done, chunks: None)
+        examined = Examined(recovered.damage)
+        for found in recovered.chunks:
+            examined.held_items += sum(totals.held for totals in found.totals.values())
+            for live in found.live:
+                assert live.position not in examined.live
+                examined.live[live.position] = live
+                (run,) = journal.read([(found.number, live.position)])
+                if isinstance(run, StoredRun):
+                    examined.runs[live.position] = run.data
+        return examined
+    finally:
+        files.let_go()
+
+
+def store_more(directory: Path, rng: Random) -> dict[int, bytes]:
+    """Recovers, commits a few runs, reads them back; the runs by position."""
+    files = QuickFiles(directory)
+    try:
+        journal = Journal(files, SETTINGS)
+        journal.recover(100, lambda done, chunks: None)
+        journal.look()
+        runs = [make_run(rng) for _ in range(20)]
+        committed = journal.commit(runs, [], durable=True)
+        assert committed.failure is None
+        wanted = []
+        for position in committed.positions:
+            number = max(number for number in committed.started if number <= position)
+            wanted.append((number, position))
+        for (_, data), read in zip(runs, journal.read(wanted), strict=True):
+            assert isinstance(read, StoredRun)
+            assert read.data == data
+        return {
+            position: data for position, (_, data) in zip(committed.positions, runs, strict=True)
+        }
+    finally:
+        files.let_go()
+
+
+class Judge:
+    """Holds a damaged spool against the spool that it was.
+
+    A block is whole as long as its bytes stand anywhere in a chunk file. `marks_hit` are the
+    chunks whose marks were damaged: there, and only there, settled items may come back.
+    """
+
+    def __init__(self, spool: KnownSpool, directory: Path, marks_hit: frozenset[int]) -> None:
+        self._spool = spool
+        self._directory = directory
+        self._marks_hit = marks_hit
+        contents = {path.name: path.read_bytes() for path in directory.glob("*.chunk")}
+        self._contents = contents
+        self.whole = {
+            position
+            for position, block in spool.blocks.items()
+            if any(block.raw in content for content in contents.values())
+        }
+        self.hit = spool.blocks.keys() - self.whole
+
+    def check(self, found: Examined, foreign: KnownSpool | None = None) -> None:
+        known = dict(self._spool.blocks)
+        if foreign is not None:
+            known |= {
+                position: block
+                for position, block in foreign.blocks.items()
+                if position not in known
+            }
+        for position, data in found.runs.items():
+            assert data == known[position].data
+        for position in self.whole:
+            self._check_whole(self._spool.blocks[position], found.live.get(position), found)
+        for position in self.hit:
+            assert position not in found.runs
+        items = sum(live.items - live.done.bit_count() for live in found.live.values())
+        assert found.held_items == items
+
+    def _check_whole(self, block: KnownBlock, live: LiveRun | None, found: Examined) -> None:
+        where = f"the run at {block.position - block.number} of {chunk.chunk_name(block.number)}"
+        if block.number in self._marks_hit:
+            if live is not None:
+                assert live.done & ~block.done == 0, f"items of {where} are lost"
+            else:
+                assert block.all_done, f"{where} is lost"
+        elif block.all_done:
+            assert live is None, f"{where} has come back"
+        else:
+            assert live is not None, f"{where} is lost"
+            assert live.done == block.done
+        assert live is None or block.position in found.runs, f"{where} cannot be read"
+
+    def lost_for_all_to_see(self, *, meta_is_good: bool) -> set[int]:
+        """Blocks that were hit and that must be missed.
+
+        Of what was hit at the end of a chunk without an index nobody can know, unless the meta
+        file is newer than it: it looks as what a crash leaves, or as bytes of a former life.
+        """
+        lost = set()
+        for position in self.hit:
+            block = self._spool.blocks[position]
+            is_indexed = (self._directory / chunk.index_name(block.number)).exists()
+            has_follower = any(
+                other > position and self._spool.blocks[other].number == block.number
+                for other in self.whole
+            )
+            is_active = chunk.chunk_name(block.number) in self._spool.files["active_chunk"]
+            if is_indexed or has_follower or (is_active and meta_is_good):
+                lost.add(position)
+        return lost
+
+    def remains(self, position: int) -> bytes:
+        """What is left of a block that was hit, at its place in its chunk."""
+        block = self._spool.blocks[position]
+        content = self._contents.get(chunk.chunk_name(block.number), b"")
+        start = block.position - block.number
+        return content[start : start + len(block.raw)]

@@ -1,0 +1,218 @@
+"""Damage in every kind of spool file: it starts, loses only the blocks that were hit, says so,
+keeps what it could not read, and goes on.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from daemon.journal import chunk
+from tests.crash.damage import DAMAGES, part_of
+from tests.crash.examine import Examined, Judge, examine, store_more
+from tests.crash.seeds import seeded
+from tests.crash.spool_maker import KnownSpool, make_spool
+
+CASES: Final = 8
+"""Of each damage to each kind of file: 560 in all, and those below."""
+SPOOLS: Final = 3
+KINDS: Final = (
+    "active_chunk",
+    "full_chunk",
+    "indexed_chunk",
+    "index",
+    "marks",
+    "meta",
+    "checkpoint",
+    "old_checkpoint",
+    "spare",
+    "ballast",
+)
+CHUNKS: Final = ("active_chunk", "full_chunk", "indexed_chunk")
+
+
+@pytest.fixture(scope="module")
+def spools(tmp_path_factory: pytest.TempPathFactory) -> list[KnownSpool]:
+    with capture_logs():
+        return [
+            make_spool(seeded("corruption", number), tmp_path_factory.mktemp("spool") / "spool")
+            for number in range(SPOOLS)
+        ]
+
+
+class Case:
+    """One damaged copy of a spool."""
+
+    def __init__(self, rng: Random, spools: list[KnownSpool], directory: Path, kind: str) -> None:
+        self.rng = rng
+        self.spool = rng.choice(spools)
+        self.kind = kind
+        self.directory = directory
+        shutil.copytree(self.spool.directory, directory)
+        self.name = rng.choice(self.spool.files[kind])
+        self.path = directory / self.name
+        self.meta_is_good = kind != "meta"
+        if kind != "meta" and rng.random() < 0.3:
+            self.meta_is_good = False
+            (directory / "spool.meta").unlink()
+
+    def check(self, foreign: KnownSpool | None = None) -> Examined:
+        """Recovers twice and stores more; all of what must hold, holds."""
+        number = chunk.number_in(self.name, chunk.MARKS_SUFFIX)
+        judge = Judge(self.spool, self.directory, frozenset(() if number is None else (number,)))
+        missed = judge.lost_for_all_to_see(meta_is_good=self.meta_is_good)
+        with capture_logs() as events:
+            first = examine(self.directory)
+        judge.check(first, foreign)
+        unreadable = first.live.keys() - first.runs.keys()
+        assert unreadable <= judge.hit
+        if missed - unreadable:
+            assert first.damage, "blocks are lost, and nobody says so"
+            assert any(event["log_level"] == "warning" for event in events)
+        kept = [path.read_bytes() for path in (self.directory / "quarantine").iterdir()]
+        for position in missed if self.kind in CHUNKS else ():
+            assert any(judge.remains(position) in bytes_kept for bytes_kept in kept)
+
+        with capture_logs():
+            second = examine(self.directory)
+        assert not second.damage, f"found again: {second.damage}"
+        assert (second.live, second.runs) == (first.live, first.runs)
+
+        with capture_logs():
+            more = store_more(self.directory, self.rng)
+            third = examine(self.directory)
+        assert not more.keys() & self.spool.blocks.keys(), "a position is used twice"
+        assert third.runs == first.runs | more
+        return first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_loses_only_what_it_hits(
+    how: str, kind: str, spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    for number in range(CASES):
+        rng = seeded("corruption", kind, how, number)
+        case = Case(rng, spools, tmp_path / f"{number}", kind)
+        before = case.path.read_bytes()
+        start, end = part_of(len(before), rng)
+        print(f"{how} {start} to {end} of {case.name}, {len(before)} bytes")
+        case.path.write_bytes(DAMAGES[how](before, start, end, rng))
+        case.check()
+        shutil.rmtree(case.directory)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_in_a_chunks_head_loses_nothing(
+    how: str, spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    if how in ("truncate", "copy_over"):
+        pytest.skip("hits more than the head")
+    for number in range(CASES):
+        rng = seeded("head", how, number)
+        case = Case(rng, spools, tmp_path / f"{number}", rng.choice(CHUNKS))
+        before = case.path.read_bytes()
+        start, end = part_of(44, rng)
+        print(f"{how} {start} to {end} of {case.name}")
+        damaged = DAMAGES[how](before[:64], start, end, rng) + before[64:]
+        case.path.write_bytes(damaged)
+        first = case.check()
+        assert len(first.runs) == sum(not block.all_done for block in case.spool.blocks.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["deleted", "emptied", "garbage"])
+def test_file_that_is_gone_or_garbage(
+    how: str, kind: str, spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    for number in range(2):
+        rng = seeded("whole file", kind, how, number)
+        case = Case(rng, spools, tmp_path / f"{number}", kind)
+        print(f"{case.name} is {how}")
+        match how:
+            case "deleted":
+                case.path.unlink()
+            case "emptied":
+                case.path.write_bytes(b"")
+            case _:
+                case.path.write_bytes(rng.randbytes(rng.choice((1, 100, 70_000))))
+        case.check()
+
+
+def test_hints_are_only_hints(spools: list[KnownSpool], tmp_path: Path) -> None:
+    """Without any index, meta file, checkpoint, spare and ballast everything is found."""
+    rng = seeded("hints")
+    case = Case(rng, spools, tmp_path / "spool", "meta")
+    for kind in ("index", "meta", "checkpoint", "old_checkpoint", "spare", "ballast"):
+        for name in case.spool.files[kind]:
+            (case.directory / name).unlink()
+    first = case.check()
+    assert len(first.runs) == sum(not block.all_done for block in case.spool.blocks.values())
+    assert not first.damage
+
+
+@pytest.mark.parametrize("kind", CHUNKS)
+def test_chunk_that_was_renamed_gets_its_name_back(
+    kind: str, spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    for number, name in enumerate(("ffff", "0000000000000001", "00000000fedc0000")):
+        case = Case(seeded("rename", kind, number), spools, tmp_path / f"{number}", kind)
+        case.path.rename(case.directory / f"{name:0>16}.chunk")
+        first = case.check()
+        assert len(first.runs) == sum(not block.all_done for block in case.spool.blocks.values())
+        assert case.path.exists()
+
+
+def test_chunks_that_changed_names_with_each_other(
+    spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    case = Case(seeded("swap"), spools, tmp_path / "spool", "full_chunk")
+    other = case.directory / case.spool.files["active_chunk"][0]
+    case.path.rename(case.directory / "between")
+    other.rename(case.path)
+    (case.directory / "between").rename(other)
+    first = case.check()
+    assert len(first.runs) == sum(not block.all_done for block in case.spool.blocks.values())
+
+
+def test_second_copy_of_a_chunk_is_set_aside(spools: list[KnownSpool], tmp_path: Path) -> None:
+    for kind in CHUNKS:
+        case = Case(seeded("copy", kind), spools, tmp_path / kind, kind)
+        shutil.copy(case.path, case.directory / f"{'fedc0000':0>16}.chunk")
+        first = case.check()
+        assert first.damage.files == ["00000000fedc0000.chunk"]
+
+
+@pytest.mark.parametrize("kind", CHUNKS)
+def test_chunk_of_another_spool_is_taken_in(
+    kind: str, spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    """Nothing that is whole is discarded: its runs are delivered here."""
+    rng = seeded("foreign", kind)
+    with capture_logs():
+        foreign = make_spool(rng, tmp_path / "foreign")
+    case = Case(rng, spools, tmp_path / "spool", "meta")
+    own = {block.number for block in case.spool.blocks.values()}
+    names = [name for name in foreign.files[kind] if chunk.number_in(name, chunk.SUFFIX) not in own]
+    if not names:
+        names = foreign.files[kind]
+    shutil.copy(foreign.directory / names[0], case.directory)
+    first = case.check(foreign)
+    assert first.live
+
+
+def test_unknown_files_are_left_alone(spools: list[KnownSpool], tmp_path: Path) -> None:
+    case = Case(seeded("unknown"), spools, tmp_path / "spool", "meta")
+    strangers = ("README", "core.1234", "0.chunk", "x.index", "0000000000000000.marks.bak", ".nfs1")
+    for name in strangers:
+        (case.directory / name).write_bytes(os.urandom(100))
+    (case.directory / "00000000fedc0000.chunk").mkdir()
+    (case.directory / "lost+found").mkdir()
+    (case.directory / "dangling.chunk").symlink_to("nowhere")
+    first = case.check()
+    assert not first.damage
+    assert all((case.directory / name).exists() for name in strangers)

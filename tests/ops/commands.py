@@ -1,0 +1,92 @@
+"""Runs the real `forebay`, as a user would: a daemon in the background, commands beside it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from forebay import connect
+
+FOREBAY = [sys.executable, "-m", "daemon.cli.main"]
+HANG_S = 60
+"""Nothing is measured by it: a command that hangs should fail the test."""
+
+
+class Host:
+    """A state directory, a socket, a configuration, and the daemon that may run on them."""
+
+    def __init__(self, directory: Path, config: dict[str, Any] | None = None) -> None:
+        self.directory = directory
+        self.socket = directory / "f.sock"
+        self.state_dir = directory / "state"
+        self.config = directory / "forebay.yaml"
+        settings = {"spool": {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}}
+        limits = {"socket": {"max_run_bytes": "1Mi"}}
+        self.config.write_text(json.dumps({**settings, **limits, **(config or {})}))
+        self.daemon: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if "FOREBAY" not in name}
+        return clean | {
+            "FOREBAY_CONFIG": str(self.config),
+            "FOREBAY_SOCKET": str(self.socket),
+            "FOREBAY_STATE_DIR": str(self.state_dir),
+            "COLUMNS": "200",
+        }
+
+    def command(self, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*FOREBAY, *args],
+            input=stdin,
+            env=self.environment,
+            capture_output=True,
+            timeout=HANG_S,
+            check=False,
+        )
+
+    def ok(self, *args: str, stdin: bytes = b"") -> str:
+        done = self.command(*args, stdin=stdin)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    def start(self) -> None:
+        """Starts the daemon and returns when it serves."""
+        with open(self.directory / "daemon.log", "ab") as log:
+            self.daemon = subprocess.Popen(
+                [*FOREBAY, "run"], env=self.environment, stderr=log, stdout=log
+            )
+        with connect(self.socket, wait=HANG_S) as client:
+            client.ping()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.daemon is not None
+        self.daemon.send_signal(number)
+        code = self.daemon.wait(HANG_S)
+        self.daemon = None
+        return code
+
+    def books(self, queue: str | None = None) -> dict[str, int]:
+        stats = json.loads(self.ok("stats", "--json"))
+        found: dict[str, int] = stats["daemon"] if queue is None else stats["queues"][queue]
+        return {name: count for name, count in found.items() if count}
+
+    def log(self) -> list[dict[str, Any]]:
+        lines = (self.directory / "daemon.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@contextmanager
+def running(host: Host) -> Iterator[Host]:
+    host.start()
+    try:
+        yield host
+    finally:
+        if host.daemon is not None:
+            host.daemon.kill()
+            host.daemon.wait()
