@@ -5,6 +5,7 @@ since a socket's path has at most 107 bytes. The daemon's log is JSON lines in `
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -38,6 +39,16 @@ QUEUES: Final = {
     HOLDING: {"handler": {"type": "pull"}},
     DRAINED: {"handler": {"type": "null"}},
 }
+
+
+CHUNKS_PER_S: Final = 14
+"""Default chunks of 64 MiB: no producer here has filled more in a second."""
+SPARE_CHUNKS_MAX: Final = 64
+
+
+def spare_chunks_for(seconds: float) -> int:
+    """So many chunks written ahead that a round does not use them up."""
+    return min(SPARE_CHUNKS_MAX, 4 + math.ceil(seconds * CHUNKS_PER_S))
 
 
 @dataclass(frozen=True, slots=True)

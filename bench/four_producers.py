@@ -2,15 +2,13 @@
 
 from typing import Final
 
-from bench.daemon_process import DRAINED, HOLDING, Daemon, places
+from bench.daemon_process import DRAINED, HOLDING, Daemon, places, spare_chunks_for
 from bench.disk import WrittenFile, replay
 from bench.figures import Goal, Row, Samples
 from bench.plan import Plan
 from bench.producers import Work, push_together
 
 PRODUCERS: Final = 4
-SPARE_CHUNKS: Final = 16
-"""More than a round fills, so that none is written in a hurry."""
 ITEMS_GOAL: Final = 400_000
 DISK_SHARE_GOAL: Final = 0.6
 
@@ -30,7 +28,7 @@ def four_producers(plan: Plan) -> list[Row]:
         for work in (Work.SNAPPY, Work.READY)
         for queue in (HOLDING, DRAINED)
     }
-    spool = {"spare_chunks": SPARE_CHUNKS, "max_bytes": "64Gi"}
+    spool = {"spare_chunks": spare_chunks_for(plan.seconds), "max_bytes": "64Gi"}
     with (
         places("a") as at,
         Daemon(at, spool, is_traced=True) as daemon,

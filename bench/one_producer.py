@@ -13,14 +13,13 @@ from typing import Final
 
 from bench.bare_client import BareClient
 from bench.bare_server import bare_server
-from bench.daemon_process import DRAINED, HOLDING, Daemon, Places, places
+from bench.daemon_process import DRAINED, HOLDING, Daemon, Places, places, spare_chunks_for
 from bench.figures import Goal, Row, Samples
 from bench.plan import Plan
-from bench.producers import Pushed, Work, push_for, push_items_for, run_maker, warm_up
-from bench.redis_peer import redis_list
+from bench.producers import RUN_ITEMS, Pushed, Work, push_for, push_items_for, run_maker, warm_up
+from bench.redis_peer import BATCHES, redis_list
 from bench.sync_trace import SyncTrace
 
-SPARE_CHUNKS: Final = 16
 REDIS_GOAL: Final = 2.0
 CEILING_GOAL: Final = 0.5
 Measure = Callable[[], tuple[Pushed, float]]
@@ -50,8 +49,8 @@ class _Contender:
 def one_producer(plan: Plan) -> list[Row]:
     with ExitStack() as stack:
         at = [stack.enter_context(places(f"c{number}")) for number in range(3)]
-        squeezing = stack.enter_context(_daemon(at[0], "snappy"))
-        storing = stack.enter_context(_daemon(at[1], "none"))
+        squeezing = stack.enter_context(_daemon(at[0], "snappy", plan))
+        storing = stack.enter_context(_daemon(at[1], "none", plan))
         redis = stack.enter_context(redis_list(at[2]))
         bare_socket = at[2].sockets / "bare.sock"
         bare_trace = stack.enter_context(
@@ -59,7 +58,6 @@ def one_producer(plan: Plan) -> list[Row]:
         )
         squeezing.wait_until_quiet()
         storing.wait_until_quiet()
-        batch = redis.best_batch()
 
         ours, bares = {}, {}
         for work in Work:
@@ -73,14 +71,17 @@ def one_producer(plan: Plan) -> list[Row]:
             for work in (Work.SNAPPY, Work.READY)
         }
         by_items = _Contender(partial(_push_items, squeezing, plan.seconds))
-        peer = _Contender(partial(redis.push_for, plan.seconds, batch))
+        peers = {
+            batch: _Contender(partial(redis.push_for, plan.seconds, batch)) for batch in BATCHES
+        }
 
         pairs = [contender for work in Work for contender in (ours[work], bares[work])]
         for _ in plan.each_round("c: one producer"):
-            for contender in (*pairs, *drained.values(), by_items, peer):
+            for contender in (*pairs, *drained.values(), by_items, *peers.values()):
                 contender.take_turn()
 
-    peer_name = f"Redis list, AOF always, RPUSH × {batch:,}"
+    best, peer = max(peers.items(), key=lambda entry: entry[1].rate.median)
+    peer_name = f"Redis list, AOF always, RPUSH × {best:,}"
     ceiling_name = "ceiling: bare server"
     rows = []
     for work, contender in ours.items():
@@ -89,6 +90,9 @@ def one_producer(plan: Plan) -> list[Row]:
         if work is not work.ready_made:
             rows.append(_row(what, contender, "bare server, same work", bares[work]))
             rows.append(_row(what, contender, peer_name, peer, REDIS_GOAL))
+            if best != RUN_ITEMS:
+                same_name = f"the same, RPUSH × {RUN_ITEMS:,}"
+                rows.append(_row(what, contender, same_name, peers[RUN_ITEMS]))
     for work, contender in drained.items():
         what = f"1 producer, {work}, drained meanwhile"
         rows.append(_row(what, contender, ceiling_name, bares[work.ready_made]))
@@ -117,9 +121,13 @@ def _row(
     )
 
 
-def _daemon(at: Places, compression: str) -> Daemon:
+def _daemon(at: Places, compression: str, plan: Plan) -> Daemon:
     """`compression` is what the daemon does to runs that come uncompressed."""
-    spool = {"spare_chunks": SPARE_CHUNKS, "max_bytes": "64Gi", "compression": compression}
+    spool = {
+        "spare_chunks": spare_chunks_for(plan.seconds),
+        "max_bytes": "64Gi",
+        "compression": compression,
+    }
     return Daemon(at, spool, is_traced=True)
 
 

@@ -76,7 +76,7 @@ def _measure(plan: Plan, items: int, run_items: int) -> list[Row]:
                 case.ready_s.append(_start_and_stop(daemon, items))
             _forget_pages(killed)
             read_s.append(_time_reading(killed))
-    spool = f"{items:,} items in runs of {run_items:,}"
+    spool = f"{items // run_items:,} runs of {run_items:,}"
     rows = []
     for case in cases:
         rows.append(

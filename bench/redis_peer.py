@@ -16,14 +16,13 @@ from typing import Final
 
 from bench.daemon_process import Places
 from bench.items import crm_runs
-from bench.producers import Pushed
+from bench.producers import RUN_ITEMS, Pushed
 from forebay.link import SEND_BUFFER_BYTES
 
-BATCHES: Final = (1000, 4000, 10_000)
+BATCHES: Final = (RUN_ITEMS, 4000, 10_000)
 """Items of one RPUSH: the best of these is what forebay is compared with."""
 WINDOW: Final = 2
 """Commands in flight; more gained nothing, since each large command is a sync of its own."""
-TRIAL_S: Final = 0.5
 START_S: Final = 10.0
 KEY: Final = b"bench"
 
@@ -34,9 +33,6 @@ class RedisList:
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._sock.connect(str(path))
-
-    def best_batch(self) -> int:
-        return max(BATCHES, key=lambda batch: self.push_for(TRIAL_S, batch)[0].items_per_s)
 
     def push_for(self, seconds: float, batch: int) -> tuple[Pushed, float]:
         """What was pushed, and fdatasyncs for 1,000 items. The list is empty before and after."""

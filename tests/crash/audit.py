@@ -15,8 +15,8 @@ from actors.ports import Damage
 from actors.settings import SpoolSettings
 from daemon.journal.journal import Journal
 from forebay.run import Run
+from tests.crash.named_files import QuickFiles
 from tests.crash.producer import Producer, Sent
-from tests.crash.quick_files import QuickFiles
 
 
 @dataclass(slots=True)

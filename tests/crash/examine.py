@@ -8,7 +8,7 @@ from actors.messages import StoredRun
 from actors.ports import Damage, LiveRun
 from daemon.journal import chunk
 from daemon.journal.journal import Journal
-from tests.crash.quick_files import QuickFiles
+from tests.crash.named_files import QuickFiles
 from tests.crash.spool_maker import SETTINGS, KnownBlock, KnownSpool, make_run
 
 
@@ -70,36 +70,51 @@ def store_more(directory: Path, rng: Random) -> dict[int, bytes]:
 class Judge:
     """Holds a damaged spool against the spool that it was.
 
-    A block is whole as long as its bytes stand anywhere in a chunk file. `marks_hit` are the
-    chunks whose marks were damaged: there, and only there, settled items may come back.
+    A block is whole as long as its bytes stand anywhere in a chunk file; where recovery trusts an
+    index, at their place. `marks_hit` are the chunks whose marks were damaged: there, and only
+    there, settled items may come back.
     """
 
     def __init__(self, spool: KnownSpool, directory: Path, marks_hit: frozenset[int]) -> None:
         self._spool = spool
         self._directory = directory
         self._marks_hit = marks_hit
-        contents = {path.name: path.read_bytes() for path in directory.glob("*.chunk")}
-        self._contents = contents
-        self.whole = {
-            position
-            for position, block in spool.blocks.items()
-            if any(block.raw in content for content in contents.values())
+        self._contents = {
+            path.name: path.read_bytes() for path in directory.glob("*.chunk") if path.is_file()
         }
+        self.whole = {position for position, block in spool.blocks.items() if self._is_whole(block)}
         self.hit = spool.blocks.keys() - self.whole
+
+    def _is_whole(self, block: KnownBlock) -> bool:
+        if self._index_is_trusted(block.number):
+            return self.remains(block.position) == block.raw
+        return any(block.raw in content for content in self._contents.values())
+
+    def _index_is_trusted(self, number: int) -> bool:
+        index = self._directory / chunk.index_name(number)
+        original = self._spool.directory / chunk.index_name(number)
+        content = self._contents.get(chunk.chunk_name(number))
+        return (
+            content is not None
+            and len(content) == (self._spool.directory / chunk.chunk_name(number)).stat().st_size
+            and index.exists()
+            and index.read_bytes() == original.read_bytes()
+        )
 
     def check(self, found: Examined, foreign: KnownSpool | None = None) -> None:
         known = dict(self._spool.blocks)
+        known_foreign = set() if foreign is None else set(foreign.blocks)
         if foreign is not None:
             known |= {
                 position: block
                 for position, block in foreign.blocks.items()
-                if position not in known
+                if position not in self.whole
             }
         for position, data in found.runs.items():
             assert data == known[position].data
         for position in self.whole:
             self._check_whole(self._spool.blocks[position], found.live.get(position), found)
-        for position in self.hit:
+        for position in self.hit - known_foreign:
             assert position not in found.runs
         items = sum(live.items - live.done.bit_count() for live in found.live.values())
         assert found.held_items == items
@@ -118,24 +133,25 @@ class Judge:
             assert live.done == block.done
         assert live is None or block.position in found.runs, f"{where} cannot be read"
 
-    def lost_for_all_to_see(self, *, meta_is_good: bool) -> set[int]:
-        """Blocks that were hit and that must be missed.
+    def must_be_missed(self, *, meta_is_good: bool) -> set[int]:
+        """Live blocks that were hit and of which recovery, or reading, can know.
 
-        Of what was hit at the end of a chunk without an index nobody can know, unless the meta
-        file is newer than it: it looks as what a crash leaves, or as bytes of a former life.
+        What was hit at the end of a chunk without an index looks as what a crash leaves, or as
+        bytes of a former life, unless the meta file tells how far that chunk was written.
         """
-        lost = set()
+        missed = set()
         for position in self.hit:
             block = self._spool.blocks[position]
-            is_indexed = (self._directory / chunk.index_name(block.number)).exists()
+            has_index = (self._directory / chunk.index_name(block.number)).exists()
             has_follower = any(
                 other > position and self._spool.blocks[other].number == block.number
                 for other in self.whole
             )
             is_active = chunk.chunk_name(block.number) in self._spool.files["active_chunk"]
-            if is_indexed or has_follower or (is_active and meta_is_good):
-                lost.add(position)
-        return lost
+            is_known = has_index or has_follower or (is_active and meta_is_good)
+            if is_known and not block.all_done:
+                missed.add(position)
+        return missed
 
     def remains(self, position: int) -> bytes:
         """What is left of a block that was hit, at its place in its chunk."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from daemon.journal import chunk
 from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META
-from daemon.journal.files import Files
+from tests.crash.named_files import NamedFiles
 
 SERVING_POINTS: Final = (
     "before_block_write",
@@ -93,11 +93,10 @@ def parse_plan(plan: str) -> tuple[str, int]:
     return point, int(count or 1)
 
 
-class KillingFiles(Files):
+class KillingFiles(NamedFiles):
     def __init__(self, directory: Path, plan: str) -> None:
         super().__init__(directory)
         self._point, self._left = parse_plan(plan)
-        self._names: dict[int, str] = {}
         self._is_recovering = True
 
     def _arrives(self, point: str) -> bool:
@@ -110,25 +109,6 @@ class KillingFiles(Files):
     def _reach(self, point: str) -> None:
         if self._arrives(point):
             _die()
-
-    # Which descriptor is which file.
-
-    def open_new(self, name: str) -> int:
-        return self._remember(super().open_new(name), name)
-
-    def open_write(self, name: str) -> int:
-        return self._remember(super().open_write(name), name)
-
-    def open_append(self, name: str) -> int:
-        return self._remember(super().open_append(name), name)
-
-    def close(self, fd: int) -> None:
-        self._names.pop(fd, None)
-        super().close(fd)
-
-    def _remember(self, fd: int, name: str) -> int:
-        self._names[fd] = name
-        return fd
 
     def _kind(self, name: str) -> str:
         """What a file is, as the points call it."""
@@ -149,7 +129,7 @@ class KillingFiles(Files):
     # The system calls that change something.
 
     def write(self, fd: int, parts: Sequence[bytes], at: int) -> None:
-        name = self._names[fd]
+        name = self.name_of(fd)
         kind = self._kind(name)
         if kind == "spare" and not name.endswith(".tmp"):
             kind = "head"
@@ -170,7 +150,7 @@ class KillingFiles(Files):
         self._reach("after_mark_append")
 
     def datasync(self, fd: int) -> None:
-        name = self._names[fd]
+        name = self.name_of(fd)
         kind = self._kind(name)
         if kind == "spare":
             kind = "head"
@@ -196,9 +176,6 @@ class KillingFiles(Files):
             kind = "rewrite"
         self._reach(f"before_{kind}_rename")
         super().rename(old, new)
-        for fd, name in list(self._names.items()):
-            if name == old:
-                self._names[fd] = new
         self._reach(f"after_{kind}_rename")
 
     def unlink(self, name: str) -> None:

@@ -15,9 +15,10 @@ from actors.messages import Fate
 from actors.ports import ItemMark
 from actors.settings import SpoolSettings
 from daemon.journal import chunk
+from daemon.journal.checkpoint import Meta
 from daemon.journal.journal import Journal
 from forebay.run import RunHead, encode_run, read_head
-from tests.crash.quick_files import QuickFiles
+from tests.crash.named_files import QuickFiles
 
 KIB: Final = 1024
 SETTINGS: Final = SpoolSettings(
@@ -60,8 +61,11 @@ class KnownSpool:
         return max(block.position + len(block.raw) for block in self.blocks.values())
 
 
-def make_spool(rng: Random, directory: Path) -> KnownSpool:
-    maker = _Maker(rng, directory)
+def make_spool(rng: Random, directory: Path, first_number: int = 0) -> KnownSpool:
+    files = QuickFiles(directory)
+    files.create_directory()
+    Meta(0, first_number, 0, 0).write(files)
+    maker = _Maker(rng, files)
     maker.write_chunks(3)
     maker.crash()
     maker.write_chunks(6, upkeep=True)
@@ -87,10 +91,10 @@ def make_run(rng: Random) -> tuple[RunHead, bytes]:
 
 
 class _Maker:
-    def __init__(self, rng: Random, directory: Path) -> None:
+    def __init__(self, rng: Random, files: QuickFiles) -> None:
         self._rng = rng
-        self._spool = KnownSpool(directory)
-        self._files = QuickFiles(directory)
+        self._spool = KnownSpool(files.directory)
+        self._files = files
         self._journal = self._recovered()
         self._runs: dict[int, tuple[int, int, RunHead, bytes]] = {}
         """By position: number, size, and the run."""

@@ -1,0 +1,423 @@
+"""A disk that fails: nothing is acknowledged that is not stored, and the daemon lives on.
+
+A spooler on a real journal, whose files fail as the test says. Time stands still until a test
+moves it: the spooler lets a disk that failed rest for a while.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from actors.messages import StoredRun
+from actors.spooler import TICK_S
+from daemon.journal.journal import Journal
+from forebay.errors import Refused
+from forebay.run import RunHead
+from forebay.wire import Outcome
+from tests.crash.failing_files import FailingFiles
+from tests.crash.named_files import QuickFiles
+from tests.unit.spooling import KIB, Desk, make_run, running_spooler, spool_settings
+
+Run = tuple[RunHead, bytes]
+
+REST_S = 10.0
+"""Longer than any pause after a failure."""
+TURNS_MAX = 20_000
+BIG = 20 * KIB
+"""Three of these fill a chunk."""
+
+
+def stored_ids(directory: Path) -> list[bytes]:
+    """The ids of all live runs that a recovery finds; each of them can be read."""
+    files = QuickFiles(directory)
+    journal = Journal(files, spool_settings())
+    ids = []
+    with capture_logs():
+        recovered = journal.recover(0, lambda done, chunks: None)
+    for chunk in recovered.chunks:
+        for live in chunk.live:
+            (run,) = journal.read([(chunk.number, live.position)])
+            assert isinstance(run, StoredRun)
+            ids.append(run.head.run_id)
+    files.let_go()
+    return ids
+
+
+def ids(runs: Sequence[Run]) -> list[bytes]:
+    return [head.run_id for head, _ in runs]
+
+
+def code_of(answer: Outcome | Refused) -> str:
+    return answer.code if isinstance(answer, Refused) else answer.name
+
+
+async def pass_time(clock: MockClock, desk: Desk, seconds: float = REST_S) -> None:
+    """Moves the clock in the spooler's own steps, and lets it do what is due at each of them."""
+    for _ in range(round(seconds / TICK_S)):
+        clock.jump(TICK_S)
+        await desk.stats()
+
+
+async def until(clock: MockClock, desk: Desk, holds: Callable[[dict[str, Any]], bool]) -> None:
+    """Lets time pass until something holds of the spooler's report, or of the files."""
+    for _ in range(TURNS_MAX):
+        if holds(await desk.stats()):
+            return
+        clock.jump(TICK_S)
+    raise AssertionError("it never came so far")
+
+
+@pytest.mark.parametrize("runs_before", [0, 1, 2])
+@pytest.mark.parametrize("call", ["write", "datasync"])
+async def test_group_goes_to_a_new_chunk_when_its_own_fails(
+    call: str, runs_before: int, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    files = FailingFiles(tmp_path)
+    before = [make_run() for _ in range(runs_before)]
+    group = [make_run() for _ in range(5)]
+    after = make_run()
+    with capture_logs() as events:
+        async with running_spooler(tmp_path, files) as desk:
+            for run in before:
+                await desk.push(run)
+            files.break_down("write" if call == "write" else "datasync", errno.EIO, "*.chunk", 1)
+            assert await desk.push(*group) == [Outcome.STORED] * 5
+            ((_, failed),) = files.failed
+            files.written.clear()
+            assert await desk.push(after) == [Outcome.STORED]
+            found = stored_ids_of_a_copy(tmp_path)
+            assert sorted(found) == sorted(ids([*before, *group, after]))
+            await pass_time(mock_clock, desk)
+        assert failed not in [name for name, _ in files.written], "it was written to again"
+    abandoned = [event for event in events if event["event"] == "spooler.chunk_abandoned"]
+    assert [f"{event['chunk']}.chunk" for event in abandoned] == [failed]
+    assert sorted(stored_ids(tmp_path)) == sorted(ids([*before, *group, after]))
+
+
+def stored_ids_of_a_copy(directory: Path) -> list[bytes]:
+    """What would be found if the daemon died now."""
+    copy = directory.with_name(directory.name + "-copy")
+    while not copy.exists():
+        try:
+            shutil.copytree(directory, copy)
+        except shutil.Error:
+            # A temporary file went while it was looked at.
+            shutil.rmtree(copy)
+    found = stored_ids(copy)
+    shutil.rmtree(copy)
+    return found
+
+
+async def test_failed_chunk_is_not_used_again_when_it_is_empty(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Not even as a spare: a place that failed once may fail again."""
+    files = FailingFiles(tmp_path)
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            files.break_down("datasync", errno.EIO, "*.chunk", 1)
+            await desk.push(make_run())
+            ((_, failed),) = files.failed
+            inode = os.stat(tmp_path / failed).st_ino
+            await pass_time(mock_clock, desk)
+            assert inode not in [entry.inode() for entry in os.scandir(tmp_path)]
+
+
+async def test_disk_that_always_fails_refuses_and_works_again_when_it_does(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    files = FailingFiles(tmp_path)
+    first, second, third = make_run(), make_run(), make_run()
+    with capture_logs() as events:
+        async with running_spooler(tmp_path, files) as desk:
+            assert await desk.push(first) == [Outcome.STORED]
+            files.break_down("datasync", errno.EIO)
+            (answer,) = await desk.push(second)
+            assert code_of(answer) == "DISK_ERROR"
+            await pass_time(mock_clock, desk)
+            (answer,) = await desk.push(third)
+            assert code_of(answer) == "DISK_ERROR"
+            files.mend()
+            await pass_time(mock_clock, desk)
+            assert await desk.push(second) == [Outcome.STORED]
+            assert await desk.push(second) == [Outcome.DUPLICATE]
+            assert (await desk.totals())["accepted"] == 6
+    assert [event["event"] for event in events].count("spooler.disk_refuses") == 1
+    assert sorted(stored_ids(tmp_path)) == sorted(ids([first, second]))
+
+
+async def test_disk_that_fails_for_long_is_not_filled_with_attempts(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    files = FailingFiles(tmp_path)
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            await desk.push(make_run())
+            files.break_down("datasync", errno.EIO)
+            for _ in range(20):
+                await desk.push(make_run())
+                await pass_time(mock_clock, desk)
+            assert len(os.listdir(tmp_path)) < 12
+
+
+async def test_refused_run_is_not_found_later(tmp_path: Path, mock_clock: MockClock) -> None:
+    """It was written, and the sync failed; nobody was told that it is stored."""
+    files = FailingFiles(tmp_path)
+    stored, refused, later = make_run(), make_run(), make_run()
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            await desk.push(stored)
+            files.break_down("datasync", errno.EIO, "*.chunk")
+            (answer,) = await desk.push(refused)
+            assert code_of(answer) == "DISK_ERROR"
+            files.mend()
+            await pass_time(mock_clock, desk)
+            await desk.push(later)
+            found = stored_ids_of_a_copy(tmp_path)
+    assert sorted(found) == sorted(ids([stored, later]))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_directory_that_cannot_be_synced_for_a_new_chunk(
+    times: int, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    files = FailingFiles(tmp_path)
+    runs = [make_run(items=1, size=BIG) for _ in range(12)]
+    with capture_logs():
+        async with running_spooler(tmp_path, files, spare_chunks=0) as desk:
+            files.break_down("sync_directory", errno.EIO, times=times)
+            refused = []
+            for run in runs:
+                (answer,) = await desk.push(run)
+                if answer is not Outcome.STORED:
+                    assert code_of(answer) == "DISK_ERROR"
+                    refused.append(run)
+                    await pass_time(mock_clock, desk)
+            assert await desk.push(*refused) == [Outcome.STORED] * len(refused)
+            assert len(files.failed) == times
+    assert sorted(stored_ids(tmp_path)) == sorted(ids(runs))
+
+
+@pytest.mark.parametrize(
+    "call, pattern, skip",
+    [
+        *(("sync_directory", "*", skip) for skip in range(8)),
+        *(("rename", "*.chunk", skip) for skip in range(3)),
+        ("rename", "checkpoint*", 0),
+        ("rename", "checkpoint*", 1),
+        ("datasync", "checkpoint*", 0),
+        ("write", "checkpoint*", 0),
+        ("write", "spool.meta*", 0),
+        ("datasync", "*.index.tmp", 0),
+        ("open_new", "*.index.tmp", 0),
+        ("unlink", "*.index", 0),
+        ("unlink", "*.marks", 1),
+    ],
+)
+async def test_failure_in_upkeep_is_made_good_later(
+    call: str, pattern: str, skip: int, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Chunks are freed in the end, the books are exact, and the spool is whole."""
+    files = FailingFiles(tmp_path)
+    held = make_run(queue="held")
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            await desk.push(*(make_run(items=1, size=BIG) for _ in range(10)))
+            await desk.push(held)
+            await desk.settle(*await desk.take())
+            await desk.stats()
+            files.break_down(call, errno.EIO, pattern, times=1, skip=skip)  # type: ignore[arg-type]
+            await until(mock_clock, desk, lambda report: report["spool"]["chunks"] == 1)
+            assert await desk.totals() == {"accepted": 10, "delivered": 10}
+            files.mend()
+        assert stored_ids(tmp_path) == ids([held])
+        async with running_spooler(tmp_path) as desk:
+            assert await desk.totals() == {"accepted": 10, "delivered": 10}
+
+
+@pytest.mark.parametrize(
+    "call, pattern",
+    [("append", "*.marks"), ("open_append", "*.marks"), ("sync_directory", "*")],
+)
+async def test_mark_that_cannot_be_written_comes_again(
+    call: str, pattern: str, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    files = FailingFiles(tmp_path)
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            await desk.push(make_run(items=4))
+            files.break_down(call, errno.EIO, pattern, times=2)  # type: ignore[arg-type]
+            await desk.settle(*await desk.take())
+            assert (await desk.totals())["held"] == 4, "it is settled when its mark is written"
+            await pass_time(mock_clock, desk)
+            assert await desk.totals() == {"accepted": 4, "delivered": 4}
+        assert stored_ids(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["append", "open_append"])
+async def test_ballast_makes_room_for_marks(
+    call: str, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    class FullFiles(FailingFiles):
+        def _meet(self, call: object, name: str = "") -> None:
+            if (self.directory / "ballast").exists():
+                super()._meet(call, name)  # type: ignore[arg-type]
+
+    files = FullFiles(tmp_path)
+    ballast = tmp_path / "ballast"
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            await until(mock_clock, desk, lambda _: ballast.exists())
+            await desk.push(make_run(items=4))
+            files.break_down(call, errno.ENOSPC, "*.marks")  # type: ignore[arg-type]
+            await desk.settle(*await desk.take())
+            assert await desk.totals() == {"accepted": 4, "delivered": 4}
+            assert not ballast.exists()
+            files.mend()
+            await until(mock_clock, desk, lambda _: ballast.exists())
+        assert stored_ids(tmp_path) == []
+
+
+async def test_drop_that_cannot_be_marked_is_taken_back(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """The new run is stored, over the limit, and the old one is not gone."""
+    files = FailingFiles(tmp_path)
+    queues = {"q": {"full_policy": "drop_oldest"}}
+    first, second = make_run(), make_run()
+    with capture_logs():
+        async with running_spooler(tmp_path, files, queues, max_size=1) as desk:
+            await desk.push(first)
+            files.break_down("append", errno.EIO, "*.marks", times=1)
+            assert await desk.push(second) == [Outcome.STORED]
+            assert await desk.totals() == {"accepted": 6, "held": 6, "spooled": 6}
+            leases = await desk.take()
+            assert [lease.run.head.run_id for lease in leases] == ids([first, second])
+    assert sorted(stored_ids(tmp_path)) == sorted(ids([first, second]))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("call", ["open_read", "read"])
+async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
+    call: str, number: int, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    files = FailingFiles(tmp_path)
+    run = make_run(items=4)
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(run)
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            files.break_down(call, number, "*.chunk", times=1)  # type: ignore[arg-type]
+            async with trio.open_nursery() as nursery:
+                taken = []
+
+                async def take() -> None:
+                    taken.extend(await desk.take())
+
+                nursery.start_soon(take)
+                await pass_time(mock_clock, desk)
+                assert [lease.run.head.run_id for lease in taken] == ids([run])
+                nursery.cancel_scope.cancel()
+            assert "dropped" not in await desk.totals()
+
+
+@pytest.mark.parametrize("bytes_max", [1, 7, 4096])
+async def test_short_writes_are_continued(
+    bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system call may write less than it was asked to."""
+    whole_pwrite, whole_write = os.pwrite, os.write
+
+    def pwritev(fd: int, parts: Sequence[bytes], at: int) -> int:
+        return whole_pwrite(fd, b"".join(parts)[:bytes_max], at)
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        return whole_pwrite(fd, data[: bytes_max * 100], at)
+
+    def write(fd: int, data: bytes) -> int:
+        return whole_write(fd, data[:bytes_max])
+
+    files = QuickFiles(tmp_path)
+    journal = Journal(files, spool_settings())
+    journal.recover(0, lambda done, chunks: None)
+    runs = [make_run(items=5, size=1000) for _ in range(30)]
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "write", write)
+    committed = journal.commit(runs, [], durable=True)
+    journal.look()
+    journal.upkeep()
+    monkeypatch.undo()
+    assert committed.failure is None
+    files.let_go()
+    assert sorted(stored_ids(tmp_path)) == sorted(ids(runs))
+
+
+# Recovery.
+
+
+def a_spool(directory: Path, runs: int = 10) -> list[Run]:
+    """A spool as a crash leaves it: full chunks without an index, and one that was written to."""
+    files = QuickFiles(directory)
+    journal = Journal(files, spool_settings())
+    journal.recover(0, lambda done, chunks: None)
+    stored = [make_run(items=1, size=BIG) for _ in range(runs)]
+    for run in stored:
+        assert journal.commit([run], [], durable=True).failure is None
+    files.let_go()
+    return stored
+
+
+FAILURES_OF_RECOVERY = [
+    ("write", "*.index.tmp"),
+    ("datasync", "*.index.tmp"),
+    ("rename", "*.index.tmp"),
+    ("open_new", "*.index.tmp"),
+    ("truncate", "*.chunk"),
+    ("sync", "*.chunk"),
+    ("sync_directory", "*"),
+]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call, pattern", FAILURES_OF_RECOVERY)
+async def test_recovery_on_a_disk_that_takes_no_writes_loses_nothing(
+    call: str, pattern: str, number: int, tmp_path: Path
+) -> None:
+    """What is there can be read and delivered: a full disk must drain."""
+    runs = a_spool(tmp_path)
+    files = FailingFiles(tmp_path)
+    files.break_down(call, number, pattern)  # type: ignore[arg-type]
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            assert (await desk.totals())["held"] == len(runs)
+            leases = await desk.take()
+            while len(leases) < len(runs):
+                leases += await desk.take()
+            assert [lease.run.head.run_id for lease in leases] == ids(runs)
+            files.mend()
+    assert sorted(stored_ids(tmp_path)) == sorted(ids(runs))
+
+
+@pytest.mark.parametrize("pattern", ["*.index", "*.marks", "spool.meta", "checkpoint"])
+async def test_file_that_cannot_be_read_loses_nothing(pattern: str, tmp_path: Path) -> None:
+    with capture_logs():
+        async with running_spooler(tmp_path) as desk:
+            runs = [make_run(items=2, size=BIG // 2) for _ in range(10)]
+            await desk.push(*runs)
+            first, *_ = await desk.take(runs_max=1)
+            await desk.settle(first)
+        files = FailingFiles(tmp_path)
+        files.break_down("read_file", errno.EIO, pattern)
+        async with running_spooler(tmp_path, files) as desk:
+            held = (await desk.totals())["held"]
+            assert held == 18 or (pattern == "*.marks" and held == 20)
+    assert set(stored_ids(tmp_path)) >= set(ids(runs[1:]))
