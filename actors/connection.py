@@ -1,8 +1,7 @@
 """One client's connection: frames in, one `Append` a run to the spooler, answers out.
 
-Owns the socket, its two buffers and the connection's window. A request is in flight from the
-moment its head is read until it is answered; the connection stops reading while its window, the
-budget that all connections share, or its own unread answers allow no more (`Shared.budget`,
+Owns the socket, its two buffers and the connection's window. It stops reading while its window,
+the budget that all connections share, or its own unread answers allow no more (`window.py`,
 docs/protocol.md "Windows"). There are no timers here: the ingest's reaper calls `tend` and
 `overdue` about every second.
 
@@ -30,8 +29,9 @@ from actors.inbox import Inbox
 from actors.messages import Append, Inquire, SpoolerMessage
 from actors.outbox import Outbox
 from actors.peer import Peer
+from actors.refusals import draining, no_common_version, too_large, too_slow, unknown_queue
 from actors.settings import SocketSettings, stored_run_bytes_max
-from actors.units import format_size
+from actors.window import Budget, Window
 from forebay import wire
 from forebay.errors import BadFrame, BadRun, Refused
 from forebay.limits import (
@@ -44,11 +44,12 @@ from forebay.limits import (
 from forebay.run import read_head, verify
 from forebay.wire import FrameHead, Kind, Outcome, read_frame_head
 
+FRAMES_AT_ONCE: Final = 256
+"""After so many frames others have their turn, however many more there are."""
 UNREAD_BYTES_MAX: Final = 256 * 1024
 """With more answers than this waiting for the client to read them, nothing is read from it."""
 QUIET_S: Final = 1.0
 """After that long the memory of a large frame is given back."""
-DRAINING_RETRY_MS: Final = 1000
 
 _BODY_BYTES_MAX: Final = {
     Kind.HELLO: HELLO_BYTES_MAX,
@@ -59,30 +60,6 @@ _BODY_BYTES_MAX: Final = {
 }
 
 log = structlog.get_logger(__name__)
-
-
-class Budget:
-    """The bytes that may be in flight on all connections together."""
-
-    __slots__ = ("_starved", "limit", "taken")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.taken = 0
-        self._starved: list[trio.Event] = []
-
-    def has_room(self, size: int) -> bool:
-        return self.taken + size <= self.limit
-
-    def wake_at_release(self, event: trio.Event) -> None:
-        self._starved.append(event)
-
-    def wake(self) -> None:
-        """Whoever waits looks again; called once for many releases."""
-        if self._starved:
-            for event in self._starved:
-                event.set()
-            self._starved = []
 
 
 @dataclass(slots=True)
@@ -109,13 +86,11 @@ class Connection:
         self._push_bytes_max = stored_run_bytes_max(shared.settings.max_run_bytes)
         self._inbox = Inbox()
         self._outbox = Outbox(sock)
-        self._in_flight: dict[int, int] = {}
-        """The bytes of each request that is in flight, by sequence number."""
-        self._in_flight_bytes = 0
+        self._window = Window(
+            shared.settings.window_frames, shared.settings.window_bytes, shared.budget
+        )
         self._receiving: FrameHead | None = None
         """The frame at the front of the inbox, once its head has been read and admitted."""
-        self._in_hand: int | None = None
-        """The request that is in flight but nobody else's to answer yet."""
         self._to_drop = 0
         """Bytes of a frame that is too large, still to come."""
         self._is_greeted = False
@@ -123,7 +98,7 @@ class Connection:
         """Not reading, for a reason that lies with the daemon or with unread answers."""
         self._is_writing = False
         self._has_bad_run = False
-        self._opened_at = self._heard_at = trio.current_time()
+        self._opened_at = self._answered_at = trio.current_time()
         self._frame_since: float | None = None
         self._changed = trio.Event()
         self._reading = trio.CancelScope()
@@ -142,7 +117,7 @@ class Connection:
                         # From here on no answer may start a writer in a nursery that ends.
                         self._outbox.close()
         finally:
-            self._drop_unfinished()
+            self._window.drop_in_hand()
             self._shared.budget.wake()
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
@@ -172,7 +147,6 @@ class Connection:
                     return b""
             except BlockingIOError:
                 continue
-            self._heard_at = trio.current_time()
             farewell = await self._take_frames()
             if self._outbox.waiting_bytes:
                 self.flush()
@@ -186,6 +160,7 @@ class Connection:
     async def _take_frames(self) -> bytes | None:
         """Takes all whole frames out of the inbox; FAREWELL if the client is done."""
         inbox = self._inbox
+        taken = 0
         while True:
             if self._to_drop:
                 self._to_drop -= inbox.drop(self._to_drop)
@@ -204,12 +179,16 @@ class Connection:
                     continue
                 if not self._has_room(head.body_bytes):
                     await self._wait_for_room(head.body_bytes)
-                self._admit(head)
+                self._window.admit(head.sequence, head.body_bytes)
+                self._receiving = head
             if len(inbox) < FRAME_HEAD_BYTES + head.body_bytes:
                 inbox.make_room(FRAME_HEAD_BYTES + head.body_bytes)
                 return None
             self._receiving = None
             self._frame_since = None
+            taken += 1
+            if taken % FRAMES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             body = inbox.take(FRAME_HEAD_BYTES, head.body_bytes)
             match head.kind:
                 case Kind.PUSH:
@@ -221,8 +200,7 @@ class Connection:
                 case Kind.HELLO:
                     self._hello(body)
                 case Kind.GOODBYE:
-                    self._in_hand = None
-                    self._release(head.sequence)
+                    self._window.release(head.sequence)
                     return wire.frame(Kind.FAREWELL, head.sequence)
                 case Kind.WELCOME | Kind.ACK | Kind.PONG | Kind.REPORT | Kind.FAREWELL | Kind.ERROR:
                     raise AssertionError("_check lets no answer through")
@@ -243,20 +221,12 @@ class Connection:
             )
         if (sequence == wire.CONNECTION) is self._is_greeted:
             raise BadFrame(f"a {kind.name} with the sequence number {sequence}")
-        if sequence in self._in_flight:
+        if sequence in self._window:
             raise BadFrame(f"the sequence number {sequence} is still in flight")
 
     def _has_room(self, size: int) -> bool:
-        """Whether a frame may come in now. With nothing in flight one always may."""
-        if self._outbox.waiting_bytes > UNREAD_BYTES_MAX:
-            return False
-        if not self._in_flight:
-            return True
-        return (
-            len(self._in_flight) < self._settings.window_frames
-            and self._in_flight_bytes + size <= self._settings.window_bytes
-            and self._shared.budget.has_room(size)
-        )
+        """Whether a frame may come in now."""
+        return self._outbox.waiting_bytes <= UNREAD_BYTES_MAX and self._window.has_room(size)
 
     async def _wait_for_room(self, size: int) -> None:
         self._is_waiting = True
@@ -266,28 +236,11 @@ class Connection:
         self._is_waiting = False
         self._frame_since = trio.current_time()
 
-    def _admit(self, head: FrameHead) -> None:
-        self._receiving = head
-        self._in_flight[head.sequence] = head.body_bytes
-        self._in_hand = head.sequence
-        self._in_flight_bytes += head.body_bytes
-        self._shared.budget.taken += head.body_bytes
-
-    def _release(self, sequence: int) -> None:
-        size = self._in_flight.pop(sequence)
-        self._in_flight_bytes -= size
-        self._shared.budget.taken -= size
-
     def _hello(self, body: bytes) -> None:
         lowest, highest, about = wire.read_hello(body)
         version = wire.choose_version(lowest, highest)
         if version is None:
-            raise Refused(
-                "VERSION",
-                f"the daemon speaks versions {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}, "
-                f"the client {lowest} to {highest}",
-                fatal=True,
-            )
+            raise no_common_version(lowest, highest)
         self.client = str(about.get("client", ""))[:100]
         self._is_greeted = True
         settings = self._settings
@@ -344,29 +297,29 @@ class Connection:
             # The spooler ends before its clients only when the daemon does.
             self._refuse(sequence, draining())
         else:
-            self._in_hand = None
+            self._window.hand_over()
 
     def put(self, sequence: int, answer: Outcome | Refused) -> None:
         """Encodes an answer and frees its place. Sends nothing yet."""
         if isinstance(answer, Refused):
             self._refuse(sequence, answer)
         else:
-            self._release(sequence)
+            self._window.release(sequence)
             self._outbox.put(wire.ack(sequence, answer))
 
     def flush(self) -> None:
         """Sends the answers, as far as the socket takes them; a task sends the rest."""
-        self._heard_at = trio.current_time()
+        self._answered_at = trio.current_time()
         if not self._is_writing and not self._outbox.is_closed:
             self._send()
-        if self._shared.is_draining and not self._in_flight:
+        if self._shared.is_draining and not self._window:
             self._reading.cancel()
         self._changed.set()
         self._shared.budget.wake()
 
     def drain(self) -> None:
         """`Shared.is_draining` has come true: ends the connection once nothing is in flight."""
-        if not self._in_flight:
+        if not self._window:
             self._reading.cancel()
 
     def overdue(self, now: float) -> str | None:
@@ -382,15 +335,15 @@ class Connection:
         if self._frame_since is not None:
             is_late = now - self._frame_since >= settings.frame_timeout
             return "finishing a frame" if is_late else None
-        if self._in_flight or not settings.idle_timeout:
+        if self._window or not settings.idle_timeout:
             return None
-        return "saying anything" if now - self._heard_at >= settings.idle_timeout else None
+        return "saying anything" if now - self._answered_at >= settings.idle_timeout else None
 
     def expire(self, what: str) -> None:
         """Says why, if the client can hear it, and closes."""
+        last_words = self._fatal(too_slow(what))
         if self._outbox.stuck_since is None:
-            text = f"the client took too long {what}"
-            self._outbox.put(self._fatal(Refused("TIMEOUT", text, fatal=True)))
+            self._outbox.put(last_words)
             self._send()
         self._lose()
 
@@ -403,20 +356,18 @@ class Connection:
                 self._outbox.flush()
             except OSError:
                 self._lose()
-        if now - self._heard_at >= QUIET_S:
+        if now - self._answered_at >= QUIET_S:
             self._inbox.shrink()
 
     def _refuse(self, sequence: int, refused: Refused) -> None:
         self._shared.refused[refused.code] += 1
-        if sequence in self._in_flight:
-            self._release(sequence)
+        if sequence in self._window:
+            self._window.release(sequence)
         self._outbox.put(wire.error(sequence, refused))
-        self._in_hand = None if self._in_hand == sequence else self._in_hand
 
     def _answer(self, sequence: int, data: bytes) -> None:
-        self._release(sequence)
+        self._window.release(sequence)
         self._outbox.put(data)
-        self._in_hand = None if self._in_hand == sequence else self._in_hand
 
     def _fatal(self, refused: Refused) -> bytes:
         self._shared.refused[refused.code] += 1
@@ -445,9 +396,9 @@ class Connection:
 
     async def _finish(self, last_words: bytes) -> None:
         """Waits for the answers that are outstanding and sees everything sent."""
-        self._drop_unfinished()
+        self._window.drop_in_hand()
         self._is_waiting = True
-        while self._in_flight:
+        while self._window:
             await self._wait_for_change()
         self._outbox.put(last_words)
         self.flush()
@@ -483,25 +434,3 @@ class Connection:
         """No word reaches the client any more: answers are dropped, and free their places."""
         self._outbox.close()
         self._whole.cancel()
-
-    def _drop_unfinished(self) -> None:
-        """Lets go of a request that was never handed over."""
-        if self._in_hand is not None:
-            self._release(self._in_hand)
-            self._in_hand = None
-
-
-def draining(*, fatal: bool = False) -> Refused:
-    return Refused(
-        "DRAINING", "the daemon is shutting down", retry_after_ms=DRAINING_RETRY_MS, fatal=fatal
-    )
-
-
-def too_large(bytes_max: int) -> Refused:
-    return Refused("TOO_LARGE", f"at most {format_size(bytes_max)} are allowed")
-
-
-def unknown_queue(queue: str) -> Refused:
-    return Refused(
-        "UNKNOWN_QUEUE", f"there is no queue {queue}, and queues are not created on demand"
-    )

@@ -21,15 +21,16 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.connection import Budget, Connection, Shared
+from actors.connection import Connection, Shared
 from actors.messages import SpoolerMessage
 from actors.peer import Peer, is_allowed, read_peer, read_peer_groups
+from actors.refusals import busy, denied
 from actors.settings import SocketSettings
+from actors.window import Budget
 from forebay import wire
 from forebay.errors import Refused
 
 REAP_INTERVAL_S: Final = 1.0
-BUSY_RETRY_MS: Final = 1000
 
 log = structlog.get_logger(__name__)
 
@@ -55,19 +56,23 @@ class Ingest:
         self._is_full = False
         self._accepting = trio.CancelScope()
         self._last_left = trio.Event()
-        self._drained = trio.Event()
+        self._ended = trio.Event()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._reap)
-            task_status.started()
-            with self._accepting:
-                await trio.serve_listeners(self._serve, self._listeners, handler_nursery=nursery)
-            while self._connections:
-                self._last_left = trio.Event()
-                await self._last_left.wait()
-            nursery.cancel_scope.cancel()
-        self._drained.set()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._reap)
+                task_status.started()
+                with self._accepting:
+                    await trio.serve_listeners(
+                        self._serve, self._listeners, handler_nursery=nursery
+                    )
+                while self._connections:
+                    self._last_left = trio.Event()
+                    await self._last_left.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._ended.set()
 
     async def drain(self) -> None:
         """Ends all connections in good order; returns when `run` has nothing left to do.
@@ -80,7 +85,7 @@ class Ingest:
             self._accepting.cancel()
             for connection in self._connections:
                 connection.drain()
-        await self._drained.wait()
+        await self._ended.wait()
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -117,23 +122,14 @@ class Ingest:
             allow_gids=settings.allow_gids,
         ):
             log.warning("ingest.denied", pid=peer.pid, uid=peer.uid, gid=peer.gid)
-            return Refused(
-                "DENIED",
-                f"user {peer.uid} and its groups are not in socket.allow_uids or socket.allow_gids",
-                fatal=True,
-            )
+            return denied(peer)
         was_full = self._is_full
         self._is_full = len(self._connections) >= settings.max_connections
         if not self._is_full:
             return None
         if not was_full:
             log.warning("ingest.connections_exhausted", max_connections=settings.max_connections)
-        return Refused(
-            "BUSY",
-            f"all {settings.max_connections} connections are taken",
-            retry_after_ms=BUSY_RETRY_MS,
-            fatal=True,
-        )
+        return busy(settings.max_connections)
 
     def _turn_away(self, sock: socket.socket, refused: Refused) -> None:
         self._shared.refused[refused.code] += 1

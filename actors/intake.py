@@ -38,6 +38,14 @@ class Group:
     dropped: list[Dropped] = field(default_factory=list)
     dropped_bytes: int = 0
 
+    @property
+    def runs_added(self) -> int:
+        return len(self.appends) - len(self.dropped)
+
+    @property
+    def bytes_added(self) -> int:
+        return self.size - self.dropped_bytes
+
 
 class Intake:
     def __init__(
@@ -55,6 +63,9 @@ class Intake:
         self._arrived: deque[Append] = deque()
         self._blocked: deque[tuple[Append, float]] = deque()
         """Pushes that wait for room, and until when."""
+        self._under_way_runs = 0
+        self._under_way_bytes = 0
+        """What groups that are being committed add to the ledger if all goes well."""
         self.disk_is_low = False
         self.disk_failure: Refused | None = None
         """The disk refused, and is not asked again before `_disk_rests_until`."""
@@ -67,9 +78,6 @@ class Intake:
 
     def arrive(self, append: Append) -> None:
         self._arrived.append(append)
-
-    def has_arrivals(self) -> bool:
-        return bool(self._arrived)
 
     def waiting(self) -> int:
         return len(self._arrived) + len(self._blocked)
@@ -86,6 +94,8 @@ class Intake:
             if not self._place(append, group, now, others_wait=bool(self._blocked)):
                 queue = self._queue_settings(append.head.queue)
                 self._blocked.append((append, now + (queue.full_timeout if queue else 0)))
+        self._under_way_runs += group.runs_added
+        self._under_way_bytes += group.bytes_added
         return group
 
     def _place(self, append: Append, group: Group, now: float, *, others_wait: bool) -> bool:
@@ -123,9 +133,9 @@ class Intake:
         return queue not in self._ledger.books and len(self._ledger.books) >= QUEUES_MAX
 
     def _fill(self, group: Group) -> Fill:
-        growth = group.size - group.dropped_bytes
+        growth = self._under_way_bytes + group.bytes_added
         return Fill(
-            live_runs=self._ledger.live_runs + len(group.appends) - len(group.dropped),
+            live_runs=self._ledger.live_runs + self._under_way_runs + group.runs_added,
             live_bytes=self._ledger.live_bytes + growth,
             disk_bytes=self._ledger.disk_bytes + growth,
             disk_is_low=self.disk_is_low,
@@ -141,6 +151,8 @@ class Intake:
 
     def settle_group(self, group: Group, stored: int, failure: Refused | None, now: float) -> None:
         """Answers everyone in a group of which the first `stored` runs are durable."""
+        self._under_way_runs -= group.runs_added
+        self._under_way_bytes -= group.bytes_added
         if self._settings.durability != "memory":
             answer(group.appends[:stored], Outcome.STORED)
         if failure is not None:

@@ -130,10 +130,8 @@ class Journal(Protocol):
     def commit(
         self, runs: Sequence[tuple[RunHead, bytes]], marks: Sequence[ItemMark], *, durable: bool
     ) -> Committed:
-        """Commit thread. Runs are durable on return; marks only if `durable`, else written."""
-
-    def sync_marks(self) -> None:
-        """Commit thread. Makes all written marks durable."""
+        """Commit thread. Runs are durable on return. Marks are written; if `durable`, these and
+        all that were written before are durable as well."""
 
     def read(self, places: Sequence[tuple[int, int]]) -> list[StoredRun | Unreadable]:
         """Reader thread. Runs by (chunk number, position), in the order asked for."""

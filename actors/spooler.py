@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, assert_never
 
@@ -30,7 +31,7 @@ import trio
 from actors.backlog import Backlog, Dropped, Lane, Place
 from actors.intake import Group, Intake, answer
 from actors.ledger import Ledger
-from actors.loans import Loans
+from actors.loans import Loans, PendingMark
 from actors.messages import (
     Append,
     Finish,
@@ -46,7 +47,7 @@ from actors.messages import (
 from actors.ports import Committed, Journal, Recovered, Unreadable
 from actors.report import make_report
 from actors.settings import QueueSettings, SpoolSettings
-from actors.thread import OwnThread
+from actors.thread import Job, OwnThread
 from actors.upkeep import Upkeep
 from forebay.errors import Refused
 from forebay.wire import Outcome
@@ -66,6 +67,15 @@ READ_BYTES_MAX: Final = 4 * 1024 * 1024
 PROGRESS_S: Final = 1.0
 
 assert MARKS_WAITING_MAX <= MARKS_UNWRITTEN_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUnderWay:
+    """What the disk is busy with."""
+
+    group: Group
+    marks: list[PendingMark]
+    job: Job[Committed]
 
 
 class Spooler:
@@ -103,6 +113,7 @@ class Spooler:
         self.finished = trio.Event()
         """The journal is sealed."""
         self._marks_are_due = False
+        self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -156,21 +167,30 @@ class Spooler:
             **recovered.damage.as_dict(),
         )
 
-    # The loop: messages in, commits, then answers and leases out.
+    # The loop: messages in, one commit after the other, answers and leases out.
 
     async def _serve(self) -> None:
-        while not self._is_finishing:
-            try:
+        """The next commit is handed to the disk before the answers to the last one are given."""
+        under_way: CommitUnderWay | None = None
+        while under_way is not None or not self._is_finishing:
+            if under_way is None:
                 self._handle(await self._inbox.receive())
-                for _ in range(MESSAGES_MAX):
-                    self._handle(self._inbox.receive_nowait())
-            except trio.WouldBlock:
-                pass
-            await self._commit_group()
-            while self._intake.has_arrivals():
-                await self._commit_group()
+                committed = None
+            else:
+                committed = await under_way.job.wait()
+            self._handle_what_waits()
+            following = self._start_commit()
+            if under_way is not None and committed is not None:
+                self._apply(under_way, committed)
             self._lend()
-            self._answer_inquiries()
+            if following is None:
+                self._answer_inquiries()
+            under_way = following
+
+    def _handle_what_waits(self) -> None:
+        with suppress(trio.WouldBlock):
+            for _ in range(MESSAGES_MAX):
+                self._handle(self._inbox.receive_nowait())
 
     def _handle(self, message: SpoolerMessage) -> None:
         match message:
@@ -200,42 +220,55 @@ class Spooler:
             case _:
                 assert_never(message)
 
-    async def _commit_group(self) -> None:
-        """One commit: what may be stored of the pushes that wait, and the marks with it."""
+    def _start_commit(self) -> CommitUnderWay | None:
+        """Hands to the disk what may be stored of the pushes that wait, and the marks with it."""
         self._intake.disk_is_low = self._upkeep.disk_is_low
         group = self._intake.form_group(trio.current_time())
         for dropped in group.dropped:
             self._drop(dropped, "spooler.dropped_oldest")
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
-        committed = Committed()
-        if group.appends or group.dropped or self._marks_must_go():
-            marks = self._loans.take_marks()
-            commit = partial(
+        must_sync = self._marks_must_be_synced()
+        if not (
+            group.appends or group.dropped or group.echoes or self._marks_must_go() or must_sync
+        ):
+            return None
+        marks = self._loans.take_marks()
+        self._has_unsynced_marks = not must_sync and bool(marks or self._has_unsynced_marks)
+        job = self._thread.submit(
+            partial(
                 self._journal.commit,
                 [(append.head, append.data) for append in group.appends],
                 [pending.mark for pending in marks],
-                durable=bool(group.dropped),
+                durable=must_sync or bool(group.dropped),
             )
-            with trio.CancelScope(shield=True):
-                committed = await self._thread.call(commit)
-            self._enter(group, committed)
-            if committed.marks_failure is None:
-                self._loans.written(marks)
-            else:
-                self._loans.unwritten(marks, group.dropped)
-                for dropped in reversed(group.dropped):
-                    self._backlog.undrop(dropped)
-                if committed.failure is None:
-                    log.error("spooler.marks_not_written", error=str(committed.marks_failure))
-        stored = len(committed.positions)
-        self._intake.settle_group(group, stored, committed.failure, trio.current_time())
-        await self._sync_marks()
+        )
+        return CommitUnderWay(group, marks, job)
 
     def _marks_must_go(self) -> bool:
         waiting = len(self._loans.marks)
         due, self._marks_are_due = self._marks_are_due, False
         return waiting > MARKS_WAITING_MAX or (due and waiting > 0)
+
+    def _marks_must_be_synced(self) -> bool:
+        if not self._has_unsynced_marks or trio.current_time() < self._next_marks_sync:
+            return False
+        self._next_marks_sync = trio.current_time() + MARKS_SYNC_S
+        return True
+
+    def _apply(self, done: CommitUnderWay, committed: Committed) -> None:
+        """What was stored is entered and answered; what was not is refused."""
+        self._enter(done.group, committed)
+        if committed.marks_failure is None:
+            self._loans.written(done.marks)
+        else:
+            self._loans.unwritten(done.marks, done.group.dropped)
+            for dropped in reversed(done.group.dropped):
+                self._backlog.undrop(dropped)
+            if committed.failure is None:
+                log.error("spooler.marks_not_written", error=str(committed.marks_failure))
+        stored = len(committed.positions)
+        self._intake.settle_group(done.group, stored, committed.failure, trio.current_time())
 
     def _enter(self, group: Group, committed: Committed) -> None:
         """Enters what was stored into ledger and backlog."""
@@ -254,16 +287,6 @@ class Spooler:
             log.error("spooler.chunk_abandoned", chunk=f"{number:016x}", error=str(error))
         if committed.sealed or committed.failure:
             self._upkeep.hurry()
-
-    async def _sync_marks(self) -> None:
-        if trio.current_time() < self._next_marks_sync:
-            return
-        self._next_marks_sync = trio.current_time() + MARKS_SYNC_S
-        with trio.CancelScope(shield=True):
-            try:
-                await self._thread.call(self._journal.sync_marks)
-            except OSError as error:
-                log.error("spooler.marks_not_synced", error=str(error))
 
     # Lending, and reading back what is on disk only.
 

@@ -1,15 +1,18 @@
-"""A thread of an actor's own, for blocking work that comes one piece at a time.
+"""A thread of an actor's own, for blocking work, one piece at a time.
 
-A hop to it and back takes about half of trio's thread pool (57 against 104 µs), and the order of
-the calls is the order of the work. A call cannot be cancelled: whoever awaits it gets its result
-or its exception, and does so in a shielded section if it must not be disturbed.
+The order of the calls is the order of the work. The actor may go on between `submit` and `wait`.
+Waiting is shielded from cancellation: a thread cannot be stopped, and whoever gave it work gets
+the result or the exception.
+
+The thread wakes the actor through an eventfd that the actor itself waits for: 37 to 57 µs, where
+trio's `run_sync_soon`, which goes through a task of trio's, takes 75 and its thread pool 104.
 """
 
+import os
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import outcome
 import trio
@@ -18,37 +21,54 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Job(Generic[T]):
+    """Work that was given to the thread."""
+
+    def __init__(self, work: Callable[[], T], done_fd: int) -> None:
+        self._work = work
+        self._done_fd = done_fd
+        self._result: outcome.Maybe[T] | None = None
+
+    def run(self) -> None:
+        """In the thread."""
+        self._result = outcome.capture(self._work)
+        os.eventfd_write(self._done_fd, 1)
+
+    async def wait(self) -> T:
+        """The result, once; or the exception."""
+        with trio.CancelScope(shield=True):
+            while self._result is None:
+                await trio.lowlevel.wait_readable(self._done_fd)
+                # The signal of an earlier job that nobody waited for may come before it.
+                os.eventfd_read(self._done_fd)
+        assert self._result is not None
+        return self._result.unwrap()
+
+
 class OwnThread:
     def __init__(self, name: str) -> None:
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after what it has been given."""
+        """Ends the thread. Nothing may be under way."""
         self._work.put(None)
+        os.close(self._done_fd)
+
+    def submit(self, work: Callable[[], T]) -> Job[T]:
+        """Starts `work`, after what was submitted before."""
+        job = Job(work, self._done_fd)
+        self._work.put(job)
+        return job
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs `work` in the thread. Not a checkpoint for cancellation."""
-        token = trio.lowlevel.current_trio_token()
-        task = trio.lowlevel.current_task()
-
-        def do() -> None:
-            result = outcome.capture(work, *args, **kwargs)
-            # A run that is finished has nobody who waits: the process is going down.
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(trio.lowlevel.reschedule, task, result)
-
-        self._work.put(do)
-        result: Any = await trio.lowlevel.wait_task_rescheduled(_cannot_be_cancelled)
-        return result  # type: ignore[no-any-return]
+        """Runs `work` in the thread and waits for it."""
+        return await self.submit(lambda: work(*args, **kwargs)).wait()
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-
-
-def _cannot_be_cancelled(_: Callable[[], None]) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
+        while (job := self._work.get()) is not None:
+            job.run()

@@ -17,6 +17,7 @@ BLOCK: Final = 10
 """Pushes of one contender before the next one has its turn."""
 RATIO_GOAL: Final = 1.5
 PERCENTILES: Final = {"p50": 0.5, "p99": 0.99}
+LIMITS: Final = {"raw": "pwrite + fdatasync", "bare": "bare socket + pwrite + fdatasync"}
 
 
 def single_push(plan: Plan) -> list[Row]:
@@ -26,7 +27,7 @@ def single_push(plan: Plan) -> list[Row]:
         places("b") as at,
         Daemon(at, is_traced=True) as daemon,
         WrittenFile(at.state / "written") as file,
-        bare_server(at.sockets / "bare.sock", at.state / "bare", is_grouped=False),
+        bare_server(at.sockets / "bare.sock", at.state / "bare", is_grouped=False) as bare_trace,
         BareClient(at.sockets / "bare.sock") as bare,
         daemon.connect() as client,
     ):
@@ -46,6 +47,8 @@ def single_push(plan: Plan) -> list[Row]:
             "forebay": lambda: client.push(HOLDING, [item]),
         }
         micros: dict[str, list[list[float]]] = {name: [] for name in contenders}
+        traces = {"forebay": daemon.trace, "bare": bare_trace}
+        marks = {name: trace.mark() for name, trace in traces.items()}
         for _ in plan.each_round("b: one item"):
             for times in micros.values():
                 times.append([])
@@ -53,36 +56,29 @@ def single_push(plan: Plan) -> list[Row]:
             while time.perf_counter() < ends:
                 for name, push in contenders.items():
                     micros[name][-1] += _time(push, BLOCK)
+        syncs = {"raw": 1000.0}
+        for name, trace in traces.items():
+            pushes = sum(map(len, micros[name]))
+            syncs[name] = trace.since(marks[name]).count / pushes * 1000
     return [
-        _row(name, micros["forebay"], limit_name, micros[limit], goal)
-        for limit, limit_name, goal in (
-            ("raw", "pwrite + fdatasync", RATIO_GOAL),
-            ("bare", "bare socket + pwrite + fdatasync", None),
+        Row(
+            "b",
+            f"one item, {name}",
+            "µs",
+            _percentiles(micros["forebay"], share),
+            limit_name,
+            _percentiles(micros[limit], share),
+            goal=Goal(ratio_max=RATIO_GOAL) if limit == "raw" and name == "p50" else None,
+            syncs_per_1000=syncs["forebay"],
+            limit_syncs_per_1000=syncs[limit],
         )
-        for name in PERCENTILES
+        for limit, limit_name in LIMITS.items()
+        for name, share in PERCENTILES.items()
     ]
 
 
-def _row(
-    name: str,
-    ours: list[list[float]],
-    limit_name: str,
-    limit: list[list[float]],
-    ratio_goal: float | None,
-) -> Row:
-    share = PERCENTILES[name]
-    is_goal = name == "p50" and ratio_goal is not None
-    return Row(
-        "b",
-        f"one item, {name}",
-        "µs",
-        Samples.of([percentile(sorted(times), share) for times in ours]),
-        limit_name,
-        Samples.of([percentile(sorted(times), share) for times in limit]),
-        goal=Goal(ratio_max=ratio_goal) if is_goal else None,
-        syncs_per_1000=1000,
-        limit_syncs_per_1000=1000,
-    )
+def _percentiles(rounds: list[list[float]], share: float) -> Samples:
+    return Samples.of([percentile(sorted(times), share) for times in rounds])
 
 
 def _time(push: Callable[[], object], count: int) -> list[float]:

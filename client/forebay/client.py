@@ -347,15 +347,17 @@ class Client:
 
     def _lose(self, lost: Lost) -> None:
         """The connection broke. What the daemon said before that still counts."""
-        link = self._link
+        link, self._link = self._link, None
+        assert link is not None
         self._problem = Unreachable(str(lost))
         try:
-            frames = [] if link is None else link.receive(0)
+            while frames := link.receive(0):
+                for kind, sequence, body in frames:
+                    self._take(kind, sequence, body)
         except Lost:
-            frames = []
-        for kind, sequence, body in frames:
-            self._take(kind, sequence, body)
-        self._disconnect()
+            pass  # Now there is nothing more to read.
+        finally:
+            link.close()
 
     def _disconnect(self) -> None:
         if self._link is not None:

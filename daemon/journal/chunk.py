@@ -12,6 +12,7 @@ before the file gets its new name, and the name before the first block.
 
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -127,7 +128,10 @@ def write_spare(files: Files, name: str, capacity: int) -> None:
 
 
 def start_chunk(files: Files, spare: str, number: int, capacity: int, previous_end: int = 0) -> int:
-    """Turns a spare into the chunk `number`; returns its descriptor once all of that is durable."""
+    """Turns a spare into the chunk `number`; returns its descriptor once all of that is durable.
+
+    A spare with which that fails is removed, so that a failing disk is not filled with them.
+    """
     fd = files.open_write(spare)
     try:
         head = ChunkHead(number, capacity, previous_end, time.time_ns() // 1_000_000)
@@ -137,5 +141,7 @@ def start_chunk(files: Files, spare: str, number: int, capacity: int, previous_e
         files.sync_directory()
     except OSError:
         files.close(fd)
+        with suppress(OSError):
+            files.unlink(spare)
         raise
     return fd

@@ -1,9 +1,9 @@
 """The journal: runs in, positions out, durable in groups.
 
-Owned by the spooler, which calls it from three threads: `commit`, `sync_marks` and `close` from
-one, `upkeep`, `free` and `write_meta` from another, `read` from a third. The two things that
-more than one of them touch, the spares and the next chunk, are behind one lock; sealed chunks go
-from the commit thread to upkeep through a deque.
+Owned by the spooler, which calls it from three threads: `commit` and `close` from one, `upkeep`,
+`free` and `write_meta` from another, `read` from a third. The two things that more than one of
+them touch, the spares and the next chunk, are behind one lock; sealed chunks go from the commit
+thread to upkeep through a deque.
 
 A failed write or sync is never retried in the same chunk: the kernel may have dropped the pages
 and will report the next sync as good. The chunk is given up at its last durable end, the group
@@ -106,6 +106,7 @@ class Journal:
         self._sequence = 0
         self._free_bytes = 0
         self._last_start = -BUSY_S
+        self._abandoned: set[int] = set()
         self.counters = Counters()
 
     # Recovery, before the threads start.
@@ -133,14 +134,16 @@ class Journal:
                 result.failure = _refusal(error)
                 result.marks_failure = error
             self.counters.groups += 1
-        if marks and result.marks_failure is None:
+        if result.marks_failure is None:
             try:
-                self._append_marks(marks, durable=durable)
+                self._append_marks(marks)
+                if durable:
+                    self._sync_marks()
             except OSError as error:
                 result.marks_failure = error
         return result
 
-    def sync_marks(self) -> None:
+    def _sync_marks(self) -> None:
         while self._unsynced_marks:
             number = next(iter(self._unsynced_marks))
             fd = self._mark_files.get(number)
@@ -163,7 +166,7 @@ class Journal:
         for empty in unused:
             self._files.close(empty.fd)
             self._files.rename(chunk.chunk_name(empty.number), chunk.spare_name(empty.number))
-        self.sync_marks()
+        self._sync_marks()
         while self._mark_files:
             self._files.close(self._mark_files.popitem()[1])
         self._write_indexes()
@@ -254,11 +257,12 @@ class Journal:
 
     def _abandon(self, active: OpenChunk, error: OSError, result: Committed) -> None:
         self._previous_end = active.number + active.end
+        self._abandoned.add(active.number)
         self.counters.abandoned += 1
         result.abandoned.append((active.number, error))
         self._seal(active, result)
 
-    def _append_marks(self, marks: Sequence[ItemMark], *, durable: bool) -> None:
+    def _append_marks(self, marks: Sequence[ItemMark]) -> None:
         by_chunk: dict[int, list[Mark]] = {}
         for mark in marks:
             run_id = mark.run_id or self._run_id_at(mark.number, mark.offset)
@@ -269,11 +273,7 @@ class Journal:
         for number, group in by_chunk.items():
             fd = self._mark_file(number)
             self._append_mark_records(fd, pack_marks(number, group))
-            if durable:
-                self._files.datasync(fd)
-                self._unsynced_marks.discard(number)
-            else:
-                self._unsynced_marks.add(number)
+            self._unsynced_marks.add(number)
 
     def _run_id_at(self, number: int, offset: int) -> bytes | None:
         """The id of a run, from its block, or from the index if the block is damaged.
@@ -381,20 +381,28 @@ class Journal:
     def free(self, numbers: Sequence[int], base: Books) -> None:
         self._with_ballast(lambda: self._write_checkpoint(tuple(numbers), base))
         for number in numbers:
-            name = chunk.chunk_name(number)
-            with self._lock:
-                wanted = len(self._pool.spares) <= self._settings.spare_chunks
-            if wanted and self._files.size(name) == self._settings.chunk_size:
-                spare = chunk.spare_name(number)
-                self._files.rename(name, spare)
-                with self._lock:
-                    self._pool.spares.append(spare)
-                self.counters.chunks_recycled += 1
-            else:
-                self._files.unlink(name)
+            # Where an earlier attempt failed half-way, some of them are gone.
+            with suppress(FileNotFoundError):
+                self._recycle(number)
             self._files.unlink(chunk.index_name(number))
             self._files.unlink(chunk.marks_name(number))
         self._files.sync_directory()
+
+    def _recycle(self, number: int) -> None:
+        """Makes a chunk a spare; one that is not wanted, does not fit or has failed goes."""
+        name = chunk.chunk_name(number)
+        with self._lock:
+            wanted = len(self._pool.spares) <= self._settings.spare_chunks
+        fits = self._files.size(name) == self._settings.chunk_size
+        if wanted and fits and number not in self._abandoned:
+            spare = chunk.spare_name(number)
+            self._files.rename(name, spare)
+            with self._lock:
+                self._pool.spares.append(spare)
+            self.counters.chunks_recycled += 1
+        else:
+            self._files.unlink(name)
+            self._abandoned.discard(number)
 
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         Meta(reader, writer, entries, total_bytes).write(self._files)
@@ -439,8 +447,14 @@ class Journal:
 
     def _rewrite_head(self, started: OpenChunk) -> None:
         head = chunk.ChunkHead(started.number, started.capacity, self._previous_end, 0)
-        self._files.write(started.fd, [head.pack()], 0)
-        self._files.datasync(started.fd)
+        try:
+            self._files.write(started.fd, [head.pack()], 0)
+            self._files.datasync(started.fd)
+        except OSError:
+            self._files.close(started.fd)
+            with suppress(OSError):
+                self._files.unlink(chunk.chunk_name(started.number))
+            raise
 
     def _take_spare(self) -> str | None:
         """Called with the lock held."""

@@ -31,7 +31,7 @@ from daemon.journal.checkpoint import (
 )
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
-from daemon.journal.marks import Mark, unpack_marks
+from daemon.journal.marks import Mark, pack_marks, unpack_marks
 
 log = structlog.get_logger()
 
@@ -51,6 +51,8 @@ class _Inventory:
     """The directory, sorted by what its files are."""
 
     chunks: dict[int, chunk.ChunkHead | None] = field(default_factory=dict)
+    followers: list[tuple[str, int]] = field(default_factory=list)
+    """Indexes and marks, with the numbers of their chunks."""
     spares: list[str] = field(default_factory=list)
     highest: int = 0
     """No number of any file reaches this."""
@@ -68,6 +70,7 @@ def recover(
         _set_aside(files, META, damage, "it makes no sense")
     inventory = _take_inventory(files, chunk_bytes, damage)
     _finish_freeing(files, checkpoint, inventory)
+    _set_orphans_aside(files, inventory, damage)
     ends = _known_ends(inventory, meta)
 
     chunks = []
@@ -78,7 +81,10 @@ def recover(
         try:
             reading = _read_chunk(files, number, inventory, ends.get(number), damage)
         except OSError as error:
-            _set_chunk_aside(files, number, damage, f"it cannot be read: {error}")
+            # It may be readable at the next start: it stays where it is.
+            name = chunk.chunk_name(number)
+            damage.files.append(name)
+            log.error("recovery.file_left", file=name, why="it cannot be read", error=str(error))
             continue
         if reading is not None:
             scanned += reading.scanned_bytes
@@ -88,7 +94,11 @@ def recover(
             else:
                 _reuse_or_remove(files, number, chunk_bytes, inventory)
         progress(order + 1, len(numbers))
-    files.sync_directory()
+    try:
+        files.sync_directory()
+    except OSError as error:
+        # What was moved and removed would be so again; a new chunk is not used without a sync.
+        log.error("recovery.directory_not_synced", error=str(error))
     return FoundSpool(
         Recovered(chunks, checkpoint.base, _newest(indexes, recent_max), damage, scanned),
         checkpoint,
@@ -99,7 +109,6 @@ def recover(
 
 def _take_inventory(files: Files, chunk_bytes: int, damage: Damage) -> _Inventory:
     inventory = _Inventory()
-    followers: list[tuple[str, int]] = []
     for name in files.names():
         if name in KNOWN_FILES:
             continue
@@ -109,18 +118,16 @@ def _take_inventory(files: Files, chunk_bytes: int, damage: Damage) -> _Inventor
             _take_spare(files, name, chunk_bytes, inventory)
         elif (number := chunk.number_in(name, chunk.SUFFIX)) is not None:
             _take_chunk(files, name, number, inventory, damage)
+        elif (number := _number_of_follower(name)) is not None:
+            inventory.followers.append((name, number))
         else:
-            for suffix in (chunk.INDEX_SUFFIX, chunk.MARKS_SUFFIX):
-                number = chunk.number_in(name, suffix)
-                if number is not None:
-                    followers.append((name, number))
-                    break
-            else:
-                log.warning("recovery.unknown_file", file=name)
-    for name, number in followers:
-        if number not in inventory.chunks:
-            _set_aside(files, name, damage, "its chunk is missing")
+            log.warning("recovery.unknown_file", file=name)
     return inventory
+
+
+def _number_of_follower(name: str) -> int | None:
+    number = chunk.number_in(name, chunk.INDEX_SUFFIX)
+    return number if number is not None else chunk.number_in(name, chunk.MARKS_SUFFIX)
 
 
 def _take_spare(files: Files, name: str, chunk_bytes: int, inventory: _Inventory) -> None:
@@ -142,23 +149,43 @@ def _take_chunk(
     head = chunk.read_head_of(files, name)
     if head is not None and head.number != number:
         right = chunk.chunk_name(head.number)
-        if head.number in inventory.chunks or right in files.names():
+        names = files.names()
+        holder = chunk.read_head_of(files, right) if right in names else None
+        if right in names and (holder is None or holder.number == head.number):
             _set_aside(files, name, damage, f"it says it is {right}, which exists")
             return
         log.warning("recovery.chunk_renamed", file=name, now=right)
-        files.rename(name, right)
+        if holder is not None:
+            # It has a wrong name as well. A crash in between leaves it another wrong name.
+            free = next(n for n in range(chunk.NUMBER_MAX - 1, 0, -1) if _is_free(n, names))
+            files.rename(right, chunk.chunk_name(free))
+            files.rename(name, right)
+            _take_chunk(files, chunk.chunk_name(free), free, inventory, damage)
+        else:
+            files.rename(name, right)
         number = head.number
     capacity = max(head.capacity if head else 0, files.size(chunk.chunk_name(number)))
     inventory.highest = max(inventory.highest, number + capacity)
     inventory.chunks[number] = head
 
 
+def _is_free(number: int, names: list[str]) -> bool:
+    return chunk.chunk_name(number) not in names
+
+
 def _finish_freeing(files: Files, checkpoint: Checkpoint, inventory: _Inventory) -> None:
-    """Chunks whose totals are in the base already: the crash came before they were recycled."""
+    """Chunks whose totals are in the base already: the crash came before all of it was gone."""
     for number in checkpoint.absorbed:
-        if number in inventory.chunks:
-            del inventory.chunks[number]
-            _remove_chunk(files, number)
+        inventory.chunks.pop(number, None)
+        _remove_chunk(files, number)
+    gone = frozenset(checkpoint.absorbed)
+    inventory.followers = [entry for entry in inventory.followers if entry[1] not in gone]
+
+
+def _set_orphans_aside(files: Files, inventory: _Inventory, damage: Damage) -> None:
+    for name, number in inventory.followers:
+        if number not in inventory.chunks:
+            _set_aside(files, name, damage, "its chunk is missing")
 
 
 def _known_ends(inventory: _Inventory, meta: Meta | None) -> dict[int, tuple[int, bool]]:
@@ -203,6 +230,10 @@ def _read_chunk(
             damage.files.append(index_file)
     except FileNotFoundError:
         indexed = None
+    except OSError as error:
+        indexed = None
+        log.warning("recovery.index_unusable", file=index_file, error=str(error))
+        damage.files.append(index_file)
     if indexed is not None:
         return _Reading(*indexed)
     return _scan_chunk(files, number, inventory.chunks[number], known_end, damage)
@@ -259,18 +290,39 @@ def _scan_chunk(
         log.warning("recovery.chunk_cut", file=name, size=size, known_end=end_position - number)
 
     if not len(index):
-        if head is None or lost_tail > 0:
+        if head is None or lost_tail > 0 or _had_blocks(files, number):
             _set_chunk_aside(files, number, damage, "it holds no whole block")
             return None
         return _Reading(index, used, size)
     if head is None:
         damage.heads += 1
         log.warning("recovery.chunk_head_damaged", file=name)
-    if moved or head is None:
-        previous_end = head.previous_end if head is not None else 0
-        index = _rewrite(files, index, moved, previous_end, damage)
-    _seal(files, name, index, used)
+    try:
+        if moved or head is None:
+            previous_end = head.previous_end if head is not None else 0
+            index = _rewrite(files, index, moved, previous_end, damage)
+            moved = []
+        _seal(files, name, index, used)
+    except OSError as error:
+        # A full disk must drain: what stands at its place is used, and the next start tries again.
+        log.error("recovery.not_sealed", file=name, moved_blocks=len(moved), error=str(error))
+        index = _without(index, {home for _, home, _ in moved})
+        if not len(index):
+            return None
     return _Reading(index, used, size)
+
+
+def _had_blocks(files: Files, number: int) -> bool:
+    """There is an index or a mark: both are made for blocks."""
+    return not {chunk.index_name(number), chunk.marks_name(number)}.isdisjoint(files.names())
+
+
+def _without(index: ChunkIndex, homes: set[int]) -> ChunkIndex:
+    rest = ChunkIndex(index.number)
+    for row, home in enumerate(index.offsets):
+        if home not in homes:
+            rest.copy_row(index, row)
+    return rest
 
 
 def _rewrite(
@@ -366,12 +418,25 @@ def _read_marks(files: Files, number: int, damage: Damage) -> list[Mark]:
         data = files.read_file(name)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        damage.files.append(name)
+        log.error("recovery.file_left", file=name, why="it cannot be read", error=str(error))
+        return []
     marks, lost = unpack_marks(number, data)
     if lost:
         damage.mark_bytes += lost
         log.warning("recovery.marks_damaged", file=name, bytes=lost)
-        _copy_whole(files, name)
+        _mend_marks(files, name, pack_marks(number, marks))
     return marks
+
+
+def _mend_marks(files: Files, name: str, whole: bytes) -> None:
+    """Keeps the damaged file aside and leaves the whole records in its place."""
+    try:
+        files.copy_aside(name, 0, files.size(name), f"{name}-{time.time_ns():x}")
+        files.replace(name, whole)
+    except OSError as error:
+        log.warning("recovery.not_kept", file=name, error=str(error))
 
 
 def _newest(indexes: list[ChunkIndex], recent_max: int) -> list[bytes]:
@@ -384,15 +449,14 @@ def _newest(indexes: list[ChunkIndex], recent_max: int) -> list[bytes]:
 
 
 def _reuse_or_remove(files: Files, number: int, chunk_bytes: int, inventory: _Inventory) -> None:
-    """A chunk that was made ready and never used is a spare again."""
+    """A chunk that was made ready and never used is a spare again; one that failed is not."""
     name = chunk.chunk_name(number)
-    if files.size(name) == chunk_bytes:
+    if files.size(name) == chunk_bytes and not _had_blocks(files, number):
         spare = chunk.spare_name(number)
         files.rename(name, spare)
         inventory.spares.append(spare)
     else:
-        files.unlink(name)
-    files.unlink(chunk.marks_name(number))
+        _remove_chunk(files, number)
 
 
 def _remove_chunk(files: Files, number: int) -> None:
@@ -418,13 +482,6 @@ def _keep(files: Files, number: int, start: int, end: int, why: str) -> str | No
         log.warning("recovery.not_kept", chunk=f"{number:016x}", at=start, error=str(error))
         return None
     return aside
-
-
-def _copy_whole(files: Files, name: str) -> None:
-    try:
-        files.copy_aside(name, 0, files.size(name), f"{name}-{time.time_ns():x}")
-    except OSError as error:
-        log.warning("recovery.not_kept", file=name, error=str(error))
 
 
 def _set_chunk_aside(files: Files, number: int, damage: Damage, why: str) -> None:

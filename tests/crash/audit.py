@@ -29,12 +29,11 @@ class Found:
     damage: Damage = field(default_factory=Damage)
 
 
-def look_into(spool: Path, settings: SpoolSettings) -> Found:
+def look_into(spool: Path, settings: SpoolSettings, copy: Path) -> Found:
     """Recovers a copy of the spool; the spool itself stays as the dead daemon left it."""
     found = Found()
     if not spool.exists():
         return found
-    copy = spool.with_name("copy")
     shutil.copytree(spool, copy)
     with capture_logs():
         journal = Journal(QuickFiles(copy), settings)
@@ -91,9 +90,12 @@ class Destination:
 
 
 class Audit:
-    """Everything that was acknowledged is delivered or held, and nothing else is."""
+    """Everything that was acknowledged is delivered or held, and nothing else is.
 
-    def __init__(self, producer: Producer, outputs: dict[str, Path], ring: str) -> None:
+    `ring` is the queue, if there is one, in which old runs make room for new ones.
+    """
+
+    def __init__(self, producer: Producer, outputs: dict[str, Path], ring: str = "") -> None:
         self._producer = producer
         self._ring = ring
         self._destinations = {queue: Destination(path) for queue, path in outputs.items()}

@@ -23,14 +23,19 @@ class Zygote:
             text=True,
             cwd=ROOT,
         )
+        self._life: Life | None = None
 
     def start(self, settings: dict[str, Any], plan: str, log: Path) -> "Life":
         """A daemon that can be connected to, or that has died before it came that far."""
         assert self._process.stdin is not None
+        if self._life is not None:
+            # What a test that failed has left.
+            self._life.end()
         order = {"settings": json.dumps(settings), "plan": plan, "log": str(log)}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        return Life(self, self.answer()["pid"], log)
+        self._life = Life(self, self.answer()["pid"], log)
+        return self._life
 
     def answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -61,15 +66,23 @@ class Life:
         self._pid = pid
         self._log = log
         self._log_start = log.stat().st_size if log.exists() else 0
-        self.listens: bool = zygote.answer()["listens"]
+        self._status: int | None = None
+        # Now it listens, or has died before it came that far.
+        zygote.answer()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self._pid, number)
 
     def wait(self) -> int:
         """The exit code when it has ended; less than 0: the signal."""
-        status: int = self._zygote.answer()["status"]
-        return status
+        if self._status is None:
+            self._status = self._zygote.answer()["status"]
+        return self._status
+
+    def end(self) -> None:
+        if self._status is None:
+            self.kill()
+            self.wait()
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged."""

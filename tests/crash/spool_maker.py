@@ -28,6 +28,7 @@ SETTINGS: Final = SpoolSettings(
     ballast_bytes=64 * KIB,
     spare_chunks=1,
 )
+QUEUES: Final = ("north", "south", "west")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def make_run(rng: Random) -> tuple[RunHead, bytes]:
     payloads = [rng.randbytes(rng.randrange(1, 6000 // count)) for _ in range(count)]
     data = encode_run(
         payloads,
-        queue=rng.choice(("north", "south", "west")),
+        queue=rng.choice(QUEUES),
         priority=rng.choice((0, 5, 10)),
         run_id=rng.randbytes(16),
         enqueued_ms=1,

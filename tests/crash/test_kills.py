@@ -152,7 +152,7 @@ class World:
         life = self._start(self._settings(drains=True), "")
         self._producer.connect(self._directory / "socket")
         self._producer.settle()
-        self._producer.ask_often(until=lambda report: report["daemon"]["held"] == 0)
+        self._producer.wait_until_drained()
         life.kill(signal.SIGTERM)
         assert self._end(life) == 0
         self._audit.at_the_end()
@@ -168,7 +168,8 @@ class World:
         status = life.wait()
         self._producer.close()
         assert status in (0, -signal.SIGKILL), life.log_text()
-        self._audit.after_death(look_into(self._spool, self._now.spool))
+        copy = self._directory / "copy"
+        self._audit.after_death(look_into(self._spool, self._now.spool, copy))
         return status
 
     def _compare_with_copy(self) -> None:

@@ -1,27 +1,33 @@
-"""What must hold for any bytes that are read as a run, and how to damage a run cleverly.
+"""What must hold for any bytes that are read as a run.
 
 Shared by the Hypothesis tests and the fuzzer. `check_any_bytes` is the oracle: whatever it is
-given, the codec answers with BadRun or with a run that is whole, and with nothing else.
+given, the codec answers with BadRun or with a run that is whole, and with nothing else. Which of
+the two, and which items, is told by a second reader that goes item by item through the body.
 """
 
 import struct
-import zlib
-from contextlib import suppress
-from random import Random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
 
 import cramjam
-from crc32c import crc32c
 
 from forebay.errors import BadRun
 from forebay.ids import pack_item_id, parse_item_id
-from forebay.run import CRC32, SNAPPY, Run, encode_run, read_count, read_head, read_run, verify
-
-HEAD = struct.Struct("<4sBBHII16sQQIHBBBBH")
-FLAGS_AT = 5
-CHECKSUM_AT = 8
-BODY_BYTES_AT = 12
-RAW_BYTES_AT = 48
-LENGTHS_AT = 55
+from forebay.run import (
+    IDS,
+    KEYS,
+    SNAPPY,
+    Run,
+    RunHead,
+    encode_run,
+    read_count,
+    read_head,
+    read_run,
+    verify,
+)
+from tests.fuzz.run_damage import snappy_length
 
 
 def check_any_bytes(data: bytes) -> str:
@@ -47,21 +53,72 @@ def check_any_bytes(data: bytes) -> str:
 
 
 def check_items(run: Run) -> bool:
-    """Every accessor gives one value an item, or BadRun; slices agree with the whole."""
+    """Every accessor gives what the document says, or BadRun; slices agree with the whole."""
     count = run.head.count
     middle = count // 2
     whole = True
-    for accessor in (run.payloads, run.keys, run.item_ids):
+    accessors: list[Callable[..., list[Any]]] = [run.payloads, run.keys, run.item_ids]
+    expected = expected_items(run.head, bytes(run.data))
+    for accessor, right in zip(accessors, expected, strict=True):
         try:
             values = accessor()
         except BadRun:
+            assert right is None
             whole = False
             continue
-        assert len(values) == count
+        assert values == right
         assert accessor(0, middle) + accessor(middle) == values
         assert accessor(count - 1, count) == values[-1:]
         assert accessor(middle, middle) == []
     return whole
+
+
+def expected_items(
+    head: RunHead, data: bytes
+) -> tuple[list[bytes] | None, list[bytes] | None, list[str] | None]:
+    """Payloads, keys and ids as docs/formats.md has them, read item by item; None: refused."""
+    columns = read_plainly(head, data[head.head_bytes :])
+    if columns is None:
+        return None, None, None
+    payloads = columns.pop(0)
+    keys: list[bytes] | None = columns.pop(0) if head.flags & KEYS else [b""] * head.count
+    if any(len(key) > 200 for key in keys or ()):
+        keys = None
+    if not head.flags & IDS:
+        return payloads, keys, [f"{UUID(bytes=head.run_id)}-{n}" for n in range(head.count)]
+    item_ids = []
+    for packed in columns.pop(0):
+        index = int.from_bytes(packed[16:], "little")
+        if len(packed) != 18 or index >= 4096:
+            return payloads, keys, None
+        item_ids.append(f"{UUID(bytes=packed[:16])}-{index}")
+    return payloads, keys, item_ids
+
+
+def read_plainly(head: RunHead, body: bytes) -> list[list[bytes]] | None:
+    """The columns of a body: value by value from the front, by offsets from the end."""
+    if head.flags & SNAPPY:
+        if snappy_length(body, default=-1) != head.raw_bytes:
+            return None
+        try:
+            body = bytes(cramjam.snappy.decompress_raw(body))
+        except cramjam.DecompressionError:
+            return None
+    columns = 1 + (head.flags & KEYS != 0) + (head.flags & IDS != 0)
+    numbers = head.count + 1
+    values_end = len(body) - 4 * numbers * columns
+    at = 0
+    read = []
+    for number in range(columns):
+        values = []
+        offsets = struct.unpack_from(f"<{numbers}I", body, values_end + 4 * numbers * number)
+        for start, end in pairwise(offsets):
+            if end < start or at + end - start > values_end:
+                return None
+            values.append(body[at : at + end - start])
+            at += end - start
+        read.append(values)
+    return read if at == values_end else None
 
 
 def check_encodes_again(data: bytes) -> None:
@@ -91,176 +148,3 @@ def check_encodes_again(data: bytes) -> None:
     for name in ("run_id", "queue", "flow", "action", "priority", "due_ms", "enqueued_ms"):
         assert getattr(again.head, name) == getattr(head, name)
     assert (again.head.attempt, again.head.headers()) == (head.attempt, head.headers())
-
-
-def repair(data: bytes) -> bytes:
-    """Makes lengths and checksum of a damaged run agree again, so that the damage is reached."""
-    if len(data) < HEAD.size:
-        return data
-    patched = bytearray(data)
-    patched[:FLAGS_AT] = b"FBRN\x01"
-    flags = patched[FLAGS_AT]
-    head_bytes = head_length(data)
-    body_bytes = max(0, len(data) - head_bytes)
-    raw_bytes = body_bytes
-    if flags & SNAPPY:
-        raw_bytes = snappy_length(data[head_bytes:], default=body_bytes)
-    struct.pack_into("<I", patched, BODY_BYTES_AT, body_bytes)
-    struct.pack_into("<I", patched, RAW_BYTES_AT, raw_bytes & 0xFFFFFFFF)
-    return reseal(bytes(patched))
-
-
-def reseal(data: bytes) -> bytes:
-    """The same bytes with a checksum that matches."""
-    if len(data) < HEAD.size:
-        return data
-    algorithm = zlib.crc32 if data[FLAGS_AT] & CRC32 else crc32c
-    checksum = algorithm(data[BODY_BYTES_AT:], algorithm(data[:CHECKSUM_AT]))
-    return data[:CHECKSUM_AT] + checksum.to_bytes(4, "little") + data[BODY_BYTES_AT:]
-
-
-def head_length(data: bytes) -> int:
-    queue_len, flow_len, action_len, headers_len = struct.unpack_from("<BBBH", data, LENGTHS_AT)
-    return HEAD.size + int(queue_len + flow_len + action_len + headers_len)
-
-
-def snappy_length(body: bytes, default: int) -> int:
-    value = 0
-    for index, byte in enumerate(body[:5]):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value
-    return default
-
-
-def mutate(data: bytes, random: Random) -> bytes:
-    """One change that knows the format: a field, an offset, a text, the body, or its compression.
-
-    Lengths and checksum are left as they are; `repair` makes them agree.
-    """
-    if len(data) < HEAD.size:
-        return data
-    (mutation,) = random.choices(tuple(_MUTATIONS), tuple(_MUTATIONS.values()))
-    return mutation(data, random)
-
-
-def _field(data: bytes, random: Random) -> bytes:
-    """A header field becomes a value at one of its edges."""
-    at, size = random.choice(
-        [(4, 1), (5, 1), (6, 2), (12, 4), (32, 8), (40, 8), (48, 4), (52, 2), (54, 1), (55, 1),
-         (56, 1), (57, 1), (58, 2)]
-    )  # fmt: skip
-    value = _edge(random, size)
-    return data[:at] + value.to_bytes(size, "little") + data[at + size :]
-
-
-def _flag(data: bytes, random: Random) -> bytes:
-    return data[:FLAGS_AT] + bytes([data[FLAGS_AT] ^ 1 << random.randrange(4)]) + data[6:]
-
-
-def _count(data: bytes, random: Random) -> bytes:
-    count = int.from_bytes(data[6:8], "little") + random.choice([-2, -1, 1, 2])
-    return data[:6] + (count & 0xFFFF).to_bytes(2, "little") + data[8:]
-
-
-def _text(data: bytes, random: Random) -> bytes:
-    """Bytes of queue, flow, action or headers change, or come and go with their length."""
-    end = min(head_length(data), len(data))
-    at = random.randint(HEAD.size, max(HEAD.size, end))
-    if random.random() < 0.5:
-        return data[:at] + random.randbytes(1) + data[at + 1 :]
-    field = random.randrange(4)
-    added = random.choice([b"\xff", b"\x00", b"-", b"ab", b"\xc3\xa9", b"\x01\x01\x00nv"])
-    lengths = list(struct.unpack_from("<BBBH", data, LENGTHS_AT))
-    at = HEAD.size + sum(lengths[:field])
-    lengths[field] += len(added)
-    if lengths[field] > (0xFFFF if field == 3 else 0xFF):
-        return data
-    packed = struct.pack("<BBBH", *lengths)
-    return data[:LENGTHS_AT] + packed + data[HEAD.size : at] + added + data[at:]
-
-
-def _offset(data: bytes, random: Random) -> bytes:
-    """One u32 at an offset's place of the body moves, or all of a column's move together."""
-    head, body = _split(data)
-    count = int.from_bytes(data[6:8], "little")
-    start = random.choice([0, 0, random.randrange(len(body) + 1)])
-    places = range(start, min(start + 4 * (count + 1), len(body) - 3), 4)
-    if not places:
-        return data
-    patched = bytearray(body)
-    if random.random() < 0.3:
-        by = _edge(random, 4)
-        for at in places:
-            moved = int.from_bytes(patched[at : at + 4], "little") + by
-            patched[at : at + 4] = (moved & 0xFFFFFFFF).to_bytes(4, "little")
-    else:
-        at = random.choice(places)
-        value = int.from_bytes(patched[at : at + 4], "little") + random.choice([-1, 1, 200, -200])
-        if random.random() < 0.3:
-            value = _edge(random, 4)
-        patched[at : at + 4] = (value & 0xFFFFFFFF).to_bytes(4, "little")
-    return _join(head, bytes(patched))
-
-
-def _body(data: bytes, random: Random) -> bytes:
-    """Bytes inside the body come, go or change, before compression."""
-    head, body = _split(data)
-    at = random.randint(0, len(body))
-    kind = random.randrange(3)
-    if kind == 0:
-        body = body[:at] + random.randbytes(random.randint(1, 8)) + body[at:]
-    elif kind == 1:
-        body = body[:at] + body[at + random.randint(1, 8) :]
-    else:
-        body = body[:at] + random.randbytes(1) + body[at + 1 :]
-    return _join(head, body)
-
-
-def _compressed(data: bytes, random: Random) -> bytes:
-    """A body changes places: compressed to not, and back."""
-    head, body = _split(data)
-    return _join(head[:FLAGS_AT] + bytes([head[FLAGS_AT] ^ SNAPPY]) + head[6:], body)
-
-
-def _squeezed_bytes(data: bytes, random: Random) -> bytes:
-    """A stored byte changes, past the header: in the middle of Snappy's elements, if compressed."""
-    at = random.randint(min(head_length(data), len(data)), len(data))
-    return data[:at] + random.randbytes(1) + data[at + 1 :]
-
-
-_MUTATIONS = {
-    _field: 1,
-    _flag: 1,
-    _count: 1,
-    _text: 2,
-    _offset: 4,
-    _body: 4,
-    _compressed: 3,
-    _squeezed_bytes: 3,
-}
-"""Weighted, so that most of what is made gets past the header."""
-
-
-def _split(data: bytes) -> tuple[bytes, bytes]:
-    """The header, and the body before compression, as far as it can be had."""
-    head_bytes = head_length(data)
-    head, body = data[:head_bytes], data[head_bytes:]
-    if head[FLAGS_AT] & SNAPPY and snappy_length(body, default=0) < 1 << 16:
-        with suppress(cramjam.DecompressionError):
-            body = bytes(cramjam.snappy.decompress_raw(body))
-    return head, body
-
-
-def _join(head: bytes, body: bytes) -> bytes:
-    if head[FLAGS_AT] & SNAPPY:
-        body = bytes(cramjam.snappy.compress_raw(body))
-    return head + body
-
-
-def _edge(random: Random, size: int) -> int:
-    """A number of `size` bytes at which something may break."""
-    top = (1 << 8 * size) - 1
-    return random.choice(
-        [0, 1, top, top - 1, top >> 1, random.randint(0, top), 4095 & top, 4096 & top, 4097 & top]
-    )

@@ -19,6 +19,13 @@ def test_snappy_makes_a_run_about_two_and_a_half_times_smaller() -> None:
     assert len(payloads) / len(compress(payloads)) == pytest.approx(2.5, abs=0.2)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_run_is_at_most_5_percent_longer_than_its_payloads_compressed(seed: int) -> None:
+    assert compress is not None
+    payloads = crm_items(1000, seed)
+    assert len(encode_run(payloads, queue="bench")) <= 1.05 * len(compress(b"".join(payloads)))
+
+
 def test_a_seed_gives_the_same_items_again() -> None:
     assert crm_items(10, seed=3) == crm_items(10, seed=3)
     assert crm_items(10, seed=3) != crm_items(10, seed=4)

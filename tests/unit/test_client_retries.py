@@ -167,6 +167,36 @@ def test_every_acknowledgement_gives_the_rest_its_full_time(daemon: FakeDaemon) 
     assert client.push("crm", map(str, range(100)), run_items=1, window=1) == (100, 100, 0)
 
 
+def test_every_acknowledgement_of_a_drain_gives_the_rest_its_full_time(
+    daemon: FakeDaemon,
+) -> None:
+    """8 runs, one acknowledged every 50 s, take 400 s, with a timeout of 60 s."""
+    client = make_client(timeout=60)
+    started = daemon.now
+
+    def on_push(sequence: int) -> bytes:
+        index = runs.index(daemon.pushes[-1][1])
+        is_time = daemon.now >= started + 50 * (index + 1)
+        return ack(sequence) if is_time else refuse("QUEUE_FULL", 1000)(sequence)
+
+    runs = [encode_run([b"%d" % index], queue="crm") for index in range(8)]
+    daemon.on_push = on_push
+    for run in runs:
+        client.submit(run)
+    assert client.drain() == (8, 8, 0)
+    assert daemon.now - started >= 400
+
+
+def test_close_waits_for_what_is_unacknowledged(daemon: FakeDaemon) -> None:
+    client = make_client()
+    daemon.on_push = refuse("QUEUE_FULL", retry_after_ms=1000)
+    client.submit(RUN)
+    daemon.on_push = ack
+    client.close()
+    assert client.unacknowledged == 0
+    assert len(daemon.pushes) == 2
+
+
 def test_postponed_runs_count_for_the_window(daemon: FakeDaemon) -> None:
     client = make_client(timeout=60)
     daemon.on_push = refuse("QUEUE_FULL", retry_after_ms=1000)

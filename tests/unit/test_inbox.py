@@ -62,6 +62,22 @@ def test_frame_larger_than_the_buffer_becomes_whole(pair: Pair) -> None:
     assert inbox.capacity == len(frame)
 
 
+def test_room_for_a_frame_is_made_in_one_piece(pair: Pair) -> None:
+    """The rest of a frame comes in by one read, though it began near the end of the buffer."""
+    ours, theirs = pair
+    inbox = Inbox()
+    inbox.make_room(INBOX_BYTES)
+    theirs.sendall(b"x" * 100_000)
+    inbox.fill(ours)
+    theirs.sendall(b"x" * 100_000 + b"frame")
+    inbox.fill(ours)
+    inbox.drop(200_000)
+    inbox.make_room(100_000)
+    theirs.sendall(b"y" * 99_995)
+    assert inbox.fill(ours) == 99_995
+    assert inbox.take(0, 100_000) == b"frame" + b"y" * 99_995
+
+
 def test_shrink_gives_back_what_is_empty_and_nothing_else(pair: Pair) -> None:
     ours, theirs = pair
     inbox = Inbox()

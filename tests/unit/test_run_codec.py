@@ -7,18 +7,20 @@ import textwrap
 import threading
 from array import array
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import cramjam
 import pytest
 
 from forebay import checksum, snappy
-from forebay.column import Column, pack
+from forebay.column import pack
 from forebay.errors import BadRun
 from forebay.ids import format_item_id, pack_item_id
 from forebay.limits import (
     HEADER_VALUE_BYTES_MAX,
     HEADERS_BYTES_MAX,
+    RUN_COMPRESS_BYTES_MIN,
     RUN_RAW_BYTES_DEFAULT,
     RUN_RAW_BYTES_MAX,
     TIME_MS_MAX,
@@ -38,8 +40,10 @@ from forebay.run import (
 
 CLIENT = Path(__file__).parents[2] / "client"
 RUN_ID = bytes.fromhex("01980c5fe0007abc8def0123456789ab")
-PAYLOADS = [b"one", b"", b"three", b"four" * 50, b"five"]
+PAYLOADS = [b"one", b"", b"three", b"four" * 150, b"five"]
 KEYS = [b"", b"b", b"cc", b"ddd", b""]
+
+assert sum(map(len, PAYLOADS)) > RUN_COMPRESS_BYTES_MIN
 
 
 def sample(**fields: Any) -> Run:
@@ -83,57 +87,10 @@ class TestSlices:
 
     def test_damaged_column_is_refused_whichever_slice_is_asked_for(self) -> None:
         """Otherwise half of a run would be delivered before the other half is found to be bad."""
-        offsets = array("I", [0, 5, 2, 7]).tobytes()
+        data = encode_columns(3, column(0, 5, 2, 7, data=b"1234567"), queue="crm")
         for first, last in ((0, 1), (0, 0), (2, 3)):
             with pytest.raises(BadRun, match="backwards"):
-                Column(memoryview(offsets + b"1234567"), 0, 3).values(first, last)
-
-
-class TestColumn:
-    def test_first_offset_need_not_be_zero(self) -> None:
-        body = array("I", [1000, 1002, 1002, 1005]).tobytes() + b"abcde"
-        read = Column(memoryview(body), 0, 3)
-        assert read.values(0, 3) == [b"ab", b"", b"cde"]
-        assert read.values(2, 3) == [b"cde"]
-        assert read.end == len(body)
-
-    def test_offsets_reach_the_last_value_of_a_u32(self) -> None:
-        body = array("I", [2**32 - 3, 2**32 - 2, 2**32 - 1]).tobytes() + b"ab"
-        assert Column(memoryview(body), 0, 2).values(0, 2) == [b"a", b"b"]
-
-    @pytest.mark.parametrize(
-        "offsets",
-        [
-            [0, 9, 5],  # An item past the end, and the end where it belongs.
-            [3, 0, 5],  # Below the first.
-            [5, 0],
-            [2**32 - 1, 0, 4],
-            [0, 2**32 - 1, 5],
-            [1, 2**31, 2],
-        ],
-    )
-    def test_offsets_that_go_backwards_are_refused(self, offsets: list[int]) -> None:
-        body = array("I", offsets).tobytes() + b"12345"
-        with pytest.raises(BadRun, match="backwards"):
-            Column(memoryview(body), 0, len(offsets) - 1)
-
-    @pytest.mark.parametrize("offsets", [[0, 6], [0, 2**32 - 1], [10, 16], [0, 1, 6]])
-    def test_bytes_past_the_end_are_refused(self, offsets: list[int]) -> None:
-        body = array("I", offsets).tobytes() + b"12345"
-        with pytest.raises(BadRun, match="bytes reach past the end"):
-            Column(memoryview(body), 0, len(offsets) - 1)
-
-    def test_offsets_past_the_end_are_refused(self) -> None:
-        with pytest.raises(BadRun, match="offsets reach past the end"):
-            Column(memoryview(bytes(11)), 0, 2)
-
-    def test_column_too_long_for_its_offsets_is_refused(self) -> None:
-        class Long(bytes):
-            def __len__(self) -> int:
-                return 2**31
-
-        with pytest.raises(BadRun, match="longer than its offsets can say"):
-            pack([Long(), Long()])
+                read_run(data).payloads(first, last)
 
 
 class TestEncodeRefuses:
@@ -222,9 +179,28 @@ class TestEncode:
         assert run.payloads() == [payload]
 
     def test_body_that_gets_no_smaller_stays_as_it_is(self) -> None:
-        run = read_run(encode_run([b"x"], queue="crm"))
+        noise = Random(1).randbytes(1000)
+        run = read_run(encode_run([noise], queue="crm"))
         assert not run.head.flags & SNAPPY
-        assert read_run(encode_run([b"x" * 100], queue="crm")).head.flags & SNAPPY
+        assert run.payloads() == [noise]
+        assert read_run(encode_run([b"x" * 1000], queue="crm")).head.flags & SNAPPY
+
+    def test_short_body_is_not_even_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shortest = bytes(RUN_COMPRESS_BYTES_MIN - 8)
+        assert read_run(encode_run([shortest], queue="crm")).head.flags & SNAPPY
+        monkeypatch.setattr(snappy, "compress", lambda data: pytest.fail("it was"))
+        run = read_run(encode_run([shortest[1:]], queue="crm"))
+        assert not run.head.flags & SNAPPY
+        assert run.payloads() == [shortest[1:]]
+
+    def test_columns_are_copied_as_they_are(self) -> None:
+        """No work for each row: what is given stands in the run byte for byte."""
+        payloads = column(70, 73, 75, data=b"aaabb")
+        keys = column(9, 9, 10, data=b"k")
+        ids = column(0, 18, 36, data=bytes(36))
+        data = encode_columns(2, payloads, queue="crm", keys=keys, item_ids=ids, compressed=False)
+        expected = payloads[1], keys[1], ids[1], payloads[0], keys[0], ids[0]
+        assert data[read_head(data).head_bytes :] == b"".join(expected)
 
     @pytest.mark.parametrize("format_", ["B", "b", "c"])
     @pytest.mark.parametrize("compressed", [True, False])
@@ -273,18 +249,20 @@ class TestEncode:
 
         def interrupted(data: Buffer) -> bytes:
             monkeypatch.setattr(snappy, "compress", compress)
-            others.append(encode_run([b"other" * 100], queue="crm"))
+            others.append(encode_run([b"other" * 300], queue="crm"))
             return compress(data)
 
-        encode_run([b"one" * 100], queue="crm")
+        encode_run([b"one" * 300], queue="crm")
         monkeypatch.setattr(snappy, "compress", interrupted)
-        encoded = encode_run([b"one" * 100], queue="crm")
-        assert read_run(encoded).payloads() == [b"one" * 100]
-        assert read_run(others[0]).payloads() == [b"other" * 100]
+        encoded = encode_run([b"one" * 300], queue="crm")
+        assert read_run(encoded).payloads() == [b"one" * 300]
+        assert read_run(others[0]).payloads() == [b"other" * 300]
 
     def test_longer_run_leaves_nothing_behind_in_a_shorter_one(self) -> None:
         encode_run([b"secret" * 1000], queue="crm")
-        assert read_run(encode_run([b"x" * 50], queue="crm")).payloads() == [b"x" * 50]
+        run = read_run(encode_run([b"x" * 600], queue="crm"))
+        assert run.head.flags & SNAPPY
+        assert run.payloads() == [b"x" * 600]
 
 
 class TestRead:
@@ -319,9 +297,9 @@ class TestRead:
     def test_decompressor_that_writes_too_little_is_not_trusted(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run = read_run(encode_run([b"x" * 100], queue="crm"))
+        run = read_run(encode_run([b"x" * 1000], queue="crm"))
         monkeypatch.setattr(snappy, "_decompress_into", lambda data, out: 5)
-        with pytest.raises(BadRun, match="has 5 bytes, not 108"):
+        with pytest.raises(BadRun, match="has 5 bytes, not 1008"):
             run.payloads()
 
     def test_body_of_another_length_is_not_given_to_the_decompressor(
@@ -341,9 +319,9 @@ class TestRead:
 
     def test_ratio_limit_admits_the_best_that_snappy_can_do(self) -> None:
         """Copies of 64 bytes in 3: nothing in the format is denser."""
-        raw = pack([bytes(1_000_000)])
-        squeezed = bytes(cramjam.snappy.compress_raw(b"".join(raw)))
-        assert len(squeezed) * 22 > len(b"".join(raw)) > len(squeezed) * 20
+        raw = bytes(1_000_000) + pack([bytes(1_000_000)])[0]
+        squeezed = bytes(cramjam.snappy.compress_raw(raw))
+        assert len(squeezed) * 22 > len(raw) > len(squeezed) * 20
         assert read_run(encode_run([bytes(1_000_000)], queue="crm")).payloads()
 
 
@@ -367,9 +345,9 @@ class TestWithoutNativePackages:
         answer = alone(
             """
             from forebay.run import encode_run, read_run
-            data = encode_run([b"x" * 100, b"y"], queue="crm", keys=[b"a", b""])
+            data = encode_run([b"x" * 1000, b"y"], queue="crm", keys=[b"a", b""])
             run = read_run(data)
-            assert run.payloads() == [b"x" * 100, b"y"] and run.keys() == [b"a", b""]
+            assert run.payloads() == [b"x" * 1000, b"y"] and run.keys() == [b"a", b""]
             answer = data.hex()
             """,
             without=("cramjam", "crc32c"),
@@ -377,7 +355,7 @@ class TestWithoutNativePackages:
         data = bytes.fromhex(answer)
         run = read_run(data)
         assert run.head.flags & (SNAPPY | CRC32) == CRC32
-        assert run.payloads() == [b"x" * 100, b"y"]
+        assert run.payloads() == [b"x" * 1000, b"y"]
 
     @pytest.mark.parametrize(
         "missing, complaint",
@@ -386,7 +364,8 @@ class TestWithoutNativePackages:
     def test_what_cannot_be_read_says_which_package_is_missing(
         self, missing: str, complaint: str
     ) -> None:
-        data = encode_run([b"x" * 100], queue="crm")
+        data = encode_run([b"x" * 1000], queue="crm")
+        assert read_head(data).flags & SNAPPY
         answer = alone(
             f"""
             from forebay.run import BadRun, read_head, read_run
@@ -402,7 +381,8 @@ class TestWithoutNativePackages:
         assert complaint in answer
 
     def test_compressed_run_of_a_full_client_is_verified_without_cramjam(self) -> None:
-        data = encode_run([b"x" * 100], queue="crm")
+        data = encode_run([b"x" * 1000], queue="crm")
+        assert read_head(data).flags & SNAPPY
         answer = alone(
             f"""
             from forebay.run import read_run

@@ -1,6 +1,6 @@
 """The run codec for any input: what goes in comes out, and bytes are a run or BadRun.
 
-The oracle and the damage are those of the fuzzer (tests/fuzz/run_oracle.py).
+The oracle and the damage are those of the fuzzer (tests/fuzz/).
 """
 
 import struct
@@ -22,6 +22,7 @@ from forebay.limits import (
     ATTEMPT_MAX,
     KEY_BYTES_MAX,
     PRIORITY_MAX,
+    RUN_COMPRESS_BYTES_MIN,
     RUN_ITEMS_MAX,
     RUN_RAW_BYTES_MAX,
     TIME_MS_MAX,
@@ -38,14 +39,18 @@ from forebay.run import (
     read_run,
     verify,
 )
-from tests.fuzz.run_oracle import (
+from forebay.snappy import decompress
+from tests.fuzz.run_damage import (
     BODY_BYTES_AT,
+    FLAGS_AT,
     RAW_BYTES_AT,
-    check_any_bytes,
     mutate,
     repair,
     reseal,
+    squeeze,
 )
+from tests.fuzz.run_oracle import check_any_bytes
+from tests.vectors.make_runs import body_of
 
 fast = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 
@@ -68,6 +73,7 @@ fields_: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "run_id": run_ids,
     }
 )
+first_offsets_ = st.integers(0, 2**32 - 1)
 headers_ = st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=100), max_size=6)
 
 
@@ -80,7 +86,7 @@ def runs(draw: st.DrawFn) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
         if draw(st.booleans()):
             patch.setattr(checksum, "crc32c", None)
-        return encode_run(
+        data = encode_run(
             payloads,
             **draw(fields_),
             headers=draw(headers_),
@@ -88,6 +94,7 @@ def runs(draw: st.DrawFn) -> bytes:
             item_ids=draw(st.none() | item_ids),
             compressed=draw(st.booleans()),
         )
+    return squeeze(data) if draw(st.booleans()) else data
 
 
 @fast
@@ -117,10 +124,12 @@ def test_what_is_encoded_is_decoded(
     assert head.flags & ~SNAPPY == KEYS * (keys is not None) | IDS * (ids is not None) | (
         CRC32 * with_crc32
     )
-    assert head.raw_bytes == sum(
-        4 * (count + 1) + sum(map(len, column)) for column in (payloads, keys, ids) if column
-    )
-    assert head.body_bytes <= head.raw_bytes
+    body = memoryview(encoded)[head.head_bytes :]
+    if head.flags & SNAPPY:
+        assert compressed
+        assert len(body) < head.raw_bytes >= RUN_COMPRESS_BYTES_MIN
+        body = memoryview(decompress(body, head.raw_bytes))
+    assert body == body_of(*(column for column in (payloads, keys, ids) if column is not None))
     assert run.payloads() == payloads
     assert run.keys() == (keys or [b""] * count)
     if ids is None:
@@ -131,42 +140,77 @@ def test_what_is_encoded_is_decoded(
 
 
 @fast
-@given(payloads_, st.integers(0, 2**32 - 1), st.booleans())
+@given(payloads_, first_offsets_, first_offsets_, st.booleans())
 def test_columns_with_any_first_offset_are_decoded(
-    payloads: list[bytes], base: int, compressed: bool
+    payloads: list[bytes], base: int, keys_base: int, compressed: bool
 ) -> None:
-    offsets, data = pack(payloads)
-    assume(base + len(data) < 2**32)
-    moved = [offset + base for (offset,) in struct.iter_unpack("<I", offsets)]
-    column = struct.pack(f"<{len(moved)}I", *moved), data
-    encoded = encode_columns(len(payloads), column, queue="crm", compressed=compressed)
+    keys = [payload[:3] for payload in payloads]
+    encoded = encode_columns(
+        len(payloads),
+        moved(payloads, base),
+        queue="crm",
+        keys=moved(keys, keys_base),
+        compressed=compressed,
+    )
     assert read_run(encoded).payloads() == payloads
+    assert read_run(encoded).keys() == keys
+
+
+def moved(values: list[bytes], base: int) -> tuple[bytes, bytes]:
+    """A column whose first offset is `base`."""
+    offsets, data = pack(values)
+    assume(base + len(data) < 2**32)
+    numbers = [offset + base for (offset,) in struct.iter_unpack("<I", offsets)]
+    return struct.pack(f"<{len(numbers)}I", *numbers), data
+
+
+@st.composite
+def offsets_of_columns(draw: st.DrawFn) -> list[list[int]]:
+    """One to three columns; now and then all offsets are in order, and their lengths add up."""
+    count = draw(st.integers(1, 4))
+    number = st.integers(0, 12) | st.integers(0, 2**32 - 1)
+    column = st.lists(number, min_size=count + 1, max_size=count + 1)
+    return draw(st.lists(column | column.map(sorted), min_size=1, max_size=3))
 
 
 @fast
-@given(
-    st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 12), min_size=2, max_size=6),
-    st.binary(max_size=12),
-)
-@example([0, 9, 5], b"12345")
-@example([7, 3, 12], b"12345")
-def test_column_with_any_offsets_is_whole_or_refused(offsets: list[int], data: bytes) -> None:
-    body = struct.pack(f"<{len(offsets)}I", *offsets) + data
-    good = offsets == sorted(offsets) and offsets[-1] - offsets[0] == len(data)
-    run = forged(body, count=len(offsets) - 1)
-    if good:
-        base = offsets[0]
-        assert run.payloads() == [data[at - base : end - base] for at, end in pairwise(offsets)]
+@given(offsets_of_columns(), st.binary(max_size=20) | st.none())
+@example([[0, 9, 5]], b"12345")
+@example([[7, 3, 12]], b"12345")
+@example([[0, 3], [0, 2]], b"12345")
+@example([[0, 5], [9, 9], [4, 4]], b"12345")
+@example([[0, 4], [9, 9]], b"12345")
+@example([[0, 4], [9, 11]], b"12345")
+def test_columns_with_any_offsets_are_whole_or_refused(
+    columns: list[list[int]], data: bytes | None
+) -> None:
+    ordered = all(offsets == sorted(offsets) for offsets in columns)
+    length = sum(map(span, columns))
+    if data is None:
+        data = bytes(range(length)) if ordered and length <= KEY_BYTES_MAX else b""
+    numbers = [offset for offsets in columns for offset in offsets]
+    body = data + struct.pack(f"<{len(numbers)}I", *numbers)
+    run = forged(body, count=len(columns[0]) - 1, columns=len(columns))
+    if ordered and length == len(data):
+        base = columns[0][0]
+        assert run.payloads() == [data[at - base : end - base] for at, end in pairwise(columns[0])]
+        if len(columns) > 1:
+            assert b"".join(run.payloads() + run.keys()) == data[: sum(map(span, columns[:2]))]
     else:
         with pytest.raises(BadRun):
             run.payloads()
     check_any_bytes(bytes(run.data))
 
 
-def forged(body: bytes, count: int) -> Run:
+def span(offsets: list[int]) -> int:
+    return offsets[-1] - offsets[0]
+
+
+def forged(body: bytes, count: int, columns: int = 1) -> Run:
     """A run that says of this body that it is one."""
-    data = encode_run([b""] * count, queue="crm", compressed=False)
-    return read_run(repair(data[:63] + body))
+    data = bytearray(encode_run([b""] * count, queue="crm", compressed=False)[:63])
+    data[FLAGS_AT] |= (0, KEYS, KEYS | IDS)[columns - 1]
+    return read_run(repair(bytes(data) + body))
 
 
 @fast
@@ -315,7 +359,7 @@ def test_claims_of_a_compressed_body_allocate_nothing(varint: bytes) -> None:
 
 def test_claims_of_offsets_allocate_nothing() -> None:
     for offsets in ([0, 2**32 - 1], [2**31, 2**32 - 1], [2**32 - 1, 0]):
-        run = forged(struct.pack("<2I", *offsets) + bytes(1000), count=1)
+        run = forged(bytes(1000) + struct.pack("<2I", *offsets), count=1)
         assert peak_bytes(run.payloads) < 64 * 1024
 
 

@@ -1,8 +1,8 @@
 """Writes the golden runs: `python -m tests.vectors.make_runs`.
 
 This is docs/formats.md once more, written from the document and sharing nothing with the codec:
-a CRC-32C bit by bit, and Snappy as its format description has it. A vector changes only when the
-format does, and then the version of the format changes too.
+a CRC-32C bit by bit, and Snappy as its format description has it. From the first release on, a
+vector changes only when the format does, and then the version of the format changes too.
 """
 
 import json
@@ -40,13 +40,12 @@ class Vector:
     """What the first offset of every column is."""
 
     def body(self) -> bytes:
-        raw = packed(self.payloads, self.base)
+        columns = [self.payloads]
         if self.keys is not None:
-            raw += packed(self.keys, self.base)
+            columns.append(self.keys)
         if self.item_ids is not None:
-            ids = [run_id + struct.pack("<H", index) for run_id, index in self.item_ids]
-            raw += packed(ids, self.base)
-        return raw
+            columns.append([run_id + struct.pack("<H", index) for run_id, index in self.item_ids])
+        return body_of(*columns, base=self.base)
 
     def encode(self) -> bytes:
         raw = self.body()
@@ -104,9 +103,15 @@ class Vector:
         return 60 + 3 * len(self.headers) + sum(len(text.encode()) for text in texts)
 
 
-def packed(values: Sequence[bytes], base: int) -> bytes:
+def body_of(*columns: Sequence[bytes], base: int = 0) -> bytes:
+    """The bytes of all columns, then the offsets of all columns."""
+    data = b"".join(b"".join(values) for values in columns)
+    return data + b"".join(offsets_of(values, base) for values in columns)
+
+
+def offsets_of(values: Sequence[bytes], base: int) -> bytes:
     offsets = accumulate(map(len, values), initial=base)
-    return b"".join(struct.pack("<I", offset) for offset in offsets) + b"".join(values)
+    return b"".join(struct.pack("<I", offset) for offset in offsets)
 
 
 def crc32c(data: bytes) -> int:
@@ -178,13 +183,16 @@ VECTORS = [
         keys=[b"", b"\x00\xff", b"k" * 200],
         item_ids=[(RUN_ID, 7), (OTHER_ID, 0), (OTHER_ID, 4095)],
     ),
-    Vector("run_ids_without_keys", "Ids follow the payloads at once.", EVENTS[:2],
+    Vector("run_ids_without_keys", "Ids come right after the payloads, and so do their offsets.",
+           EVENTS[:2],
            item_ids=[(OTHER_ID, 1), (OTHER_ID, 0)], priority=0),
-    Vector("run_snappy", "A compressed body.", [b"a" * 100, b"", b"b" * 300], snappy=True),
+    Vector("run_snappy", "A compressed body.", [b"a" * 300, b"", b"b" * 400], snappy=True),
+    Vector("run_snappy_short", "Readers take a compressed body of any length; no producer need "
+           "compress this one.", [b"a" * 100, b"", b"b" * 300], snappy=True),
     Vector(
         "run_snappy_crc32_keys",
         "Keys in a compressed body, under CRC-32.",
-        [b"x" * 64] * 3,
+        [b"x" * 200] * 3,
         keys=[b"k" * 40, b"", b"k"],
         snappy=True,
         crc32=True,
@@ -197,7 +205,7 @@ VECTORS = [
         item_ids=[(RUN_ID, 0), (RUN_ID, 1), (RUN_ID, 2)],
         base=1_000_003,
     ),
-    Vector("run_offsets_at_the_end", "Offsets may end at the last value of a u32.",
+    Vector("run_offsets_up_to_a_u32", "Offsets may end at the last value of a u32.",
            [b"ab", b"c"], base=2**32 - 4),
     Vector(
         "run_4096_items",
@@ -224,7 +232,11 @@ def refused() -> list[dict[str, str]]:
     two = Vector("", "", [b"hello", b"world!"])
     squeezed = Vector("", "", [b"a" * 100], snappy=True).encode()
     u32 = struct.Struct("<I")
+    values = b"".join(two.payloads)
     raw = two.body()
+
+    def u32s(*numbers: int) -> bytes:
+        return struct.pack(f"<{len(numbers)}I", *numbers)
 
     def with_headers(packed_headers: bytes) -> bytes:
         length = struct.pack("<H", len(packed_headers))
@@ -245,6 +257,7 @@ def refused() -> list[dict[str, str]]:
         ("head", "no item", patched(one, 6, b"\x00\x00")),
         ("head", "4,097 items", patched(one, 6, struct.pack("<H", 4097))),
         ("head", "more items than the body has offsets", patched(one, 6, struct.pack("<H", 4))),
+        ("head", "a flag for keys and no room for their offsets", with_body(raw, flags=2)),
         ("head", "a body length that is one too long", patched(one, 12, u32.pack(14))),
         ("head", "a byte after the body", resealed(one + b"\x00")),
         ("head", "the last byte missing", resealed(one[:-1])),
@@ -274,16 +287,26 @@ def refused() -> list[dict[str, str]]:
         ("checksum", "a CRC-32C that claims to be a CRC-32", one[:5] + b"\x08" + one[6:]),
         ("checksum", "Snappy's length is not the header's", patched(squeezed, 48, u32.pack(109))),
         ("body", "a compressed body that is damaged", patched(squeezed, 64, b"\xff" * 8)),
-        ("body", "offsets that go backwards", with_body(u32.pack(6) + u32.pack(0) + raw[8:])),
-        ("body", "offsets that go up and down",
-         with_body(u32.pack(0) + u32.pack(12) + u32.pack(11) + raw[12:])),
-        ("body", "offsets past the end", with_body(raw[:8] + u32.pack(12) + raw[12:])),
-        ("body", "a byte after the last column", with_body(raw + b"\x00")),
-        ("body", "a flag for keys and too few bytes for them",
+        ("body", "offsets that go backwards", with_body(values + u32s(6, 0, 11))),
+        ("body", "offsets that go up and down", with_body(values + u32s(0, 12, 11))),
+        ("body", "a first offset above the last", with_body(values + u32s(12, 12, 11))),
+        ("body", "offsets for a byte too many", with_body(values + u32s(0, 5, 12))),
+        ("body", "offsets for a byte too few", with_body(values + u32s(0, 5, 10))),
+        ("body", "a byte between the bytes and the offsets",
+         with_body(values + b"\x00" + u32s(0, 5, 11))),
+        ("body", "a byte after the last offset", with_body(raw + b"\x00")),
+        ("body", "offsets before the bytes", with_body(u32s(0, 5, 11) + values)),
+        ("body", "columns one by one, each with its offsets",
+         with_body(raw + body_of([b"k", b""]), flags=2)),
+        ("body", "a flag for keys, and their offsets are other bytes",
          with_body(raw + b"\x00", flags=2)),
+        ("body", "keys that need bytes of the payloads",
+         with_body(values + u32s(0, 5, 11, 0, 0, 1), flags=2)),
+        ("body", "bytes that no column has",
+         with_body(values + b"k" + u32s(0, 5, 11, 0, 0, 0), flags=2)),
         ("keys", "a key of 201 bytes", Vector("", "", [b""], keys=[b"k" * 201]).encode()),
         ("ids", "an id of 17 bytes",
-         with_body(raw + packed([RUN_ID + b"\x00\x00", RUN_ID + b"\x00"], 0), flags=4)),
+         with_body(body_of(two.payloads, [RUN_ID + b"\x00\x00", RUN_ID + b"\x00"]), flags=4)),
         ("ids", "an index of 4,096", Vector("", "", [b""], item_ids=[(RUN_ID, 4096)]).encode()),
     ]  # fmt: skip
     return [{"found_in": where, "about": about, "run": data.hex()} for where, about, data in cases]

@@ -76,6 +76,23 @@ async def test_frame_that_has_begun_is_refused_when_it_is_whole(served: Served) 
         await read_draining(client)
 
 
+async def test_connection_that_was_just_accepted_is_told_as_well(served: Served) -> None:
+    """Accepted before the draining, and its task started after it."""
+    served.spooler.answer = None
+    client = await served.greeted()
+    await client.push(1, make_run())
+    await served.spooler.wait_for(1)
+    ours, theirs = trio.socket.socketpair()
+    late = RawClient(trio.SocketStream(theirs))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(served.ingest.drain)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(served.ingest._serve, trio.SocketStream(ours))
+        await read_draining(late)
+        served.spooler.release()
+    await late.stream.aclose()
+
+
 async def test_nobody_can_connect_any_more(served: Served) -> None:
     await served.ingest.drain()
     with pytest.raises(ConnectionRefusedError):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 
@@ -161,6 +162,16 @@ async def test_body_that_is_no_run_is_refused_and_the_connection_goes_on(
     await still_works(client)
 
 
+async def test_bad_runs_of_a_connection_are_one_line_in_the_log(served: Served) -> None:
+    with structlog.testing.capture_logs() as lines:
+        client = await served.greeted()
+        for _ in range(5):
+            await client.push(5, b"no run")
+            await client.read_error()
+    assert [line["event"] for line in lines] == ["ingest.bad_run"]
+    assert served.ingest.figures()["refused"] == {"BAD_RUN": 5}
+
+
 async def test_frame_over_the_limit_is_thrown_away_unbuffered_and_the_connection_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -248,6 +259,14 @@ async def test_user_or_group_that_is_allowed_is_welcome(tmp_path: Path, who: str
     other = "allow_gids" if who == "allow_uids" else "allow_uids"
     lists: dict[str, Any] = {who: [allowed], other: [60_000]}
     async with serve(tmp_path, **lists) as served:
+        await still_works(await served.greeted())
+
+
+async def test_supplementary_group_that_is_allowed_is_welcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.ingest.read_peer_groups", lambda _: frozenset({60_000}))
+    async with serve(tmp_path, allow_gids=[60_000]) as served:
         await still_works(await served.greeted())
 
 

@@ -76,6 +76,21 @@ async def test_each_frame_has_its_own_time(tmp_path: Path, autojump_clock: MockC
             assert (await client.read())[:2] == (Kind.ACK, 1)
 
 
+async def test_frame_after_a_too_large_one_has_its_own_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with serve(tmp_path, frame_timeout=30) as served:
+        client = await served.greeted()
+        frame = push_frame(2, make_run())
+        await client.send(wire.frame_head(Kind.PUSH, 1, 6_000_000))
+        assert (await client.read_error())[1].code == "TOO_LARGE"
+        await trio.sleep(20)
+        await client.send(bytes(6_000_000), frame[:10])
+        await trio.sleep(20)
+        await client.send(frame[10:])
+        assert (await client.read())[:2] == (Kind.ACK, 2)
+
+
 async def test_too_large_frame_must_be_finished_in_time_as_well(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -86,15 +101,18 @@ async def test_too_large_frame_must_be_finished_in_time_as_well(
         assert "frame" in await read_timeout(client, 30)
 
 
+@pytest.mark.parametrize("begun", [0, 5, 12, 400])
 async def test_time_in_which_the_daemon_does_not_read_is_not_counted(
-    tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock, begun: int
 ) -> None:
     async with serve(tmp_path, frame_timeout=30, window_frames=1) as served:
         served.spooler.answer = None
         client = await served.greeted()
         second = push_frame(2, make_run(b"x" * 1000))
-        await client.send(push_frame(1, make_run()), second[:500])
+        await client.send(push_frame(1, make_run()), second[:begun])
         await served.spooler.wait_for(1)
+        await trio.testing.wait_all_tasks_blocked()
+        await client.send(second[begun:500])
         await trio.sleep(1000)
         served.spooler.release()
         await trio.sleep(20)
@@ -206,3 +224,17 @@ async def test_end_of_a_slow_client_is_one_line_in_the_log(
     assert [(line["event"], line["code"]) for line in lines] == [
         ("ingest.connection_ended", "TIMEOUT")
     ]
+
+
+async def test_end_of_a_deaf_client_is_one_line_in_the_log(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with serve(tmp_path, write_timeout=30) as served:
+            client = await served.greeted()
+            with pytest.raises(trio.BrokenResourceError):
+                await client.send(wire.frame(Kind.PING, 1, bytes(64)) * 100_000)
+    [line] = lines
+    assert (line["event"], line["code"]) == ("ingest.connection_ended", "TIMEOUT")
+    assert "reading its answers" in line["text"]
+    assert served.ingest.figures()["refused"] == {"TIMEOUT": 1}

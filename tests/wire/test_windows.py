@@ -38,7 +38,7 @@ async def test_no_more_frames_are_in_flight_than_the_window_has(tmp_path: Path) 
 
 
 async def test_no_more_bytes_are_in_flight_than_the_window_has(tmp_path: Path) -> None:
-    async with serve(tmp_path, **SMALL) as served:
+    async with serve(tmp_path, **{**SMALL, "inflight_bytes": 2**20}) as served:
         served.spooler.answer = None
         client = await served.greeted()
         run = make_run(b"x" * 20_000)
@@ -107,6 +107,19 @@ async def test_half_a_frame_counts_and_is_given_back_when_its_client_vanishes(
         await served.spooler.wait_for(2)
         served.spooler.release()
         assert served.in_flight_bytes == 0
+
+
+async def test_half_a_frame_that_times_out_makes_room_for_others(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with serve(tmp_path, **SMALL, frame_timeout=30) as served:
+        served.spooler.answer = None
+        slow, other = await served.greeted(), await served.greeted()
+        await slow.send(push_frame(1, make_run(b"x" * 30_000))[:100])
+        await settled()
+        await other.send(*(push_frame(sequence, make_run(b"y" * 20_000)) for sequence in (1, 2)))
+        await served.spooler.wait_for(2)
+        assert trio.current_time() >= 30
 
 
 async def test_client_that_pushes_without_reading_answers_loses_none(served: Served) -> None:
@@ -205,6 +218,58 @@ async def test_client_that_vanishes_before_its_answer_harms_nobody(served: Serve
     await settled()
     assert served.in_flight_bytes == 0
     assert len(served.ingest._connections) == 1
+
+
+async def test_client_that_vanishes_with_answers_unread_harms_nobody(served: Served) -> None:
+    """The kernel tells the daemon of it by an error, not by the end of the stream."""
+    client, other = await served.greeted(), await served.greeted()
+    await client.send(wire.frame(Kind.PING, 1))
+    await settled()
+    await client.stream.aclose()
+    await settled()
+    await other.push(1, make_run())
+    assert (await other.read())[:2] == (Kind.ACK, 1)
+    assert len(served.ingest._connections) == 1
+
+
+async def test_client_that_vanishes_while_its_answers_wait_harms_nobody(served: Served) -> None:
+    client, other = await served.greeted(), await served.greeted()
+    with trio.move_on_after(0.01):
+        await client.send(wire.frame(Kind.PING, 1, bytes(64)) * 60_000)
+    await settled()
+    await client.stream.aclose()
+    await settled()
+    await other.push(1, make_run())
+    assert (await other.read())[:2] == (Kind.ACK, 1)
+    assert len(served.ingest._connections) == 1
+
+
+async def test_client_with_many_small_requests_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.connection.FRAMES_AT_ONCE", 10)
+    turns = 0
+    seen = set()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    def known_queue(_: str) -> bool:
+        seen.add(turns)
+        return True
+
+    spooler = StubSpooler(inbox_size=1000)
+    async with serve(tmp_path, spooler=spooler, known_queue=known_queue) as served:
+        client = await served.greeted()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            await client.send(b"".join(push_frame(number, make_run()) for number in range(1, 301)))
+            await spooler.wait_for(300)
+            nursery.cancel_scope.cancel()
+    assert len(seen) >= 10
 
 
 async def test_answers_after_the_ingest_was_cancelled_go_nowhere(tmp_path: Path) -> None:
