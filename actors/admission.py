@@ -32,20 +32,23 @@ class Fill:
 
 
 def admit(fill: Fill, size: int, policy: FullPolicy, settings: SpoolSettings) -> Verdict | Refused:
-    """A full disk refuses at once, whatever the policy; a full spool does as the policy says."""
+    """A full disk refuses at once, whatever the policy; a full spool does as the policy says.
+
+    Where old items keep the chunks alive, dropping others would free nothing: then it waits.
+    """
     if fill.disk_is_low:
         text = f"less than min_free_bytes ({format_size(settings.min_free_bytes)}) of disk is left"
         return Refused("DISK_FULL", text, retry_after_ms=1000)
+    pinned = fill.disk_bytes + size > PINNED_FACTOR * settings.max_bytes
     limit = _limit_reached(fill, size, settings)
-    if limit is None:
+    if limit is None and not pinned:
         return Verdict.STORE
-    match policy:
-        case "block":
-            return Verdict.WAIT
-        case "drop_oldest":
-            return Verdict.DROP_OLDEST
-        case "drop_newest":
-            return full(limit)
+    if policy == "drop_newest":
+        took = f"its chunks, kept alive by old items, take {format_size(fill.disk_bytes)} on disk"
+        return full(limit or took)
+    if policy == "drop_oldest" and not pinned:
+        return Verdict.DROP_OLDEST
+    return Verdict.WAIT
 
 
 def full(limit: str) -> Refused:
@@ -57,6 +60,4 @@ def _limit_reached(fill: Fill, size: int, settings: SpoolSettings) -> str | None
         return f"spool.max_size is {settings.max_size} runs"
     if fill.live_bytes + size > settings.max_bytes:
         return f"spool.max_bytes is {format_size(settings.max_bytes)}"
-    if fill.disk_bytes + size > PINNED_FACTOR * settings.max_bytes:
-        return f"its chunks, kept alive by old items, take {format_size(fill.disk_bytes)} on disk"
     return None

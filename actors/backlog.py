@@ -8,20 +8,12 @@ their lane when their time has come. Plain data, touched by the spooler's task a
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
-from actors.messages import StoredRun
-
-
-class Place(NamedTuple):
-    """Where a run lies, and as much of it as must be known without reading it."""
-
-    position: int
-    size: int
-    items: int
+from actors.messages import Place, StoredRun
 
 
 class Places:
@@ -100,10 +92,10 @@ class Lane:
         self.memory: deque[StoredRun] = deque()
         self.disk = Places()
         self.reading = False
-        """The first positions are being read back."""
+        """Its first places have been taken out and are being read."""
 
     def __bool__(self) -> bool:
-        return bool(self.memory or self.disk)
+        return bool(self.memory or self.disk or self.reading)
 
     def oldest(self) -> int:
         return self.memory[0].position if self.memory else self.disk.first()
@@ -147,21 +139,25 @@ class Backlog:
             backlog = self.queues[name] = QueueBacklog()
         return backlog
 
-    def has_room(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         return (
             self.memory_runs < self._memory_runs_max
             and self.memory_bytes + size <= self._memory_bytes_max
         )
 
-    def add(self, run: StoredRun, now_ms: int) -> None:
-        """A run that was just committed."""
+    def room_bytes(self) -> int:
+        return max(0, self._memory_bytes_max - self.memory_bytes)
+
+    def add(self, run: StoredRun, now_ms: int, *, in_memory: bool = True) -> None:
+        """A run that was just committed; kept in memory if that is wanted and there is room."""
         head = run.head
         if head.due_ms > now_ms:
             place = Place(run.position, run.size, head.count)
             self.add_later(head.queue, head.priority, head.due_ms, place)
             return
         lane = self.queue(head.queue).lane(head.priority)
-        if not lane.disk and not lane.reading and self.has_room(len(run.data)):
+        behind = lane.disk or lane.reading
+        if in_memory and not behind and self._has_room(len(run.data)):
             lane.memory.append(run)
             self._remember(run)
         else:
@@ -215,11 +211,21 @@ class Backlog:
             return None
         return first[1]
 
-    def put_back_read(self, lane: Lane, runs: Iterable[StoredRun]) -> None:
-        """Runs that were read back: they are the head of their lane."""
+    def begin_reading(self, lane: Lane, runs_max: int, bytes_max: int) -> list[Place]:
+        """Takes the first places out of a lane. Nothing behind them is lent meanwhile."""
+        places = lane.disk.peek(runs_max, bytes_max)
+        lane.disk.drop(len(places))
+        lane.reading = True
+        return places
+
+    def end_reading(self, lane: Lane, runs: Iterable[StoredRun], unread: Sequence[Place]) -> None:
+        """What was read is the head of the lane; what was not is where it was."""
+        lane.reading = False
         for run in runs:
             lane.memory.append(run)
             self._remember(run)
+        for place in reversed(unread):
+            lane.disk.put_first(place)
 
     def give_back(self, run: StoredRun) -> None:
         """A run that was lent and comes back undelivered is the first of its lane again."""

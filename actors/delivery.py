@@ -9,7 +9,8 @@ delivers again, with the same ids. On drain each pump finishes the run it is at,
 On cancel nothing is settled, and the spooler's next life lends it again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -34,6 +35,8 @@ TAKE_RUNS_MAX: Final = 64
 TAKE_BYTES_MAX: Final = 8 * 1024 * 1024
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 30.0
+LAST_SETTLE_S: Final = 1.0
+"""What a cancelled pump may still take to say what it has delivered."""
 
 
 class Delivery:
@@ -48,7 +51,7 @@ class Delivery:
         self._spooler = spooler
         self._open_handler = open_handler
         self._listening = trio.CancelScope()
-        self._taking: set[trio.CancelScope] = set()
+        self._idle: set[trio.CancelScope] = set()
         self._is_draining = False
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -61,29 +64,17 @@ class Delivery:
                         nursery.start_soon(self._pump, seen.queue, handler)
 
     def drain(self) -> None:
-        """No pump takes more than it has. `run` returns when all are done."""
+        """No pump takes or tries more than it has in hand. `run` returns when all are done."""
         self._is_draining = True
         self._listening.cancel()
-        for scope in self._taking:
+        for scope in self._idle:
             scope.cancel()
 
     async def _pump(self, queue: str, handler: Handler) -> None:
         try:
             while not self._is_draining:
                 leases = await self._take(queue)
-                done: list[Settled] = []
-                try:
-                    for lease in leases:
-                        if self._is_draining:
-                            break
-                        done.append(_settled(lease, await self._deliver(queue, handler, lease)))
-                finally:
-                    # Delivered is delivered, even if this task is cancelled over the next run.
-                    with trio.move_on_after(PAUSE_MIN_S, shield=True):
-                        await self._spooler.send(Settle(tuple(done)))
-                rest = tuple(leases[len(done) :])
-                if rest:
-                    await self._spooler.send(GiveBack(rest))
+                await self._deliver_all(queue, handler, leases)
         except trio.BrokenResourceError:
             log.debug("delivery.spooler_gone", queue=queue)
         finally:
@@ -99,15 +90,35 @@ class Delivery:
             taken.extend(leases)
             there.set()
 
-        with trio.CancelScope() as scope:
-            self._taking.add(scope)
+        with self._until_drain():
             await self._spooler.send(Take(queue, TAKE_RUNS_MAX, TAKE_BYTES_MAX, answer))
             await there.wait()
-        self._taking.discard(scope)
         return taken
 
-    async def _deliver(self, queue: str, handler: Handler, lease: Lease) -> Fate:
-        """Tries until the handler takes it."""
+    async def _deliver_all(self, queue: str, handler: Handler, leases: list[Lease]) -> None:
+        """Delivers, settles what was delivered, gives back what was not."""
+        done: list[Settled] = []
+        try:
+            for lease in leases:
+                fate = None if self._is_draining else await self._deliver(queue, handler, lease)
+                if fate is None:
+                    break
+                done.append(_settled(lease, fate))
+        except trio.Cancelled:
+            # Delivered is delivered, even if this task is cancelled over the next run.
+            with trio.move_on_after(LAST_SETTLE_S, shield=True):
+                await self._settle(done)
+            raise
+        await self._settle(done)
+        if len(done) < len(leases):
+            await self._spooler.send(GiveBack(tuple(leases[len(done) :])))
+
+    async def _settle(self, done: list[Settled]) -> None:
+        if done:
+            await self._spooler.send(Settle(tuple(done)))
+
+    async def _deliver(self, queue: str, handler: Handler, lease: Lease) -> Fate | None:
+        """Tries until the handler takes it; None if draining ends that."""
         pause = PAUSE_MIN_S
         while True:
             try:
@@ -115,7 +126,10 @@ class Delivery:
             except DeliveryFailed as failure:
                 if pause == PAUSE_MIN_S:
                     log.warning("delivery.failing", queue=queue, error=str(failure))
-                await trio.sleep(pause)
+                with self._until_drain():
+                    await trio.sleep(pause)
+                if self._is_draining:
+                    return None
                 pause = min(pause * 2, PAUSE_MAX_S)
             except Undeliverable as problem:
                 run = format_run_id(lease.run.head.run_id)
@@ -125,6 +139,18 @@ class Delivery:
                 if pause != PAUSE_MIN_S:
                     log.info("delivery.working_again", queue=queue)
                 return Fate.DELIVERED
+
+    @contextmanager
+    def _until_drain(self) -> Iterator[None]:
+        """What is done in it ends when draining begins."""
+        with trio.CancelScope() as scope:
+            if self._is_draining:
+                scope.cancel()
+            self._idle.add(scope)
+            try:
+                yield
+            finally:
+                self._idle.remove(scope)
 
 
 def _settled(lease: Lease, fate: Fate) -> Settled:

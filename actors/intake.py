@@ -23,6 +23,9 @@ from forebay.wire import Outcome
 
 log = structlog.get_logger()
 
+DRAINING: Final = Refused("DRAINING", "the daemon is stopping", retry_after_ms=1000)
+DROPS_MAX: Final = 16_384
+"""No more runs than this are dropped to make room for one."""
 QUEUES_MAX: Final = 10_000
 """More queues than this are not created by pushing to them."""
 
@@ -37,14 +40,6 @@ class Group:
     """Runs whose id is known already: answered when their originals are surely stored."""
     dropped: list[Dropped] = field(default_factory=list)
     dropped_bytes: int = 0
-
-    @property
-    def runs_added(self) -> int:
-        return len(self.appends) - len(self.dropped)
-
-    @property
-    def bytes_added(self) -> int:
-        return self.size - self.dropped_bytes
 
 
 class Intake:
@@ -63,9 +58,7 @@ class Intake:
         self._arrived: deque[Append] = deque()
         self._blocked: deque[tuple[Append, float]] = deque()
         """Pushes that wait for room, and until when."""
-        self._under_way_runs = 0
-        self._under_way_bytes = 0
-        """What groups that are being committed add to the ledger if all goes well."""
+        self._is_draining = False
         self.disk_is_low = False
         self.disk_failure: Refused | None = None
         """The disk refused, and is not asked again before `_disk_rests_until`."""
@@ -76,11 +69,15 @@ class Intake:
         for run_id in run_ids:
             self._recent.add(run_id)
 
+    def recent_ids(self) -> list[bytes]:
+        """What must be remembered when the runs themselves are gone."""
+        return self._recent.ids()
+
     def arrive(self, append: Append) -> None:
         self._arrived.append(append)
 
-    def waiting(self) -> int:
-        return len(self._arrived) + len(self._blocked)
+    def has_arrivals(self) -> bool:
+        return bool(self._arrived)
 
     def form_group(self, now: float) -> Group:
         """Takes as many pushes as may be stored now, in order; refuses what must be refused."""
@@ -94,8 +91,6 @@ class Intake:
             if not self._place(append, group, now, others_wait=bool(self._blocked)):
                 queue = self._queue_settings(append.head.queue)
                 self._blocked.append((append, now + (queue.full_timeout if queue else 0)))
-        self._under_way_runs += group.runs_added
-        self._under_way_bytes += group.bytes_added
         return group
 
     def _place(self, append: Append, group: Group, now: float, *, others_wait: bool) -> bool:
@@ -116,10 +111,10 @@ class Intake:
             return False
         size = len(append.data)
         verdict = admit(self._fill(group), size, queue.full_policy, self._settings)
-        while verdict is Verdict.DROP_OLDEST:
-            if not self._drop_oldest(head.queue, group):
-                return False
-            verdict = admit(self._fill(group), size, queue.full_policy, self._settings)
+        if verdict is Verdict.DROP_OLDEST:
+            verdict = self._make_room(head.queue, size, group)
+        if verdict is Verdict.WAIT and self._is_draining:
+            verdict = DRAINING
         if isinstance(verdict, Refused):
             answer([append], verdict)
         elif verdict is Verdict.STORE:
@@ -128,31 +123,40 @@ class Intake:
             group.size += size
         return verdict is not Verdict.WAIT
 
+    def _make_room(self, queue: str, size: int, group: Group) -> Verdict | Refused:
+        """Drops the queue's oldest runs until there is room; none at all if that is not enough."""
+        dropped: list[Dropped] = []
+        verdict: Verdict | Refused = Verdict.DROP_OLDEST
+        while verdict is Verdict.DROP_OLDEST:
+            oldest = self._backlog.drop_oldest(queue) if len(dropped) < DROPS_MAX else None
+            if oldest is None:
+                verdict = Verdict.WAIT
+                break
+            dropped.append(oldest)
+            group.dropped.append(oldest)
+            group.dropped_bytes += oldest.place.size
+            verdict = admit(self._fill(group), size, "drop_oldest", self._settings)
+        if verdict is not Verdict.STORE:
+            for entry in reversed(dropped):
+                self._backlog.undrop(entry)
+                group.dropped.pop()
+                group.dropped_bytes -= entry.place.size
+        return verdict
+
     def _is_one_queue_too_many(self, queue: str) -> bool:
         """Names of queues are kept in memory: there may be only so many."""
         return queue not in self._ledger.books and len(self._ledger.books) >= QUEUES_MAX
 
     def _fill(self, group: Group) -> Fill:
-        growth = self._under_way_bytes + group.bytes_added
         return Fill(
-            live_runs=self._ledger.live_runs + self._under_way_runs + group.runs_added,
-            live_bytes=self._ledger.live_bytes + growth,
-            disk_bytes=self._ledger.disk_bytes + growth,
+            live_runs=self._ledger.live_runs + len(group.appends) - len(group.dropped),
+            live_bytes=self._ledger.live_bytes + group.size - group.dropped_bytes,
+            disk_bytes=self._ledger.disk_bytes + group.size,
             disk_is_low=self.disk_is_low,
         )
 
-    def _drop_oldest(self, queue: str, group: Group) -> bool:
-        dropped = self._backlog.drop_oldest(queue)
-        if dropped is None:
-            return False
-        group.dropped.append(dropped)
-        group.dropped_bytes += dropped.place.size
-        return True
-
     def settle_group(self, group: Group, stored: int, failure: Refused | None, now: float) -> None:
         """Answers everyone in a group of which the first `stored` runs are durable."""
-        self._under_way_runs -= group.runs_added
-        self._under_way_bytes -= group.bytes_added
         if self._settings.durability != "memory":
             answer(group.appends[:stored], Outcome.STORED)
         if failure is not None:
@@ -183,11 +187,11 @@ class Intake:
             self._blocked = deque(entry for entry in self._blocked if entry[1] > now)
             answer(expired, full("no room came free within the queue's full_timeout"))
 
-    def refuse_all(self, refusal: Refused) -> None:
-        """The end: nothing that waits is stored any more."""
-        answer([*(append for append, _ in self._blocked), *self._arrived], refusal)
+    def drain(self) -> None:
+        """Nobody waits for room any more."""
+        self._is_draining = True
+        answer([append for append, _ in self._blocked], DRAINING)
         self._blocked.clear()
-        self._arrived.clear()
 
 
 def answer(appends: Sequence[Append], outcome: Outcome | Refused) -> None:

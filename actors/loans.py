@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from actors.backlog import Dropped, Place
+from actors.backlog import Dropped
 from actors.ledger import ItemsFinished, Ledger
-from actors.messages import Fate, Lease, Settled, StoredRun
+from actors.messages import Fate, Lease, Place, Settled, StoredRun
 from actors.ports import ItemMark
 from forebay.ids import format_run_id
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from forebay.errors import Refused
 from forebay.run import RunHead
@@ -41,6 +41,14 @@ class StoredRun:
     """What it takes on disk, frame and all."""
     head: RunHead
     data: bytes
+
+
+class Place(NamedTuple):
+    """Where a run lies, and as much of it as must be known without reading it."""
+
+    position: int
+    size: int
+    items: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,11 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """The daemon is stopping: nobody waits for room any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Handle what came before this, seal the journal, and end."""
 
@@ -120,4 +133,4 @@ class QueueSeen:
     queue: str
 
 
-SpoolerMessage = Append | Take | Settle | GiveBack | Inquire | Tick | Finish
+SpoolerMessage = Append | Take | Settle | GiveBack | Inquire | Tick | Drain | Finish

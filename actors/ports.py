@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from actors.books import Books
-from actors.messages import Fate, StoredRun
+from actors.messages import Fate, Place, StoredRun
 from forebay.errors import Refused
 from forebay.run import RunHead
 
@@ -58,6 +58,10 @@ class LiveRun(NamedTuple):
     due_ms: int
     done: int
     """A bit for each item that is settled."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.position, self.size, self.items - self.done.bit_count())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +137,24 @@ class Journal(Protocol):
         """Commit thread. Runs are durable on return. Marks are written; if `durable`, these and
         all that were written before are durable as well."""
 
-    def read(self, places: Sequence[tuple[int, int]]) -> list[StoredRun | Unreadable]:
-        """Reader thread. Runs by (chunk number, position), in the order asked for."""
+    def read(self, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
+        """Reader thread. Runs by chunk number and place, in the order asked for.
+
+        OSError if the disk cannot be read for now; nothing is known of the runs then.
+        """
 
     def look(self) -> Room:
         """Upkeep thread. How much room there is."""
 
-    def upkeep(self) -> None:
-        """Upkeep thread. Indexes sealed chunks, prepares the next one, fills the spares."""
+    def write_indexes(self) -> None:
+        """Upkeep thread. Indexes sealed chunks."""
 
-    def free(self, numbers: Sequence[int], base: Books) -> None:
-        """Upkeep thread. Makes `base` durable, then recycles these chunks."""
+    def prepare(self) -> None:
+        """Upkeep thread. Makes the next chunk, the spares and the ballast ready."""
+
+    def free(self, numbers: Sequence[int], base: Books, recent: Sequence[bytes]) -> None:
+        """Upkeep thread. Makes `base` and the ids of the newest runs durable, then recycles these
+        chunks."""
 
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         """Upkeep thread."""

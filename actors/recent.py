@@ -1,6 +1,6 @@
 """The ids of the newest runs, so that a run that is pushed again is not stored again."""
 
-from collections import deque
+from collections import OrderedDict
 
 
 class RecentRuns:
@@ -8,22 +8,21 @@ class RecentRuns:
 
     def __init__(self, runs_max: int) -> None:
         self._runs_max = runs_max
-        self._order: deque[bytes] = deque()
-        self._known: set[bytes] = set()
+        self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def __contains__(self, run_id: bytes) -> bool:
         return run_id in self._known
 
+    def ids(self) -> list[bytes]:
+        """All of them, oldest first."""
+        return list(self._known)
+
     def add(self, run_id: bytes) -> None:
-        if not self._runs_max or run_id in self._known:
-            return
-        self._known.add(run_id)
-        self._order.append(run_id)
-        if len(self._order) > self._runs_max:
-            self._known.discard(self._order.popleft())
+        if self._runs_max:
+            self._known[run_id] = None
+            if len(self._known) > self._runs_max:
+                self._known.popitem(last=False)
 
     def discard(self, run_id: bytes) -> None:
         """A run that was not stored after all."""
-        if run_id in self._known:
-            self._known.remove(run_id)
-            self._order.remove(run_id)
+        self._known.pop(run_id, None)

@@ -8,10 +8,10 @@ one commit is under way share the next one. Marks of deliveries are written with
 tick and synced within a second: losing them can only deliver again, with the same ids. Marks of
 drops are synced in the group that causes them.
 
-On `Finish` what came before is still handled, pushes that wait for room are refused
-with DRAINING, the active chunk is sealed. On cancel the commit that is under way is finished, since
-a thread cannot be stopped; what it stored without an answer is found by recovery, and a client that
-asks again is told that it is a duplicate.
+On `Drain` pushes that wait for room are refused with DRAINING; on `Finish` what came before is
+still handled and the active chunk is sealed. On cancel the commit that is under way is finished,
+since a thread cannot be stopped; what it stored without an answer is found by recovery, and a
+client that asks again is told that it is a duplicate.
 
 What it can't do: tell a disk that hangs from one that is slow. A commit has no deadline; pushes
 wait with it.
@@ -21,19 +21,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from typing import Final, assert_never
 
 import structlog
 import trio
 
-from actors.backlog import Backlog, Dropped, Lane, Place
+from actors.backlog import Backlog, Dropped, Lane
 from actors.intake import Group, Intake, answer
 from actors.ledger import Ledger
 from actors.loans import Loans, PendingMark
 from actors.messages import (
     Append,
+    Drain,
     Finish,
     GiveBack,
     Inquire,
@@ -47,9 +46,8 @@ from actors.messages import (
 from actors.ports import Committed, Journal, Recovered, Unreadable
 from actors.report import make_report
 from actors.settings import QueueSettings, SpoolSettings
-from actors.thread import Job, OwnThread
+from actors.thread import OwnThread
 from actors.upkeep import Upkeep
-from forebay.errors import Refused
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -64,18 +62,10 @@ MESSAGES_MAX: Final = 4096
 """What is handled before the next commit, at most."""
 READ_RUNS_MAX: Final = 256
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
+READ_BYTES_MIN: Final = 256 * 1024
 PROGRESS_S: Final = 1.0
 
 assert MARKS_WAITING_MAX <= MARKS_UNWRITTEN_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class CommitUnderWay:
-    """What the disk is busy with."""
-
-    group: Group
-    marks: list[PendingMark]
-    job: Job[Committed]
 
 
 class Spooler:
@@ -103,7 +93,11 @@ class Spooler:
         self._loans = Loans(self._ledger)
         self._intake = Intake(settings, queue_settings, self._ledger, self._backlog)
         self._upkeep = Upkeep(
-            journal, self._ledger, settings.meta_sync_interval, settings.min_free_bytes
+            journal,
+            self._ledger,
+            self._intake.recent_ids,
+            settings.meta_sync_interval,
+            settings.min_free_bytes,
         )
         self._takes: dict[str, deque[Take]] = {}
         self._ready: set[str] = set()
@@ -148,14 +142,13 @@ class Spooler:
         self._ledger.load(recovered.base, recovered.chunks)
         for chunk in recovered.chunks:
             for live in chunk.live:
-                place = Place(live.position, live.size, live.items - live.done.bit_count())
                 self._ledger.add_live(live.size)
                 if live.done:
                     self._loans.remember_done(live.position, live.done)
                 if live.due_ms > now_ms:
-                    self._backlog.add_later(live.queue, live.priority, live.due_ms, place)
+                    self._backlog.add_later(live.queue, live.priority, live.due_ms, live.place)
                 else:
-                    self._backlog.add_place(live.queue, live.priority, place)
+                    self._backlog.add_place(live.queue, live.priority, live.place)
         self._intake.remember(recovered.recent)
         self._ready.update(self._backlog.queues)
         (log.warning if recovered.damage else log.info)(
@@ -167,30 +160,19 @@ class Spooler:
             **recovered.damage.as_dict(),
         )
 
-    # The loop: messages in, one commit after the other, answers and leases out.
+    # The loop: messages in, one commit, then answers and leases out.
 
     async def _serve(self) -> None:
-        """The next commit is handed to the disk before the answers to the last one are given."""
-        under_way: CommitUnderWay | None = None
-        while under_way is not None or not self._is_finishing:
-            if under_way is None:
-                self._handle(await self._inbox.receive())
-                committed = None
-            else:
-                committed = await under_way.job.wait()
-            self._handle_what_waits()
-            following = self._start_commit()
-            if under_way is not None and committed is not None:
-                self._apply(under_way, committed)
+        while not self._is_finishing:
+            self._handle(await self._inbox.receive())
+            with suppress(trio.WouldBlock):
+                for _ in range(MESSAGES_MAX):
+                    self._handle(self._inbox.receive_nowait())
+            await self._commit()
+            while self._intake.has_arrivals():
+                await self._commit()
             self._lend()
-            if following is None:
-                self._answer_inquiries()
-            under_way = following
-
-    def _handle_what_waits(self) -> None:
-        with suppress(trio.WouldBlock):
-            for _ in range(MESSAGES_MAX):
-                self._handle(self._inbox.receive_nowait())
+            self._answer_inquiries()
 
     def _handle(self, message: SpoolerMessage) -> None:
         match message:
@@ -203,7 +185,7 @@ class Spooler:
                 self._takes.setdefault(message.queue, deque()).append(message)
                 self._ready.add(message.queue)
             case GiveBack():
-                for lease in message.leases:
+                for lease in reversed(message.leases):
                     run = self._loans.take_back(lease)
                     if run is not None:
                         self._backlog.give_back(run)
@@ -215,13 +197,15 @@ class Spooler:
                 self._intake.expire(trio.current_time())
                 self._ready.update(self._backlog.wake_due(_now_ms()))
                 self._marks_are_due = True
+            case Drain():
+                self._intake.drain()
             case Finish():
                 self._is_finishing = True
             case _:
                 assert_never(message)
 
-    def _start_commit(self) -> CommitUnderWay | None:
-        """Hands to the disk what may be stored of the pushes that wait, and the marks with it."""
+    async def _commit(self) -> None:
+        """Stores what may be stored of the pushes that wait, and the marks with it."""
         self._intake.disk_is_low = self._upkeep.disk_is_low
         group = self._intake.form_group(trio.current_time())
         for dropped in group.dropped:
@@ -229,21 +213,19 @@ class Spooler:
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
         must_sync = self._marks_must_be_synced()
-        if not (
-            group.appends or group.dropped or group.echoes or self._marks_must_go() or must_sync
-        ):
-            return None
-        marks = self._loans.take_marks()
-        self._has_unsynced_marks = not must_sync and bool(marks or self._has_unsynced_marks)
-        job = self._thread.submit(
-            partial(
+        committed = Committed()
+        if group.appends or group.dropped or self._marks_must_go() or must_sync:
+            marks = self._loans.take_marks()
+            committed = await self._thread.call(
                 self._journal.commit,
                 [(append.head, append.data) for append in group.appends],
                 [pending.mark for pending in marks],
                 durable=must_sync or bool(group.dropped),
             )
-        )
-        return CommitUnderWay(group, marks, job)
+            self._enter(group, committed)
+            self._enter_marks(marks, group, committed)
+        stored = len(committed.positions)
+        self._intake.settle_group(group, stored, committed.failure, trio.current_time())
 
     def _marks_must_go(self) -> bool:
         waiting = len(self._loans.marks)
@@ -254,21 +236,8 @@ class Spooler:
         if not self._has_unsynced_marks or trio.current_time() < self._next_marks_sync:
             return False
         self._next_marks_sync = trio.current_time() + MARKS_SYNC_S
+        self._has_unsynced_marks = False
         return True
-
-    def _apply(self, done: CommitUnderWay, committed: Committed) -> None:
-        """What was stored is entered and answered; what was not is refused."""
-        self._enter(done.group, committed)
-        if committed.marks_failure is None:
-            self._loans.written(done.marks)
-        else:
-            self._loans.unwritten(done.marks, done.group.dropped)
-            for dropped in reversed(done.group.dropped):
-                self._backlog.undrop(dropped)
-            if committed.failure is None:
-                log.error("spooler.marks_not_written", error=str(committed.marks_failure))
-        stored = len(committed.positions)
-        self._intake.settle_group(done.group, stored, committed.failure, trio.current_time())
 
     def _enter(self, group: Group, committed: Committed) -> None:
         """Enters what was stored into ledger and backlog."""
@@ -279,7 +248,10 @@ class Spooler:
         for append, position, size in placed:
             head = append.head
             self._ledger.accept(position, size, head.queue, head.count)
-            self._backlog.add(StoredRun(position, size, head, append.data), now_ms)
+            # What nobody takes would only keep others out of memory.
+            is_wanted = head.queue in self._takes
+            run = StoredRun(position, size, head, append.data)
+            self._backlog.add(run, now_ms, in_memory=is_wanted)
             self._ready.add(head.queue)
         for number in committed.sealed:
             self._ledger.seal(number)
@@ -287,6 +259,23 @@ class Spooler:
             log.error("spooler.chunk_abandoned", chunk=f"{number:016x}", error=str(error))
         if committed.sealed or committed.failure:
             self._upkeep.hurry()
+
+    def _enter_marks(self, marks: list[PendingMark], group: Group, committed: Committed) -> None:
+        """The books learn of marks that are written; the others come again with the next commit.
+
+        A drop whose mark was not even begun is undone: the run that needed the room is not stored.
+        """
+        if committed.marks_failure is None:
+            self._loans.written(marks)
+            self._has_unsynced_marks = bool(marks) or self._has_unsynced_marks
+            return
+        self._has_unsynced_marks = True
+        undone = group.dropped if committed.failure is not None else []
+        self._loans.unwritten(marks, undone)
+        for dropped in reversed(undone):
+            self._backlog.undrop(dropped)
+        if committed.failure is None:
+            log.error("spooler.marks_not_written", error=str(committed.marks_failure))
 
     # Lending, and reading back what is on disk only.
 
@@ -321,16 +310,24 @@ class Spooler:
             self._nursery.start_soon(self._read, queue, lane)
 
     async def _read(self, queue: str, lane: Lane) -> None:
-        """Reads the head of a lane into memory, in order. Where memory is full it still reads one
-        run: no queue may starve because others fill the cap."""
-        runs_max = READ_RUNS_MAX if self._backlog.has_room(READ_BYTES_MAX) else 1
-        places = lane.disk.peek(runs_max, READ_BYTES_MAX)
-        wanted = [(self._ledger.number_of(place.position), place.position) for place in places]
-        with trio.CancelScope(shield=True):
-            found = await trio.to_thread.run_sync(self._journal.read, wanted, limiter=self._reader)
-        lane.disk.drop(len(places))
-        lane.reading = False
-        self._backlog.put_back_read(lane, [run for run in found if isinstance(run, StoredRun)])
+        """Reads the head of a lane into memory, in order. Where memory is full it still reads a
+        little: no queue may starve because others fill the cap."""
+        room = min(READ_BYTES_MAX, max(READ_BYTES_MIN, self._backlog.room_bytes()))
+        places = self._backlog.begin_reading(lane, READ_RUNS_MAX, room)
+        wanted = [(self._ledger.number_of(place.position), place) for place in places]
+        try:
+            with trio.CancelScope(shield=True):
+                found = await trio.to_thread.run_sync(
+                    self._journal.read, wanted, limiter=self._reader
+                )
+        except OSError as error:
+            # Nothing is wrong with the runs, as far as anyone can tell: the next tick tries again.
+            log.error("spooler.cannot_read", queue=queue, error=str(error))
+            self._backlog.end_reading(lane, [], places)
+            self._ready.add(queue)
+            return
+        runs = [run for run in found if isinstance(run, StoredRun)]
+        self._backlog.end_reading(lane, runs, [])
         for place, run in zip(places, found, strict=True):
             if isinstance(run, Unreadable):
                 dropped = Dropped(queue, lane, place, None)
@@ -361,15 +358,18 @@ class Spooler:
 
     async def _close(self) -> None:
         """Refuses what waits, writes the last marks, seals the journal."""
-        self._intake.refuse_all(Refused("DRAINING", "the daemon is stopping", retry_after_ms=1000))
-        with trio.CancelScope(shield=True):
-            try:
-                marks = [pending.mark for pending in self._loans.take_marks()]
-                await self._thread.call(partial(self._journal.commit, [], marks, durable=True))
-                await self._thread.call(self._journal.close)
-                await self._thread.call(self._journal.free, [], self._ledger.base)
-            except OSError as error:
-                log.error("spooler.not_sealed", error=str(error))
+        self._intake.drain()
+        self._inbox.close()
+        marks = [pending.mark for pending in self._loans.take_marks()]
+        try:
+            committed = await self._thread.call(self._journal.commit, [], marks, durable=True)
+            if committed.marks_failure is not None:
+                log.error("spooler.marks_not_written", error=str(committed.marks_failure))
+            await self._thread.call(self._journal.close)
+            base, recent = self._ledger.base, self._intake.recent_ids()
+            await self._thread.call(self._journal.free, [], base, recent)
+        except OSError as error:
+            log.error("spooler.not_sealed", error=str(error))
         self._thread.stop()
         self.finished.set()
 

@@ -49,14 +49,16 @@ class OwnThread:
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._done_fd = -1
 
     def start(self) -> None:
+        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread. Nothing may be under way."""
+        """Ends the thread, after what was submitted."""
         self._work.put(None)
+        self._thread.join()
         os.close(self._done_fd)
 
     def submit(self, work: Callable[[], T]) -> Job[T]:

@@ -7,7 +7,7 @@ spooler's nursery and touches the ledger between awaits only.
 What fails here is tried again a moment later; nothing that was stored depends on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import structlog
@@ -25,10 +25,16 @@ FREE_S: Final = 0.5
 
 class Upkeep:
     def __init__(
-        self, journal: Journal, ledger: Ledger, meta_interval_s: float, min_free_bytes: int
+        self,
+        journal: Journal,
+        ledger: Ledger,
+        recent_ids: Callable[[], list[bytes]],
+        meta_interval_s: float,
+        min_free_bytes: int,
     ) -> None:
         self._journal = journal
         self._ledger = ledger
+        self._recent_ids = recent_ids
         self._meta_interval_s = meta_interval_s
         self._min_free_bytes = min_free_bytes
         self._limiter = trio.CapacityLimiter(1)
@@ -36,7 +42,7 @@ class Upkeep:
         self._meta: tuple[int, int, int, int] | None = None
         self._meta_due = 0.0
         self._free_due = 0.0
-        self._is_failing = False
+        self._failing: set[str] = set()
         self.room = Room(free_bytes=2**62, spares=0, quarantine_bytes=0)
 
     @property
@@ -48,26 +54,36 @@ class Upkeep:
         self._wanted.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        self._see(await self._call(self._journal.look))
+        await self._try(self._look)
         task_status.started()
         while True:
-            await self.run_once()
+            for step in (self._tidy, self._prepare, self._look, self._free_dead_chunks):
+                await self._try(step)
+            await self._try(self._write_meta)
             with trio.move_on_after(UPKEEP_S):
                 await self._wanted.wait()
             self._wanted = trio.Event()
 
-    async def run_once(self) -> None:
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
+        """One step that fails does not keep the others from their turn."""
+        name = step.__name__.strip("_")
         try:
-            await self._call(self._journal.upkeep)
-            self._see(await self._call(self._journal.look))
-            await self._free_dead_chunks()
-            await self._write_meta()
+            await step()
         except OSError as error:
-            if not self._is_failing:
-                log.error("spooler.upkeep_failed", error=str(error))
-            self._is_failing = True
+            if name not in self._failing:
+                log.error("spooler.upkeep_failed", step=name, error=str(error))
+            self._failing.add(name)
         else:
-            self._is_failing = False
+            self._failing.discard(name)
+
+    async def _tidy(self) -> None:
+        await self._call(self._journal.write_indexes)
+
+    async def _prepare(self) -> None:
+        await self._call(self._journal.prepare)
+
+    async def _look(self) -> None:
+        self._see(await self._call(self._journal.look))
 
     async def _free_dead_chunks(self) -> None:
         if trio.current_time() < self._free_due:
@@ -75,7 +91,8 @@ class Upkeep:
         dead = self._ledger.dead_chunks()
         if dead:
             self._free_due = trio.current_time() + FREE_S
-            await self._call(self._journal.free, dead, self._ledger.base_without(dead))
+            base = self._ledger.base_without(dead)
+            await self._call(self._journal.free, dead, base, self._recent_ids())
             self._ledger.forget(dead)
             log.debug("spooler.chunks_freed", chunks=len(dead))
 

@@ -9,6 +9,7 @@ journal recovers. Stopping (SIGTERM, SIGINT): intake ends, deliveries under way 
 within `drain_timeout`, the journal is sealed. A second signal does not wait.
 """
 
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +22,7 @@ import trio
 from actors.delivery import Delivery
 from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
-from actors.messages import Finish, QueueSeen, SpoolerMessage
+from actors.messages import Drain, Finish, QueueSeen, SpoolerMessage
 from actors.ports import Handler
 from actors.settings import Settings
 from actors.spooler import Spooler
@@ -34,6 +35,7 @@ from daemon.lock import StateLock
 log = structlog.get_logger()
 
 SPOOLER_INBOX: Final = 2048
+FILES_MAX: Final = 65536
 SWITCH_INTERVAL_S: Final = 0.0005
 """How soon the commit thread gets the interpreter back after a sync; Python's 5 ms would be felt
 in every push under load."""
@@ -42,6 +44,7 @@ in every push under load."""
 def main(settings: Settings) -> int:
     """Runs the daemon until it is told to stop; the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_file_limit()
     trio.run(serve, settings)
     return 0
 
@@ -87,6 +90,7 @@ async def serve(settings: Settings, make_files: Callable[[Path], Files] = Files)
                     storing.start_soon(_stop_at_once, signals, storing.cancel_scope)
                     deadline = trio.current_time() + settings.drain_timeout
                     receiving.cancel_scope.deadline = deadline
+                    await to_spooler.send(Drain())
                     await ingest.drain()
                 delivering.cancel_scope.deadline = deadline
                 delivery.drain()
@@ -94,6 +98,14 @@ async def serve(settings: Settings, make_files: Callable[[Path], Files] = Files)
             await spooler.finished.wait()
             storing.cancel_scope.cancel()
     log.info("daemon.stopped")
+
+
+def _raise_file_limit() -> None:
+    """A connection is a file; a shell's usual 1,024 would leave none for the journal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _stop_wanted(signals: AsyncIterator[int]) -> None:

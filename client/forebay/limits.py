@@ -27,8 +27,8 @@ RUN_RAW_BYTES_DEFAULT = 1024 * 1024
 """Where producers cut a run unless told otherwise."""
 RUN_ITEMS_DEFAULT = 1000
 RUN_COMPRESS_BYTES_MIN = 512
-"""Shorter bodies are left as they are: an item of 300 bytes loses 10 of them to Snappy, and costs
-a producer a third more time (8.7 against 6.4 µs; 130 against 105 from cold caches)."""
+"""Shorter bodies are left as they are: Snappy takes 10 bytes off an item of 300 bytes of JSON, and
+2.4 of the 9.4 µs in which its run is made (25 µs more where the caches are cold)."""
 SNAPPY_RATIO_MAX = 22
 """A Snappy copy of 3 bytes stands for at most 64: a body that claims more is not worth a buffer."""
 

@@ -112,10 +112,14 @@ def _parse_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 def _read(files: Files, name: str) -> bytes | None:
+    """None if there is no such file; nothing, and so nothing that makes sense, if it cannot be
+    read."""
     try:
         return files.read_file(name)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError:
+        return b""
 
 
 def _json_object(data: bytes | None) -> dict[str, Any] | None:

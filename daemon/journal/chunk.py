@@ -48,7 +48,8 @@ class ChunkHead:
 
 
 def read_chunk_head(data: bytes) -> ChunkHead | None:
-    if len(data) < _HEAD.size + _CRC.size:
+    # Bytes that were lost or put in before the first block show in the zeros at the end.
+    if len(data) < HEAD_BYTES or any(data[_HEAD.size + _CRC.size : HEAD_BYTES]):
         return None
     magic, number, capacity, previous_end, created_ms = _HEAD.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _HEAD.size)

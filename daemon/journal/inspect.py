@@ -34,7 +34,6 @@ class ChunkView:
     """Settled items of each row, as bits."""
     totals: Books
     gaps: list[Gap] = field(default_factory=list)
-    torn_bytes: int = 0
     mark_bytes_damaged: int = 0
     bad_runs: list[tuple[int, str]] = field(default_factory=list)
     """Blocks that are whole and hold a run that cannot be unpacked: (offset, why)."""
@@ -68,7 +67,10 @@ def dump_runs(files: Files, *, held_only: bool) -> Iterator[tuple[Run, int]]:
     """Every readable run, in the order of the journal, with the bits of its settled items."""
     for view in _views(files, thorough=False):
         rows = view.rows_held() if held_only else range(len(view.index))
-        fd = files.open_read(view.name)
+        try:
+            fd = files.open_read(view.name)
+        except FileNotFoundError:
+            continue  # Everything in it was delivered meanwhile.
         try:
             for row in rows:
                 run = _read(files, fd, view, row)
@@ -150,7 +152,6 @@ def _scan(files: Files, view: ChunkView, *, start: int, unpack: bool) -> None:
             view.used_bytes = max(view.used_bytes, offset + found.size)
             if unpack:
                 _unpack(files, fd, found, view)
-        view.torn_bytes = scanner.torn_bytes
     finally:
         files.close(fd)
 

@@ -19,32 +19,31 @@ import errno
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from actors.books import Books
-from actors.messages import StoredRun
+from actors.messages import Place, StoredRun
 from actors.ports import Committed, ItemMark, Recovered, Room, Unreadable
 from actors.settings import SpoolSettings
 from daemon.journal import block, chunk
+from daemon.journal.ballast import Ballast
 from daemon.journal.checkpoint import Checkpoint, Meta
 from daemon.journal.files import Files
-from daemon.journal.index import ChunkIndex, unpack_index
-from daemon.journal.marks import Mark, pack_marks
+from daemon.journal.index import ChunkIndex
+from daemon.journal.mark_files import MarkFiles
+from daemon.journal.reader import read_runs
+from daemon.journal.recent import write_recent
 from daemon.journal.recovery import recover
-from forebay.errors import BadRun, Refused
-from forebay.run import SNAPPY, RunHead, read_run
+from forebay.errors import Refused
+from forebay.run import SNAPPY, RunHead
 from forebay.snappy import compress
 
-T = TypeVar("T")
-
-BALLAST: Final = "ballast"
 SQUEEZE_BYTES_MIN: Final = 512
 """Smaller runs are not worth compressing."""
-MARK_FILES_OPEN_MAX: Final = 16
 BUSY_S: Final = 2.0
 """A new chunk sooner than this after the last one is reserved, not written ahead."""
 
@@ -70,19 +69,6 @@ class OpenChunk:
 
 
 @dataclass(slots=True)
-class Counters:
-    """What an operator may want to know of the disk's work; written by one thread each."""
-
-    syncs: int = 0
-    groups: int = 0
-    chunks_started: int = 0
-    chunks_recycled: int = 0
-    chunks_written_ahead: int = 0
-    meta_syncs: int = 0
-    abandoned: int = 0
-
-
-@dataclass(slots=True)
 class _Pool:
     """Files that wait to be chunks. Guarded by the journal's lock."""
 
@@ -100,14 +86,12 @@ class Journal:
         self._lock = threading.Lock()
         self._pool = _Pool()
         self._to_index: deque[tuple[ChunkIndex, int]] = deque()
-        self._mark_files: OrderedDict[int, int] = OrderedDict()
-        self._unsynced_marks: set[int] = set()
-        self._absorbed: tuple[int, ...] = ()
+        self._ballast = Ballast(files, settings.ballast_bytes)
+        self._marks = MarkFiles(files, self._ballast)
         self._sequence = 0
         self._free_bytes = 0
         self._last_start = -BUSY_S
         self._abandoned: set[int] = set()
-        self.counters = Counters()
 
     # Recovery, before the threads start.
 
@@ -133,25 +117,17 @@ class Journal:
             except OSError as error:
                 result.failure = _refusal(error)
                 result.marks_failure = error
-            self.counters.groups += 1
         if result.marks_failure is None:
             try:
-                self._append_marks(marks)
+                self._marks.append(marks)
                 if durable:
-                    self._sync_marks()
+                    self._marks.sync()
             except OSError as error:
                 result.marks_failure = error
         return result
 
-    def _sync_marks(self) -> None:
-        while self._unsynced_marks:
-            number = next(iter(self._unsynced_marks))
-            fd = self._mark_files.get(number)
-            if fd is not None:
-                self._files.datasync(fd)
-            self._unsynced_marks.discard(number)
-
     def close(self) -> None:
+        self._marks.close()
         unused = [self._pool.next] if self._pool.next is not None else []
         self._pool.next = None
         if self._active is not None:
@@ -163,13 +139,11 @@ class Journal:
                 self._to_index.append((active.index, active.end))
             else:
                 unused.append(active)
+        # First the indexes: where a failed chunk ends may stand in the head of an unused one.
+        self.write_indexes()
         for empty in unused:
             self._files.close(empty.fd)
             self._files.rename(chunk.chunk_name(empty.number), chunk.spare_name(empty.number))
-        self._sync_marks()
-        while self._mark_files:
-            self._files.close(self._mark_files.popitem()[1])
-        self._write_indexes()
         self._files.sync_directory()
 
     def _store(self, runs: Sequence[tuple[RunHead, bytes]], result: Committed) -> None:
@@ -183,7 +157,6 @@ class Journal:
                 self._files.write(active.fd, parts, active.end)
                 if self._settings.durability == "fsync":
                     self._files.datasync(active.fd)
-                    self.counters.syncs += 1
             except OSError as error:
                 self._abandon(active, error, result)
                 failures += 1
@@ -258,105 +231,13 @@ class Journal:
     def _abandon(self, active: OpenChunk, error: OSError, result: Committed) -> None:
         self._previous_end = active.number + active.end
         self._abandoned.add(active.number)
-        self.counters.abandoned += 1
         result.abandoned.append((active.number, error))
         self._seal(active, result)
 
-    def _append_marks(self, marks: Sequence[ItemMark]) -> None:
-        by_chunk: dict[int, list[Mark]] = {}
-        for mark in marks:
-            run_id = mark.run_id or self._run_id_at(mark.number, mark.offset)
-            if run_id is not None:
-                by_chunk.setdefault(mark.number, []).append(
-                    Mark(mark.offset, run_id, mark.first, mark.last, mark.fate)
-                )
-        for number, group in by_chunk.items():
-            fd = self._mark_file(number)
-            self._append_mark_records(fd, pack_marks(number, group))
-            self._unsynced_marks.add(number)
-
-    def _run_id_at(self, number: int, offset: int) -> bytes | None:
-        """The id of a run, from its block, or from the index if the block is damaged.
-
-        None if neither knows it: then the next recovery will not find the run either.
-        """
-        name = chunk.chunk_name(number)
-        try:
-            fd = self._files.open_read(name)
-            try:
-                return self._read_one(fd, number, number + offset).head.run_id
-            finally:
-                self._files.close(fd)
-        except (OSError, BadRun):
-            pass
-        try:
-            data = self._files.read_file(chunk.index_name(number))
-            indexed = unpack_index(data, number, self._files.size(name))
-            return indexed[0].run_id(indexed[0].offsets.index(offset)) if indexed else None
-        except (OSError, ValueError):
-            return None
-
-    def _append_mark_records(self, fd: int, records: bytes) -> None:
-        self._with_ballast(lambda: self._files.append(fd, records))
-
-    def _mark_file(self, number: int) -> int:
-        fd = self._mark_files.get(number)
-        if fd is None:
-            fd = self._with_ballast(lambda: self._files.open_append(chunk.marks_name(number)))
-            self._mark_files[number] = fd
-            self._files.sync_directory()
-            while len(self._mark_files) > MARK_FILES_OPEN_MAX:
-                oldest, oldest_fd = self._mark_files.popitem(last=False)
-                if oldest in self._unsynced_marks:
-                    self._files.datasync(oldest_fd)
-                    self._unsynced_marks.discard(oldest)
-                self._files.close(oldest_fd)
-        self._mark_files.move_to_end(number)
-        return fd
-
-    def _with_ballast(self, write: Callable[[], T]) -> T:
-        """Writes what must always be possible: on a full disk, the ballast makes room for it."""
-        try:
-            return write()
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            self._files.unlink(BALLAST)
-            return write()
-
     # The reader thread.
 
-    def read(self, places: Sequence[tuple[int, int]]) -> list[StoredRun | Unreadable]:
-        found: list[StoredRun | Unreadable] = []
-        opened: dict[int, int] = {}
-        try:
-            for number, position in places:
-                try:
-                    if number not in opened:
-                        opened[number] = self._files.open_read(chunk.chunk_name(number))
-                    found.append(self._read_one(opened[number], number, position))
-                except (OSError, BadRun) as error:
-                    found.append(self._unreadable(number, position, str(error)))
-        finally:
-            for fd in opened.values():
-                self._files.close(fd)
-        return found
-
-    def _read_one(self, fd: int, number: int, position: int) -> StoredRun:
-        data, size = chunk.read_block(self._files, fd, position - number, position)
-        run = read_run(data)
-        return StoredRun(position, size, run.head, data)
-
-    def _unreadable(self, number: int, position: int, reason: str) -> Unreadable:
-        offset = position - number
-        name = chunk.chunk_name(number)
-        try:
-            size = self._files.size(name)
-            end = min(size, offset + block.HEAD_BYTES + block.BODY_BYTES_MAX)
-            self._files.copy_aside(name, offset, end, f"{number:016x}-{offset:08x}.bytes")
-        except OSError as error:
-            reason = f"{reason}; not kept aside either: {error}"
-        return Unreadable(position, reason)
+    def read(self, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
+        return read_runs(self._files, places)
 
     # The upkeep thread.
 
@@ -364,8 +245,18 @@ class Journal:
         self._free_bytes = self._files.free_bytes()
         return Room(self._free_bytes, len(self._pool.spares), self._quarantine_bytes())
 
-    def upkeep(self) -> None:
-        self._write_indexes()
+    def write_indexes(self) -> None:
+        while self._to_index:
+            index, used = self._to_index[0]
+            # A chunk may be freed before its index is written: all of it was delivered.
+            with suppress(FileNotFoundError):
+                self._write_index(index, used)
+            self._to_index.popleft()
+
+    def prepare(self) -> None:
+        if self._is_low():
+            self._give_up_spares()
+            return
         if self._pool.next is None:
             self._prepare_next()
         while (
@@ -376,10 +267,15 @@ class Journal:
             spare = self._write_spare()
             with self._lock:
                 self._pool.spares.append(spare)
-        self._keep_ballast()
+        if self._free_bytes >= self._settings.min_free_bytes + self._settings.ballast_bytes:
+            self._ballast.keep()
 
-    def free(self, numbers: Sequence[int], base: Books) -> None:
-        self._with_ballast(lambda: self._write_checkpoint(tuple(numbers), base))
+    def free(self, numbers: Sequence[int], base: Books, recent: Sequence[bytes]) -> None:
+        if self._abandoned:
+            # Until its index is written, where a failed chunk ends stands in the next one's head.
+            self.write_indexes()
+        self._ballast.help_out(lambda: write_recent(self._files, recent))
+        self._ballast.help_out(lambda: self._write_checkpoint(tuple(numbers), base))
         for number in numbers:
             # Where an earlier attempt failed half-way, some of them are gone.
             with suppress(FileNotFoundError):
@@ -392,34 +288,39 @@ class Journal:
         """Makes a chunk a spare; one that is not wanted, does not fit or has failed goes."""
         name = chunk.chunk_name(number)
         with self._lock:
-            wanted = len(self._pool.spares) <= self._settings.spare_chunks
+            wanted = len(self._pool.spares) <= self._settings.spare_chunks and not self._is_low()
         fits = self._files.size(name) == self._settings.chunk_size
         if wanted and fits and number not in self._abandoned:
             spare = chunk.spare_name(number)
             self._files.rename(name, spare)
             with self._lock:
                 self._pool.spares.append(spare)
-            self.counters.chunks_recycled += 1
         else:
             self._files.unlink(name)
             self._abandoned.discard(number)
 
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         Meta(reader, writer, entries, total_bytes).write(self._files)
-        self.counters.meta_syncs += 1
 
     def _write_checkpoint(self, absorbed: tuple[int, ...], base: Books) -> None:
         self._sequence += 1
         Checkpoint(self._sequence, self._next_number, absorbed, base).write(self._files)
 
-    def _write_indexes(self) -> None:
-        while self._to_index:
-            index, used = self._to_index[0]
-            # A chunk may be freed before its index is written: all of it was delivered.
-            with suppress(FileNotFoundError):
-                size = self._files.size(chunk.chunk_name(index.number))
-                self._files.replace(chunk.index_name(index.number), index.pack(used, size))
-            self._to_index.popleft()
+    def _write_index(self, index: ChunkIndex, used: int) -> None:
+        size = self._files.size(chunk.chunk_name(index.number))
+        data = index.pack(used, size)
+        name = chunk.index_name(index.number)
+        self._ballast.help_out(lambda: self._files.replace(name, data))
+
+    def _is_low(self) -> bool:
+        return self._free_bytes < self._settings.min_free_bytes
+
+    def _give_up_spares(self) -> None:
+        """On a disk that has little room left, spares are room for others."""
+        with self._lock:
+            spares, self._pool.spares = self._pool.spares, []
+        for spare in spares:
+            self._files.unlink(spare)
 
     def _prepare_next(self) -> None:
         spare = self._take_spare_locked()
@@ -442,7 +343,6 @@ class Journal:
         number, capacity = self._next_number, self._settings.chunk_size
         fd = chunk.start_chunk(self._files, spare, number, capacity, self._previous_end)
         self._next_number = number + capacity
-        self.counters.chunks_started += 1
         return OpenChunk(number, capacity, fd, ChunkIndex(number))
 
     def _rewrite_head(self, started: OpenChunk) -> None:
@@ -485,7 +385,6 @@ class Journal:
         name = self._new_spare_name()
         chunk.write_spare(self._files, name, self._settings.chunk_size)
         self._free_bytes -= self._settings.chunk_size
-        self.counters.chunks_written_ahead += 1
         return name
 
     def _new_spare_name(self) -> str:
@@ -494,21 +393,12 @@ class Journal:
     def _has_room_for_chunk(self) -> bool:
         return self._free_bytes - self._settings.chunk_size >= self._settings.min_free_bytes
 
-    def _keep_ballast(self) -> None:
-        wanted = self._settings.ballast_bytes
-        if not wanted or self._free_bytes < self._settings.min_free_bytes + wanted:
-            return
-        if BALLAST in self._files.names():
-            return
-        fd = self._files.open_new(BALLAST)
-        try:
-            self._files.allocate(fd, wanted)
-        finally:
-            self._files.close(fd)
-
     def _quarantine_bytes(self) -> int:
-        entries = os.scandir(self._files.path("quarantine"))
-        return sum(entry.stat().st_size for entry in entries)
+        # People may clear it at any time.
+        with suppress(FileNotFoundError):
+            entries = os.scandir(self._files.path("quarantine"))
+            return sum(entry.stat().st_size for entry in entries)
+        return 0
 
 
 def _refusal(error: OSError) -> Refused:

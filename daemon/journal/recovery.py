@@ -18,7 +18,7 @@ import structlog
 from actors.books import Books, Totals, count_fate
 from actors.loans import item_bits
 from actors.ports import Damage, LiveRun, Recovered, RecoveredChunk
-from daemon.journal import chunk
+from daemon.journal import ballast, chunk
 from daemon.journal.block import Gap, Scanner
 from daemon.journal.checkpoint import (
     CHECKPOINT,
@@ -32,10 +32,11 @@ from daemon.journal.checkpoint import (
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
 from daemon.journal.marks import Mark, pack_marks, unpack_marks
+from daemon.journal.recent import RECENT, read_recent
 
 log = structlog.get_logger()
 
-KNOWN_FILES = frozenset({META, CHECKPOINT, CHECKPOINT_OLD, "ballast", "lock"})
+KNOWN_FILES = frozenset({META, CHECKPOINT, CHECKPOINT_OLD, RECENT, ballast.NAME})
 
 
 @dataclass(slots=True)
@@ -99,8 +100,9 @@ def recover(
     except OSError as error:
         # What was moved and removed would be so again; a new chunk is not used without a sync.
         log.error("recovery.directory_not_synced", error=str(error))
+    recent = (_older_ids(files, damage) + _newest(indexes, recent_max))[-recent_max:]
     return FoundSpool(
-        Recovered(chunks, checkpoint.base, _newest(indexes, recent_max), damage, scanned),
+        Recovered(chunks, checkpoint.base, recent, damage, scanned),
         checkpoint,
         max(inventory.highest, checkpoint.next_number, meta.writer_offset if meta else 0),
         inventory.spares,
@@ -110,19 +112,33 @@ def recover(
 def _take_inventory(files: Files, chunk_bytes: int, damage: Damage) -> _Inventory:
     inventory = _Inventory()
     for name in files.names():
-        if name in KNOWN_FILES:
-            continue
-        if name.endswith(".tmp"):
-            files.unlink(name)
-        elif name.startswith(chunk.SPARE_PREFIX):
-            _take_spare(files, name, chunk_bytes, inventory)
-        elif (number := chunk.number_in(name, chunk.SUFFIX)) is not None:
-            _take_chunk(files, name, number, inventory, damage)
-        elif (number := _number_of_follower(name)) is not None:
-            inventory.followers.append((name, number))
-        else:
-            log.warning("recovery.unknown_file", file=name)
+        try:
+            _take_file(files, name, chunk_bytes, inventory, damage)
+        except OSError as error:
+            # It may be readable at the next start: it stays where it is, and its number is taken.
+            damage.files.append(name)
+            log.error("recovery.file_left", file=name, why="it cannot be read", error=str(error))
+            number = chunk.number_in(name, chunk.SUFFIX)
+            if number is not None:
+                inventory.highest = max(inventory.highest, number + chunk_bytes)
     return inventory
+
+
+def _take_file(
+    files: Files, name: str, chunk_bytes: int, inventory: _Inventory, damage: Damage
+) -> None:
+    if name in KNOWN_FILES:
+        return
+    if name.endswith(".tmp"):
+        files.unlink(name)
+    elif name.startswith(chunk.SPARE_PREFIX):
+        _take_spare(files, name, chunk_bytes, inventory)
+    elif (number := chunk.number_in(name, chunk.SUFFIX)) is not None:
+        _take_chunk(files, name, number, inventory, damage)
+    elif (number := _number_of_follower(name)) is not None:
+        inventory.followers.append((name, number))
+    else:
+        log.warning("recovery.unknown_file", file=name)
 
 
 def _number_of_follower(name: str) -> int | None:
@@ -437,6 +453,15 @@ def _mend_marks(files: Files, name: str, whole: bytes) -> None:
         files.replace(name, whole)
     except OSError as error:
         log.warning("recovery.not_kept", file=name, error=str(error))
+
+
+def _older_ids(files: Files, damage: Damage) -> list[bytes]:
+    """The ids of runs whose chunks may be gone."""
+    try:
+        return read_recent(files)
+    except (OSError, ValueError) as problem:
+        _set_aside(files, RECENT, damage, str(problem))
+        return []
 
 
 def _newest(indexes: list[ChunkIndex], recent_max: int) -> list[bytes]:

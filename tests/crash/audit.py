@@ -43,7 +43,7 @@ def look_into(spool: Path, settings: SpoolSettings, copy: Path) -> Found:
         for chunk in recovered.chunks:
             merge(found.books, chunk.totals)
             for live in chunk.live:
-                (run,) = journal.read([(chunk.number, live.position)])
+                (run,) = journal.read([(chunk.number, live.place)])
                 assert isinstance(run, StoredRun), f"a live run cannot be read: {run}"
                 _enter(found, run, live.done)
     shutil.rmtree(copy)

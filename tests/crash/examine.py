@@ -1,12 +1,15 @@
 """What a recovery makes of a damaged spool, against what the spool is known to hold."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from actors.messages import StoredRun
+from actors.books import Books
+from actors.messages import Place, StoredRun
 from actors.ports import Damage, LiveRun
 from daemon.journal import chunk
+from daemon.journal.block import HEAD_BYTES as BLOCK_HEAD_BYTES
 from daemon.journal.journal import Journal
 from tests.crash.named_files import QuickFiles
 from tests.crash.spool_maker import SETTINGS, KnownBlock, KnownSpool, make_run
@@ -17,6 +20,7 @@ class Examined:
     """A recovered spool: its live runs by position, and those of them that can be read."""
 
     damage: Damage
+    base: Books
     live: dict[int, LiveRun] = field(default_factory=dict)
     runs: dict[int, bytes] = field(default_factory=dict)
     held_items: int = 0
@@ -29,13 +33,13 @@ def examine(directory: Path) -> Examined:
     try:
         journal = Journal(files, SETTINGS)
         recovered = journal.recover(100, lambda done, chunks: None)
-        examined = Examined(recovered.damage)
+        examined = Examined(recovered.damage, recovered.base)
         for found in recovered.chunks:
             examined.held_items += sum(totals.held for totals in found.totals.values())
             for live in found.live:
                 assert live.position not in examined.live
                 examined.live[live.position] = live
-                (run,) = journal.read([(found.number, live.position)])
+                (run,) = journal.read([(found.number, live.place)])
                 if isinstance(run, StoredRun):
                     examined.runs[live.position] = run.data
         return examined
@@ -54,9 +58,9 @@ def store_more(directory: Path, rng: Random) -> dict[int, bytes]:
         committed = journal.commit(runs, [], durable=True)
         assert committed.failure is None
         wanted = []
-        for position in committed.positions:
+        for position, size in zip(committed.positions, committed.sizes, strict=True):
             number = max(number for number in committed.started if number <= position)
-            wanted.append((number, position))
+            wanted.append((number, Place(position, size, 1)))
         for (_, data), read in zip(runs, journal.read(wanted), strict=True):
             assert isinstance(read, StoredRun)
             assert read.data == data
@@ -118,6 +122,7 @@ class Judge:
             assert position not in found.runs
         items = sum(live.items - live.done.bit_count() for live in found.live.values())
         assert found.held_items == items
+        assert found.base in self._spool.bases, "the books tell what never was"
 
     def _check_whole(self, block: KnownBlock, live: LiveRun | None, found: Examined) -> None:
         where = f"the run at {block.position - block.number} of {chunk.chunk_name(block.number)}"
@@ -154,8 +159,35 @@ class Judge:
         return missed
 
     def remains(self, position: int) -> bytes:
-        """What is left of a block that was hit, at its place in its chunk."""
+        """What stands at the place of a block."""
         block = self._spool.blocks[position]
         content = self._contents.get(chunk.chunk_name(block.number), b"")
         start = block.position - block.number
         return content[start : start + len(block.raw)]
+
+    def left_of(self, position: int) -> list[bytes]:
+        """The bytes of a block's chunk, if it was hit, that belong to no whole block.
+
+        What follows the last whole block looks as if it was never written, unless a block's head
+        is left of it.
+        """
+        number = self._spool.blocks[position].number
+        content = self._contents.get(chunk.chunk_name(number), b"")
+        left = []
+        end = chunk.HEAD_BYTES
+        for start, size in sorted(self._places(content)):
+            left.append(content[end:start])
+            end = max(end, start + size)
+        head = self._spool.blocks[position].raw[:BLOCK_HEAD_BYTES]
+        if content[end:].startswith(head):
+            left.append(content[end : end + len(self._spool.blocks[position].raw)])
+        return left
+
+    def _places(self, content: bytes) -> Iterator[tuple[int, int]]:
+        """Where whole blocks stand in a file, copies included, and their sizes."""
+        for position in self.whole:
+            raw = self._spool.blocks[position].raw
+            at = content.find(raw)
+            while at >= 0:
+                yield at, len(raw)
+                at = content.find(raw, at + 1)

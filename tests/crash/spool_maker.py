@@ -5,6 +5,7 @@ index, full chunks without one, the chunk that was being written, marks for some
 two checkpoints, spares and ballast.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -56,6 +57,8 @@ class KnownSpool:
     """By position."""
     files: dict[str, list[str]] = field(default_factory=dict)
     """Names, by what the files are."""
+    bases: list[Books] = field(default_factory=lambda: [{}])
+    """What the checkpoints said, one after the other."""
 
     @property
     def writer_offset(self) -> int:
@@ -107,7 +110,8 @@ class _Maker:
         journal = Journal(self._files, SETTINGS)
         journal.recover(0, lambda done, chunks: None)
         journal.look()
-        journal.upkeep()
+        journal.write_indexes()
+        journal.prepare()
         return journal
 
     def crash(self) -> None:
@@ -128,7 +132,8 @@ class _Maker:
                 number = max(number for number in self._numbers if number <= position)
                 self._runs[position] = (number, size, head, data)
             if upkeep:
-                self._journal.upkeep()
+                self._journal.write_indexes()
+                self._journal.prepare()
 
     def free(self, chunks: int) -> None:
         """Settles all that is in the oldest chunks, and frees them."""
@@ -140,7 +145,8 @@ class _Maker:
             totals = self._base.setdefault(head.queue, Totals())
             totals.accepted += head.count
             totals.delivered += head.count
-        self._journal.free(numbers, self._base)
+        self._journal.free(numbers, self._base, [])
+        self._spool.bases.append(deepcopy(self._base))
 
     def mark_some(self) -> None:
         for position, (_, _, head, _) in self._runs.items():
@@ -171,6 +177,7 @@ class _Maker:
             len(live),
             sum(len(block.raw) for block in live),
         )
+        chunk.write_spare(self._files, f"{chunk.SPARE_PREFIX}0123456789abcdef", SETTINGS.chunk_size)
         self._files.let_go()
         names = set(self._files.names())
         *sealed, active = self._numbers

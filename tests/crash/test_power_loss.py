@@ -7,6 +7,7 @@ forgotten, so that settled items come back; runs and drops may not.
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -21,6 +22,7 @@ from actors.ports import ItemMark, LiveRun, Recovered
 from daemon.journal.journal import Journal
 from forebay.run import RunHead
 from tests.crash.forgetful_files import ForgetfulFiles, PowerCut
+from tests.crash.journal_steps import do_upkeep
 from tests.crash.seeds import seeded
 from tests.crash.spool_maker import SETTINGS, make_run
 
@@ -136,7 +138,7 @@ class Life:
         live = {}
         for chunk in recovered.chunks:
             for found in chunk.live:
-                (run,) = self._journal.read([(chunk.number, found.position)])
+                (run,) = self._journal.read([(chunk.number, found.place)])
                 assert isinstance(run, StoredRun), f"a live run cannot be read: {run}"
                 assert run.head.run_id not in live, "a run is stored twice"
                 live[run.head.run_id] = found
@@ -152,7 +154,7 @@ class Life:
             self._commit,
             self._commit,
             self._commit,
-            self._journal.upkeep,
+            partial(do_upkeep, self._journal),
             self._free,
             self._sync_marks,
             self._write_meta,
@@ -201,7 +203,7 @@ class Life:
     def _free(self) -> None:
         dead = self._ledger.dead_chunks()
         if dead:
-            self._journal.free(dead, self._ledger.base_without(dead))
+            self._journal.free(dead, self._ledger.base_without(dead), [])
             self._ledger.forget(dead)
 
     def _sync_marks(self) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
@@ -11,7 +10,6 @@ from tests.crash.spooler_time import until
 from tests.unit.spooling import KIB, make_run, running_spooler
 
 
-@pytest.mark.xfail(strict=True, reason="recovery knows the ids of runs in chunks that are there")
 async def test_run_is_known_after_its_chunk_is_gone(tmp_path: Path, mock_clock: MockClock) -> None:
     """Stored, killed before the answer; recovered, delivered, freed; killed again; sent again.
 

@@ -110,6 +110,13 @@ class Desk:
         await there.wait()
         return taken
 
+    async def take_runs(self, runs: int, queue: str = "q") -> list[Lease]:
+        """Takes until there are so many: what is on disk comes a stretch at a time."""
+        leases: list[Lease] = []
+        while len(leases) < runs:
+            leases += await self.take(queue, runs - len(leases))
+        return leases
+
     async def settle(self, *leases: Lease, fate: Fate = Fate.DELIVERED) -> None:
         outcomes = tuple(settled(lease, fate=fate) for lease in leases)
         await self.to_spooler.send(Settle(outcomes))

@@ -40,9 +40,8 @@ def test_what_fits_is_stored_whatever_the_policy(fill: Fill, size: int, policy: 
     [
         (replace(EMPTY, live_runs=10), "max_size is 10 runs"),
         (replace(EMPTY, live_bytes=1000 * KIB), "max_bytes is 1000Ki"),
-        (replace(EMPTY, disk_bytes=PINNED_FACTOR * 1000 * KIB), "kept alive by old items"),
     ],
-    ids=["runs", "bytes", "pinned"],
+    ids=["runs", "bytes"],
 )
 def test_a_full_spool_does_as_the_policy_says(
     fill: Fill, named: str, policy: FullPolicy, expected: Verdict | str
@@ -53,6 +52,19 @@ def test_a_full_spool_does_as_the_policy_says(
         assert named in verdict.text
     else:
         assert verdict is expected
+
+
+@pytest.mark.parametrize("policy", ["block", "drop_oldest"])
+def test_chunks_that_old_items_keep_alive_are_not_freed_by_dropping(policy: FullPolicy) -> None:
+    pinned = replace(EMPTY, disk_bytes=PINNED_FACTOR * 1000 * KIB, live_runs=10)
+    assert admit(pinned, 1, policy, SETTINGS) is Verdict.WAIT
+
+
+def test_chunks_that_old_items_keep_alive_are_named_in_the_refusal() -> None:
+    pinned = replace(EMPTY, disk_bytes=PINNED_FACTOR * 1000 * KIB)
+    verdict = admit(pinned, 1, "drop_newest", SETTINGS)
+    assert isinstance(verdict, Refused)
+    assert "kept alive by old items" in verdict.text
 
 
 @pytest.mark.parametrize("policy", ["block", "drop_newest", "drop_oldest"])

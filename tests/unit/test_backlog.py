@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.backlog import Backlog, Place, Places
-from actors.messages import StoredRun
+from actors.backlog import Backlog, Places
+from actors.messages import Place, StoredRun
 from tests.unit.spooling import make_run
 
 HEAD, DATA = make_run(items=1, size=10)
@@ -49,9 +49,11 @@ def test_backlog_agrees_with_a_sorted_list(
             case "read":
                 lane = backlog.lane_to_read("q")
                 if lane is not None:
-                    places = lane.disk.peek(number, 1 << 20)
-                    lane.disk.drop(len(places))
-                    backlog.put_back_read(lane, [stored[place.position] for place in places])
+                    places = backlog.begin_reading(lane, number, 1 << 20)
+                    backlog.end_reading(lane, [], places)
+                    again = backlog.begin_reading(lane, number, 1 << 20)
+                    assert again == places
+                    backlog.end_reading(lane, [stored[place.position] for place in places], [])
             case "drop":
                 dropped = backlog.drop_oldest("q")
                 oldest = min((entry[::-1] for entry in waiting), default=None)
@@ -85,7 +87,9 @@ def test_lane_that_is_being_read_is_not_dropped_from() -> None:
     backlog.add(run_at(1), now_ms=0)
     lane = backlog.lane_to_read("q")
     assert lane is not None
-    lane.reading = True
+    places = backlog.begin_reading(lane, 1, 1)
+    assert [place.position for place in places] == [1]
+    assert backlog.take("q", 1, 1) == []
     assert backlog.lane_to_read("q") is None
     assert backlog.drop_oldest("q") is None
 

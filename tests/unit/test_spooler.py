@@ -54,7 +54,7 @@ async def test_runs_are_lent_in_order_of_priority_then_arrival(tmp_path: Path) -
             make_run(items=3, priority=5),
             make_run(items=4, priority=0),
         )
-        assert [lease.run.head.count for lease in await desk.take()] == [2, 4, 1, 3]
+        assert [lease.run.head.count for lease in await desk.take_runs(4)] == [2, 4, 1, 3]
 
 
 async def test_taker_that_waits_gets_the_next_run(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_taker_that_waits_gets_the_next_run(tmp_path: Path) -> None:
 async def test_books_balance_while_items_are_lent_and_settled(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=10), make_run(items=5))
-        first, second = await desk.take()
+        first, second = await desk.take_runs(2)
         assert await desk.totals() == {"accepted": 15, "held": 15, "running": 15}
         await desk.to_spooler.send(Settle((settled(first, 0, 4),)))
         assert await desk.totals() == {"accepted": 15, "delivered": 4, "held": 11, "running": 11}
@@ -86,7 +86,7 @@ async def test_books_balance_while_items_are_lent_and_settled(tmp_path: Path) ->
 async def test_settled_items_stay_settled_after_a_restart(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=10), make_run(items=5))
-        first, second = await desk.take()
+        first, second = await desk.take_runs(2)
         await desk.to_spooler.send(Settle((settled(first, 2, 4), settled(second))))
     async with running_spooler(tmp_path) as desk:
         assert await desk.totals() == {"accepted": 15, "delivered": 7, "held": 8, "spooled": 8}
@@ -124,7 +124,7 @@ async def test_run_that_is_given_back_is_the_next_again(tmp_path: Path) -> None:
         await desk.push(make_run(items=1), make_run(items=2))
         (first,) = await desk.take(runs_max=1)
         await desk.to_spooler.send(GiveBack((first,)))
-        assert [lease.run.head.count for lease in await desk.take()] == [1, 2]
+        assert [lease.run.head.count for lease in await desk.take_runs(2)] == [1, 2]
 
 
 async def test_what_does_not_fit_into_memory_is_read_back_in_order(tmp_path: Path) -> None:
