@@ -7,7 +7,6 @@ forgotten, so that settled items come back; runs and drops may not.
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -22,7 +21,6 @@ from actors.ports import ItemMark, LiveRun, Recovered
 from daemon.journal.journal import Journal
 from forebay.run import RunHead
 from tests.crash.forgetful_files import ForgetfulFiles, PowerCut
-from tests.crash.journal_steps import do_upkeep
 from tests.crash.seeds import seeded
 from tests.crash.spool_maker import SETTINGS, make_run
 
@@ -154,7 +152,8 @@ class Life:
             self._commit,
             self._commit,
             self._commit,
-            partial(do_upkeep, self._journal),
+            self._journal.write_indexes,
+            self._journal.prepare,
             self._free,
             self._sync_marks,
             self._write_meta,

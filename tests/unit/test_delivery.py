@@ -6,9 +6,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from trio.testing import MockClock
 
 from actors.delivery import Delivery
-from actors.messages import Finish, QueueSeen, SpoolerMessage, StoredRun
+from actors.messages import (
+    Finish,
+    Lease,
+    QueueSeen,
+    Settle,
+    SpoolerMessage,
+    StoredRun,
+    Take,
+)
 from actors.ports import DeliveryFailed, Handler, Undeliverable
 from actors.settings import QueueSettings
 from actors.spooler import Spooler
@@ -147,3 +156,37 @@ async def test_drain_finishes_the_run_in_hand_and_gives_back_the_rest(tmp_path: 
         destination.gate.set()
         await until(pipeline.desk, delivered=1, spooled=2, running=0)
     assert destination.taken == [1]
+
+
+async def test_drain_does_not_wait_for_a_dead_destination(tmp_path: Path) -> None:
+    destination = Destination()
+    destination.failures_left = 10**9
+    async with running_delivery(tmp_path, lambda _: destination) as pipeline:
+        await pipeline.desk.push(make_run(items=1), make_run(items=2))
+        while destination.tried < 3:
+            await pipeline.desk.stats()
+        before = destination.tried
+        pipeline.delivery.drain()
+        await until(pipeline.desk, spooled=3, running=0)
+        assert destination.tried <= before + 1
+
+
+async def test_settle_waits_for_a_full_inbox(autojump_clock: MockClock) -> None:
+    """However long the spooler is busy with a slow disk, what was delivered is settled."""
+    to_spooler, inbox = trio.open_memory_channel[SpoolerMessage](0)
+    seen, delivery_inbox = trio.open_memory_channel[QueueSeen](1)
+    delivery = Delivery(delivery_inbox, to_spooler, lambda _: Destination())
+    head, data = make_run(items=2)
+    lease = Lease(1, StoredRun(0, len(data), head, data), done=0)
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(delivery.run)
+            await seen.send(QueueSeen("q"))
+            take = await inbox.receive()
+            assert isinstance(take, Take)
+            take.answer([lease])
+            await trio.sleep(HANG_S / 2)
+            settle = await inbox.receive()
+            assert isinstance(settle, Settle)
+            assert [outcome.run_id for outcome in settle.outcomes] == [head.run_id]
+            nursery.cancel_scope.cancel()

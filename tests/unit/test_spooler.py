@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from actors.messages import Fate, GiveBack, Settle
 from daemon.journal.files import Files
 from forebay.errors import Refused
 from forebay.wire import Outcome
-from tests.unit.spooling import KIB, make_run, running_spooler, settled
+from tests.unit.spooling import HANG_S, KIB, make_run, running_spooler, settled
 
 
 class CountingSyncs(Files):
@@ -353,6 +354,97 @@ async def test_durability_memory_answers_before_the_disk(tmp_path: Path) -> None
         assert await desk.push(make_run(items=2)) == [Outcome.STORED]
         assert await desk.totals() == {"accepted": 3, "held": 3, "spooled": 3}
         assert files.commit_syncs == before
+
+
+async def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
+    """Another queue holds the space: dropping all of this one's runs would not be enough."""
+    queues: dict[str, dict[str, Any]] = {"q": {"full_policy": "drop_oldest", "full_timeout": 0}}
+    async with running_spooler(tmp_path, queues=queues, max_bytes=128 * KIB) as desk:
+        await desk.push(*(make_run("hog", items=1, size=40 * KIB) for _ in range(2)))
+        await desk.push(*(make_run(items=1, size=10 * KIB) for _ in range(3)))
+        (answer,) = await desk.push(make_run(items=1, size=50 * KIB))
+        assert isinstance(answer, Refused)
+        assert await desk.totals() == {"accepted": 3, "held": 3, "spooled": 3}
+
+
+async def test_drop_that_is_undone_while_its_lane_is_read_loses_nothing(tmp_path: Path) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    class SlowAndFailing(Files):
+        is_failing = False
+
+        def read(self, fd: int, length: int, at: int) -> bytes:
+            if threading.current_thread().name != "forebay-commit" and at > 64:
+                reading.set()
+                go_on.wait(HANG_S)
+            return super().read(fd, length, at)
+
+        def write(self, fd: int, parts: Sequence[bytes], at: int) -> None:
+            if self.is_failing and threading.current_thread().name == "forebay-commit":
+                raise OSError(5, "broken")
+            super().write(fd, parts, at)
+
+    files = SlowAndFailing(tmp_path)
+    queues: dict[str, dict[str, Any]] = {"q": {"full_policy": "drop_oldest"}}
+    async with running_spooler(tmp_path, files, queues, max_size=4) as desk:
+        await desk.push(*(make_run(items=count) for count in (1, 2, 3, 4)))
+        taken: list[int] = []
+
+        async def take_all() -> None:
+            taken.extend(lease.run.head.count for lease in await desk.take_runs(4))
+
+        async with trio.open_nursery() as nursery:
+            files.is_failing = True
+            (sequence,) = await desk.submit([make_run(items=9)])
+            nursery.start_soon(take_all)
+            await trio.to_thread.run_sync(reading.wait, HANG_S)
+            await desk.inbox.wait_for(5)
+            assert isinstance(desk.inbox.answers[sequence], Refused)
+            files.is_failing = False
+            go_on.set()
+        assert sorted(taken) == [1, 2, 3, 4]
+        assert await desk.totals() == {"accepted": 10, "held": 10, "running": 10}
+
+
+async def test_quarantine_that_was_cleared_away_stops_nothing(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        (tmp_path / "quarantine").rmdir()
+        for _ in range(10):
+            await desk.push(make_run(items=10, size=2 * KIB))
+            await desk.settle(*await desk.take())
+        while (await desk.stats())["spool"]["chunks"] > 1:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_low_disk_gives_up_its_spares(tmp_path: Path) -> None:
+    class Small(Files):
+        free = 1 << 40
+
+        def free_bytes(self) -> int:
+            return Small.free
+
+    async with running_spooler(tmp_path, Small(tmp_path), min_free_bytes=1 << 20) as desk:
+        while not (await desk.stats())["spool"]["spare_chunks"]:
+            await trio.lowlevel.checkpoint()
+        Small.free = 1000
+        while (await desk.stats())["spool"]["spare_chunks"]:
+            await trio.lowlevel.checkpoint()
+    assert not [name for name in Files(tmp_path).names() if name.startswith("spare-")][1:]
+
+
+async def test_unreadable_block_keeps_its_own_bytes_aside_and_no_more(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(*(make_run(items=1, size=500) for _ in range(20)))
+    (name,) = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[:64] + bytes(len(data) - 64))
+    async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
+        nursery.start_soon(desk.take)
+        while (await desk.totals()).get("dropped") != 20:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    kept = sum(path.stat().st_size for path in (tmp_path / "quarantine").iterdir())
+    assert kept <= len(data)
 
 
 def rot(path: Path, at: int) -> None:
