@@ -55,6 +55,8 @@ class Intake:
         self._ledger = ledger
         self._backlog = backlog
         self._recent = RecentRuns(settings.dedup_runs)
+        self._under_way: set[bytes] = set()
+        """The ids of runs that are being stored."""
         self._arrived: deque[Append] = deque()
         self._blocked: deque[tuple[Append, float]] = deque()
         """Pushes that wait for room, and until when."""
@@ -70,8 +72,12 @@ class Intake:
             self._recent.add(run_id)
 
     def recent_ids(self) -> list[bytes]:
-        """What must be remembered when the runs themselves are gone."""
-        return self._recent.ids()
+        """What must be remembered when the runs themselves are gone: ids of stored runs alone.
+
+        The disk may be busy with others; were they remembered and then not stored, a client that
+        sends them again would be told that they are duplicates.
+        """
+        return [run_id for run_id in self._recent.ids() if run_id not in self._under_way]
 
     def arrive(self, append: Append) -> None:
         self._arrived.append(append)
@@ -119,6 +125,7 @@ class Intake:
             answer([append], verdict)
         elif verdict is Verdict.STORE:
             self._recent.add(head.run_id)
+            self._under_way.add(head.run_id)
             group.appends.append(append)
             group.size += size
         return verdict is not Verdict.WAIT
@@ -157,6 +164,7 @@ class Intake:
 
     def settle_group(self, group: Group, stored: int, failure: Refused | None, now: float) -> None:
         """Answers everyone in a group of which the first `stored` runs are durable."""
+        self._under_way.clear()
         if self._settings.durability != "memory":
             answer(group.appends[:stored], Outcome.STORED)
         if failure is not None:

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Sequence
+from typing import Final
 
 from actors.messages import Place, StoredRun
 from actors.ports import Unreadable
@@ -11,10 +12,13 @@ from daemon.journal.index import unpack_index
 from forebay.errors import BadRun
 from forebay.run import read_run
 
+LASTING: Final = frozenset({errno.EIO, errno.ENOENT})
+"""Errors that trying again does not mend."""
+
 
 def read_runs(files: Files, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
-    """The runs, in the order asked for. A block that is damaged, or that the disk says it cannot
-    read, is unreadable; any other OSError says nothing of the runs and is raised."""
+    """The runs, in the order asked for. A block that is damaged or gone, or that the disk says it
+    cannot read, is unreadable; any other OSError says nothing of the runs and is raised."""
     found: list[StoredRun | Unreadable] = []
     opened: dict[int, int] = {}
     try:
@@ -24,7 +28,7 @@ def read_runs(files: Files, places: Sequence[tuple[int, Place]]) -> list[StoredR
                     opened[number] = files.open_read(chunk.chunk_name(number))
                 found.append(_read_one(files, opened[number], number, place.position))
             except (OSError, BadRun) as problem:
-                if isinstance(problem, OSError) and problem.errno != errno.EIO:
+                if isinstance(problem, OSError) and problem.errno not in LASTING:
                     raise
                 found.append(_set_aside(files, number, place, str(problem)))
     finally:
@@ -39,13 +43,17 @@ def find_run_id(files: Files, number: int, offset: int) -> bytes | None:
     None if neither knows it: then the next recovery will not find the run either.
     """
     name = chunk.chunk_name(number)
-    fd = files.open_read(name)
     try:
-        return _read_one(files, fd, number, number + offset).head.run_id
+        fd = files.open_read(name)
+        try:
+            return _read_one(files, fd, number, number + offset).head.run_id
+        finally:
+            files.close(fd)
     except BadRun:
         pass
-    finally:
-        files.close(fd)
+    except OSError as error:
+        if error.errno not in LASTING:
+            raise
     try:
         data = files.read_file(chunk.index_name(number))
         indexed = unpack_index(data, number, files.size(name))

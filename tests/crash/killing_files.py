@@ -14,6 +14,7 @@ from typing import Final
 
 from daemon.journal import chunk
 from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META
+from daemon.journal.recent import RECENT
 from tests.crash.named_files import NamedFiles
 
 SERVING_POINTS: Final = (
@@ -43,6 +44,9 @@ ROTATION_POINTS: Final = (
 )
 """Reached once for each chunk, or each second."""
 FREEING_POINTS: Final = (
+    "mid_recent_write",
+    "before_recent_rename",
+    "after_recent_rename",
     "before_old_checkpoint_rename",
     "after_old_checkpoint_rename",
     "mid_checkpoint_write",
@@ -124,7 +128,7 @@ class KillingFiles(NamedFiles):
             return recovery + "index"
         if stem.endswith(chunk.MARKS_SUFFIX):
             return "mark"
-        return {META: "meta", CHECKPOINT: "checkpoint"}.get(stem, "other")
+        return {META: "meta", CHECKPOINT: "checkpoint", RECENT: "recent"}.get(stem, "other")
 
     # The system calls that change something.
 

@@ -104,6 +104,7 @@ class _Maker:
         """By position: number, size, and the run."""
         self._done: dict[int, int] = {}
         self._base: Books = {}
+        self._gone_ids: list[bytes] = []
         self._numbers: list[int] = []
 
     def _recovered(self) -> Journal:
@@ -142,10 +143,11 @@ class _Maker:
         for position in gone:
             self._mark(position, 0, self._runs[position][2].count, Fate.DELIVERED)
             head = self._runs.pop(position)[2]
+            self._gone_ids.append(head.run_id)
             totals = self._base.setdefault(head.queue, Totals())
             totals.accepted += head.count
             totals.delivered += head.count
-        self._journal.free(numbers, self._base, [])
+        self._journal.free(numbers, self._base, self._gone_ids)
         self._spool.bases.append(deepcopy(self._base))
 
     def mark_some(self) -> None:
@@ -192,6 +194,7 @@ class _Maker:
             "meta": ["spool.meta"],
             "checkpoint": ["checkpoint"],
             "old_checkpoint": ["checkpoint.old"],
+            "recent": ["recent"],
             "spare": sorted(name for name in names if name.startswith(chunk.SPARE_PREFIX)),
             "ballast": ["ballast"],
         }

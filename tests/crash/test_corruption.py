@@ -21,7 +21,7 @@ from tests.crash.spool_maker import QUEUES, KnownSpool, make_spool
 from tests.unit.spooling import running_spooler
 
 CASES: Final = 8
-"""Of each damage to each kind of file: 560 in all, and those below."""
+"""Of each damage to each kind of file: 616 in all, and those below."""
 SPOOLS: Final = 3
 KINDS: Final = (
     "active_chunk",
@@ -32,6 +32,7 @@ KINDS: Final = (
     "meta",
     "checkpoint",
     "old_checkpoint",
+    "recent",
     "spare",
     "ballast",
 )
@@ -233,7 +234,7 @@ def test_hints_are_only_hints(spools: list[KnownSpool], tmp_path: Path) -> None:
     """Without any index, meta file, checkpoint, spare and ballast everything is found."""
     rng = seeded("hints")
     case = Case(rng, spools, tmp_path / "spool", "checkpoint")
-    for kind in ("index", "meta", "checkpoint", "old_checkpoint", "spare", "ballast"):
+    for kind in ("index", "meta", "checkpoint", "old_checkpoint", "recent", "spare", "ballast"):
         for name in case.spool.files[kind]:
             (case.directory / name).unlink()
     first = case.check()

@@ -337,6 +337,40 @@ async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
             assert "dropped" not in await desk.totals()
 
 
+@pytest.mark.parametrize("how", ["is gone", "cannot be opened", "cannot be read"])
+async def test_chunk_that_is_lost_for_good_holds_up_nobody(
+    how: str, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """What was in it is dropped and counted, and the rest goes on."""
+    runs = a_spool(tmp_path)
+    files = FailingFiles(tmp_path)
+    name = "0000000000000000.chunk"
+    with capture_logs() as events:
+        async with running_spooler(tmp_path, files) as desk:
+            match how:
+                case "is gone":
+                    os.unlink(tmp_path / name)
+                case "cannot be opened":
+                    files.break_down("open_read", errno.EIO, name)
+                case "cannot be read":
+                    files.break_down("read", errno.EIO, name)
+            async with trio.open_nursery() as nursery:
+                taken: list[Lease] = []
+
+                async def take() -> None:
+                    while True:
+                        leases = await desk.take()
+                        taken.extend(leases)
+                        await desk.settle(*leases)
+
+                nursery.start_soon(take)
+                await until(mock_clock, desk, lambda report: not report["daemon"]["held"])
+                nursery.cancel_scope.cancel()
+            assert await desk.totals() == {"accepted": 10, "delivered": 7, "dropped": 3}
+    assert [lease.run.head.run_id for lease in taken] == ids(runs[3:])
+    assert [event["event"] for event in events].count("spooler.block_unreadable") == 3
+
+
 @pytest.mark.parametrize("bytes_max", [1, 7, 4096])
 async def test_short_writes_are_continued(
     bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

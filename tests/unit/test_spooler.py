@@ -12,20 +12,26 @@ import trio.lowlevel
 
 from actors.messages import Fate, GiveBack, Settle
 from daemon.journal.files import Files
+from daemon.journal.recent import read_recent
 from forebay.errors import Refused
 from forebay.wire import Outcome
 from tests.unit.spooling import HANG_S, KIB, make_run, running_spooler, settled
 
 
 class CountingSyncs(Files):
-    """Counts the syncs that a commit makes."""
+    """Counts the syncs that a commit makes, and holds them up if need be."""
 
-    commit_syncs = 0
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.commit_syncs = 0
+        self.may_sync = threading.Event()
+        self.may_sync.set()
 
     def datasync(self, fd: int) -> None:
-        super().datasync(fd)
         if threading.current_thread().name == "forebay-commit":
+            self.may_sync.wait(HANG_S)
             self.commit_syncs += 1
+        super().datasync(fd)
 
 
 async def test_push_is_answered_after_its_sync(tmp_path: Path) -> None:
@@ -42,9 +48,12 @@ async def test_pushes_that_wait_share_a_sync(tmp_path: Path) -> None:
     async with running_spooler(tmp_path, files) as desk:
         await desk.push(make_run())
         before = files.commit_syncs
-        await desk.push(*(make_run() for _ in range(50)))
-        assert files.commit_syncs - before <= 3
-        assert desk.inbox.flushes <= 4
+        files.may_sync.clear()
+        await desk.submit([make_run() for _ in range(50)])
+        files.may_sync.set()
+        await desk.inbox.wait_for(51)
+        assert files.commit_syncs - before <= 2
+        assert desk.inbox.flushes <= 3
 
 
 async def test_runs_are_lent_in_order_of_priority_then_arrival(tmp_path: Path) -> None:
@@ -404,6 +413,24 @@ async def test_drop_that_is_undone_while_its_lane_is_read_loses_nothing(tmp_path
             go_on.set()
         assert sorted(taken) == [1, 2, 3, 4]
         assert await desk.totals() == {"accepted": 10, "held": 10, "running": 10}
+
+
+async def test_id_of_a_run_that_is_being_stored_is_not_remembered_yet(tmp_path: Path) -> None:
+    """A chunk is freed while a commit is under way, and the daemon dies before it is done."""
+    files = CountingSyncs(tmp_path)
+    stored, unstored = make_run(items=10, size=6 * KIB), make_run(items=2)
+    async with running_spooler(tmp_path, files) as desk:
+        await desk.push(stored, make_run(items=10, size=6 * KIB))
+        await desk.settle(*await desk.take_runs(2))
+        await desk.totals()
+        files.may_sync.clear()
+        await desk.submit([unstored])
+        while not (tmp_path / "recent").exists():
+            await trio.lowlevel.checkpoint()
+        remembered = read_recent(files)
+        files.may_sync.set()
+    assert stored[0].run_id in remembered
+    assert unstored[0].run_id not in remembered
 
 
 async def test_quarantine_that_was_cleared_away_stops_nothing(tmp_path: Path) -> None:
