@@ -74,6 +74,6 @@ bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peer
 bench: bench-intake ## every benchmark
 
 clean: ## remove what was made here, .venv and ./.state included
-	rm -rf .venv $(STATE) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv $(STATE) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	rm -rf build dist client/build *.egg-info client/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -112,7 +112,8 @@ class Spooler:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._thread.start()
-        self._adopt(await self._recover())
+        began = time.monotonic()
+        self._adopt(await self._recover(), began)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -136,7 +137,7 @@ class Spooler:
 
         return await self._thread.call(self._journal.recover, self._settings.dedup_runs, progress)
 
-    def _adopt(self, recovered: Recovered) -> None:
+    def _adopt(self, recovered: Recovered, began: float) -> None:
         """Takes over what is on disk, as places: nothing is read before it is wanted."""
         now_ms = _now_ms()
         self._ledger.load(recovered.base, recovered.chunks)
@@ -157,6 +158,7 @@ class Spooler:
             runs=self._ledger.live_runs,
             held=self._ledger.held_items(),
             scanned_bytes=recovered.scanned_bytes,
+            seconds=round(time.monotonic() - began, 3),
             **recovered.damage.as_dict(),
         )
 

@@ -35,8 +35,10 @@ def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = Fa
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("chunk", "state")
-    for column in ("runs", "items", "held", "used bytes", "file bytes"):
+    table = Table()
+    table.add_column("chunk", no_wrap=True)
+    table.add_column("state")
+    for column in ("runs", "items", "held", "used", "file"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(

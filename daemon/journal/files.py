@@ -5,6 +5,7 @@ Nothing here retries and nothing is swallowed: the caller decides what a failure
 """
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +20,14 @@ class Files:
         self.directory = directory
 
     def create_directory(self) -> None:
-        """Makes the directory and its quarantine, readable by their owner alone."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path("quarantine").mkdir(mode=0o700, exist_ok=True)
+        """Makes the directory and its quarantine, readable by their owner alone, durably."""
+        if not self.directory.exists():
+            self.directory.mkdir(mode=0o700, parents=True)
+            sync_path(self.directory.parent)
+        quarantine = self.path("quarantine")
+        if quarantine.exists() and not quarantine.is_dir():
+            quarantine.rename(self.path(f"quarantine-{time.time_ns():x}"))
+        quarantine.mkdir(mode=0o700, exist_ok=True)
 
     def path(self, name: str) -> Path:
         return self.directory / name
@@ -82,11 +88,7 @@ class Files:
         os.fsync(fd)
 
     def sync_directory(self) -> None:
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(self.directory)
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)
@@ -146,3 +148,12 @@ class Files:
                 self.close(target)
         finally:
             self.close(source)
+
+
+def sync_path(directory: Path) -> None:
+    """Makes the names in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

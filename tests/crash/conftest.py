@@ -2,7 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.lives import Zygote
+pytest.register_assert_rewrite("tests.crash.audit", "tests.crash.examine", "tests.crash.producer")
+
+from tests.crash.lives import Zygote  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -318,3 +318,13 @@ def test_unknown_files_are_left_alone(spools: list[KnownSpool], tmp_path: Path) 
     first = case.check()
     assert not first.damage
     assert all((case.directory / name).exists() for name in strangers)
+
+
+def test_file_in_the_place_of_the_quarantine(spools: list[KnownSpool], tmp_path: Path) -> None:
+    case = Case(seeded("quarantine"), spools, tmp_path / "spool", "full_chunk")
+    shutil.rmtree(case.directory / "quarantine")
+    (case.directory / "quarantine").write_bytes(b"somebody's")
+    case.path.write_bytes(DAMAGES["zero"](case.path.read_bytes(), 1000, 2000, case.rng))
+    case.check()
+    (kept,) = case.directory.glob("quarantine-*")
+    assert kept.read_bytes() == b"somebody's"

@@ -9,6 +9,7 @@ count is exact.
 
 import signal
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -69,10 +70,10 @@ def tally() -> Tally:
 def test_books_balance_after_every_kill(
     spool: int, zygote: Zygote, tally: Tally, tmp_path: Path
 ) -> None:
-    world = World(seeded("kills", spool), zygote, tmp_path, tally)
-    for death in plan_deaths(world.rng, spool):
-        world.live_and_die(death)
-    world.drain()
+    with closing(World(seeded("kills", spool), zygote, tmp_path, tally)) as world:
+        for death in plan_deaths(world.rng, spool):
+            world.live_and_die(death)
+        world.drain()
     tally.spools += 1
 
 
@@ -128,6 +129,9 @@ class World:
         self._producer = Producer(rng, (OUT, OUT, OUT, OUT, OUT, HOLD, RING, RING))
         self._audit = Audit(self._producer, self._outputs, RING)
         self._is_full = False
+
+    def close(self) -> None:
+        self._producer.close()
 
     def live_and_die(self, death: str) -> None:
         rng = self.rng

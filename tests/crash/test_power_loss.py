@@ -5,6 +5,7 @@ spool loses its power many times, some of them while it recovers. Marks of deliv
 forgotten, so that settled items come back; runs and drops may not.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from actors.books import total
 from actors.ledger import ItemsFinished, Ledger
 from actors.messages import Fate, StoredRun
 from actors.ports import ItemMark, LiveRun, Recovered
+from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from forebay.run import RunHead
 from tests.crash.forgetful_files import ForgetfulFiles, PowerCut
@@ -43,6 +45,21 @@ def test_what_was_acknowledged_survives_power_loss(spool: int, tmp_path: Path) -
             world.live_until_power_cut()
         world.look_at_the_end()
     print(world.summary())
+
+
+def test_new_directory_is_durable_in_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    fsync = os.fsync
+
+    def remember(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    Files(tmp_path / "spool").create_directory()
+    assert synced == [str(tmp_path)]
 
 
 class World:
