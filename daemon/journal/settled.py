@@ -1,0 +1,86 @@
+"""What a chunk's marks say: which items are settled, what is live, and the chunk's totals."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import structlog
+
+from actors.books import Books, Totals, count_fate
+from actors.loans import item_bits
+from actors.ports import Damage, LiveRun, RecoveredChunk
+from daemon.journal import chunk
+from daemon.journal.files import Files
+from daemon.journal.index import ChunkIndex
+from daemon.journal.marks import Mark, pack_marks, unpack_marks
+
+log = structlog.get_logger()
+
+
+def sort_out(files: Files, index: ChunkIndex, used: int, damage: Damage) -> RecoveredChunk:
+    """Applies the marks: what is settled, what is live, and the books of the chunk."""
+    done, totals = settle_marks(index, _read_marks(files, index.number, damage))
+    return RecoveredChunk(index.number, used, totals, _live_runs(index, done))
+
+
+def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> tuple[dict[int, int], Books]:
+    """The settled items of each row, as bits, and the totals. The first mark of an item counts."""
+    rows = {offset: row for row, offset in enumerate(index.offsets)} if marks else {}
+    done: dict[int, int] = {}
+    totals: Books = {name: Totals() for name in index.queues}
+    by_number = [totals[name] for name in index.queues]
+    for queue_number, count in zip(index.queue_numbers, index.counts, strict=True):
+        by_number[queue_number].accepted += count
+    for mark in marks:
+        row = rows.get(mark.offset)
+        if row is None or index.run_id(row) != mark.run_id:
+            continue
+        bits = item_bits(mark.first, min(mark.last, index.counts[row])) & ~done.get(row, 0)
+        done[row] = done.get(row, 0) | bits
+        count_fate(by_number[index.queue_numbers[row]], mark.fate, bits.bit_count())
+    return done, totals
+
+
+def _live_runs(index: ChunkIndex, done: dict[int, int]) -> Iterator[LiveRun]:
+    number = index.number
+    queues = index.queues
+    columns = zip(
+        index.offsets,
+        index.sizes,
+        index.counts,
+        index.queue_numbers,
+        index.priorities,
+        index.due_ms,
+        strict=True,
+    )
+    for row, (offset, size, count, queue, priority, due_ms) in enumerate(columns):
+        settled = done.get(row, 0) if done else 0
+        if settled and settled == item_bits(0, count):
+            continue
+        yield LiveRun(number + offset, size, count, queues[queue], priority, due_ms, settled)
+
+
+def _read_marks(files: Files, number: int, damage: Damage) -> list[Mark]:
+    name = chunk.marks_name(number)
+    try:
+        data = files.read_file(name)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        damage.files.append(name)
+        log.error("recovery.file_left", file=name, why="it cannot be read", error=str(error))
+        return []
+    marks, lost = unpack_marks(number, data)
+    if lost:
+        damage.mark_bytes += lost
+        log.warning("recovery.marks_damaged", file=name, bytes=lost)
+        _mend_marks(files, name, pack_marks(number, marks))
+    return marks
+
+
+def _mend_marks(files: Files, name: str, whole: bytes) -> None:
+    """Keeps the damaged file aside and leaves the whole records in its place."""
+    try:
+        files.copy_aside(name, 0, files.size(name), f"{name}-{time.time_ns():x}")
+        files.replace(name, whole)
+    except OSError as error:
+        log.warning("recovery.not_kept", file=name, error=str(error))
