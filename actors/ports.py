@@ -150,7 +150,10 @@ class Journal(Protocol):
         """Upkeep thread. Indexes sealed chunks."""
 
     def prepare(self) -> None:
-        """Upkeep thread. Makes the next chunk, the spares and the ballast ready."""
+        """Upkeep thread. Makes the next chunk and the spares ready."""
+
+    def keep_ballast(self) -> None:
+        """Upkeep thread. Sets room aside for marks on a full disk, if there is some to spare."""
 
     def free(self, numbers: Sequence[int], base: Books, recent: Sequence[bytes]) -> None:
         """Upkeep thread. Makes `base` and the ids of the newest runs durable, then recycles these

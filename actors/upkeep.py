@@ -54,11 +54,14 @@ class Upkeep:
         self._wanted.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        # What is taken in must be able to drain, and so its marks must have room.
         await self._try(self._look)
+        await self._try(self._keep_ballast)
         task_status.started()
         while True:
             for step in (self._tidy, self._prepare, self._look, self._free_dead_chunks):
                 await self._try(step)
+            await self._try(self._keep_ballast)
             await self._try(self._write_meta)
             with trio.move_on_after(UPKEEP_S):
                 await self._wanted.wait()
@@ -81,6 +84,9 @@ class Upkeep:
 
     async def _prepare(self) -> None:
         await self._call(self._journal.prepare)
+
+    async def _keep_ballast(self) -> None:
+        await self._call(self._journal.keep_ballast)
 
     async def _look(self) -> None:
         self._see(await self._call(self._journal.look))

@@ -253,6 +253,10 @@ class Journal:
                 self._write_index(index, used)
             self._to_index.popleft()
 
+    def keep_ballast(self) -> None:
+        if self._free_bytes >= self._settings.min_free_bytes + self._settings.ballast_bytes:
+            self._ballast.keep()
+
     def prepare(self) -> None:
         if self._is_low():
             self._give_up_spares()
@@ -267,8 +271,6 @@ class Journal:
             spare = self._write_spare()
             with self._lock:
                 self._pool.spares.append(spare)
-        if self._free_bytes >= self._settings.min_free_bytes + self._settings.ballast_bytes:
-            self._ballast.keep()
 
     def free(self, numbers: Sequence[int], base: Books, recent: Sequence[bytes]) -> None:
         if self._abandoned:

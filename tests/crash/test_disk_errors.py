@@ -276,6 +276,11 @@ async def test_ballast_makes_room_for_marks(
     call: str, tmp_path: Path, mock_clock: MockClock
 ) -> None:
     class FullFiles(FailingFiles):
+        is_full = False
+
+        def free_bytes(self) -> int:
+            return 0 if self.is_full else super().free_bytes()
+
         def _meet(self, call: object, name: str = "") -> None:
             if (self.directory / "ballast").exists():
                 super()._meet(call, name)  # type: ignore[arg-type]
@@ -286,11 +291,14 @@ async def test_ballast_makes_room_for_marks(
         async with running_spooler(tmp_path, files) as desk:
             await until(mock_clock, desk, lambda _: ballast.exists())
             await desk.push(make_run(items=4))
+            files.is_full = True
+            await until(mock_clock, desk, lambda report: report["spool"]["free_bytes"] == 0)
             files.break_down(call, errno.ENOSPC, "*.marks")  # type: ignore[arg-type]
             await desk.settle(*await desk.take())
             assert await desk.totals() == {"accepted": 4, "delivered": 4}
             assert not ballast.exists()
             files.mend()
+            files.is_full = False
             await until(mock_clock, desk, lambda _: ballast.exists())
         assert stored_ids(tmp_path) == []
 

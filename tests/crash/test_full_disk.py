@@ -60,6 +60,8 @@ class SlowReader:
         self.output = directory / "out.jsonl"
         os.mkfifo(self.pipe)
         self._reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)
+        # Were the daemon to open the pipe after the reading begins, it would end at once.
+        self._writer = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._copy, daemon=True)
 
     def read_on(self) -> None:
@@ -68,6 +70,7 @@ class SlowReader:
 
     def finish(self) -> None:
         """Returns when all writers are gone and all is read."""
+        os.close(self._writer)
         self._thread.join()
         os.close(self._reader)
 
