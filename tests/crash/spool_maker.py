@@ -111,6 +111,7 @@ class _Maker:
         journal = Journal(self._files, SETTINGS)
         journal.recover(0, lambda done, chunks: None)
         journal.look()
+        journal.keep_ballast()
         journal.write_indexes()
         journal.prepare()
         return journal
