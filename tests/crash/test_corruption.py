@@ -16,6 +16,7 @@ from daemon.journal import chunk
 from daemon.journal.marks import RECORD_BYTES
 from tests.crash.damage import DAMAGES, part_of
 from tests.crash.examine import Examined, Judge, examine, store_more
+from tests.crash.named_files import QuickFiles
 from tests.crash.seeds import seeded
 from tests.crash.spool_maker import QUEUES, KnownSpool, make_spool
 from tests.crash.spooler_time import TURNS_MAX
@@ -197,7 +198,7 @@ async def test_what_rots_under_an_index_is_dropped_and_counted(
     good = {block.position: block.data for block in live if block.position in judge.whole}
 
     with capture_logs() as events:
-        async with running_spooler(case.directory, spare_chunks=1) as desk:
+        async with running_spooler(case.directory, QuickFiles(case.directory)) as desk:
             base = (await desk.stats())["daemon"]
             lent: dict[int, bytes] = {}
 
@@ -230,7 +231,7 @@ async def test_what_rots_under_an_index_is_dropped_and_counted(
         assert any(judge.remains(block.position) in content for content in kept)
 
     with capture_logs():
-        async with running_spooler(case.directory) as desk:
+        async with running_spooler(case.directory, QuickFiles(case.directory)) as desk:
             again = (await desk.stats())["daemon"]
     assert again == report
 

@@ -236,7 +236,7 @@ async def test_failure_in_upkeep_is_made_good_later(
             assert await desk.totals() == {"accepted": 10, "delivered": 10}
             files.mend()
         assert stored_ids(tmp_path) == ids([held])
-        async with running_spooler(tmp_path) as desk:
+        async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
             assert await desk.totals() == {"accepted": 10, "delivered": 10}
 
 
@@ -327,7 +327,7 @@ async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
 ) -> None:
     files = FailingFiles(tmp_path)
     run = make_run(items=4)
-    async with running_spooler(tmp_path) as desk:
+    async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
         await desk.push(run)
     with capture_logs():
         async with running_spooler(tmp_path, files) as desk:
@@ -461,7 +461,7 @@ async def test_recovery_on_a_disk_that_takes_no_writes_loses_nothing(
 @pytest.mark.parametrize("pattern", ["*.index", "*.marks", "spool.meta", "checkpoint"])
 async def test_file_that_cannot_be_read_loses_nothing(pattern: str, tmp_path: Path) -> None:
     with capture_logs():
-        async with running_spooler(tmp_path) as desk:
+        async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
             runs = [make_run(items=2, size=BIG // 2) for _ in range(10)]
             await desk.push(*runs)
             first, *_ = await desk.take(runs_max=1)

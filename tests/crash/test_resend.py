@@ -28,12 +28,12 @@ async def test_run_is_known_after_its_chunk_is_gone(tmp_path: Path, mock_clock: 
     run = make_run()
     others = [make_run(items=1, size=20 * KIB) for _ in range(10)]
     with capture_logs():
-        async with running_spooler(tmp_path) as desk:
+        async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
             await desk.push(run, *others)
             await desk.settle(*await desk.take())
             await until(mock_clock, desk, lambda report: report["spool"]["chunks"] <= 1)
             assert await desk.push(run) == [Outcome.DUPLICATE]
-        async with running_spooler(tmp_path) as desk:
+        async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
             assert await desk.push(run) == [Outcome.DUPLICATE]
             assert (await desk.totals())["accepted"] == 13
 
