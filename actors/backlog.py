@@ -2,10 +2,11 @@
 
 A lane is the runs of one queue and one priority, in order. The head of a lane is in memory, as
 far as one cap for all lanes allows; behind it only places are kept, fourteen bytes a run, and
-the runs are read back later. Runs that are due later wait in a heap of their queue and join
-their lane when their time has come. Plain data, touched by the spooler's task alone.
+the runs are read back later. Runs that were given back for a while wait in a heap of their queue
+and join their lane when their time has come. Plain data, touched by the spooler's task alone.
 """
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -102,14 +103,14 @@ class Lane:
 
 
 class QueueBacklog:
-    """The lanes of one queue, the most urgent first, and what is not due yet."""
+    """The lanes of one queue, the most urgent first, and what waits for its time."""
 
     __slots__ = ("lanes", "later", "scheduled_items")
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
         self.later: list[tuple[int, Place, int]] = []
-        """A heap of (due_ms, place, priority)."""
+        """A heap of (time_ms, place, priority)."""
         self.scheduled_items = 0
 
     def lane(self, priority: int) -> Lane:
@@ -148,13 +149,9 @@ class Backlog:
     def room_bytes(self) -> int:
         return max(0, self._memory_bytes_max - self.memory_bytes)
 
-    def add(self, run: StoredRun, now_ms: int, *, in_memory: bool = True) -> None:
+    def add(self, run: StoredRun, *, in_memory: bool = True) -> None:
         """A run that was just committed; kept in memory if that is wanted and there is room."""
         head = run.head
-        if head.due_ms > now_ms:
-            place = Place(run.position, run.size, head.count)
-            self.add_later(head.queue, head.priority, head.due_ms, place)
-            return
         lane = self.queue(head.queue).lane(head.priority)
         behind = lane.disk or lane.reading
         if in_memory and not behind and self._has_room(len(run.data)):
@@ -167,9 +164,10 @@ class Backlog:
         """A run that is not in memory."""
         self.queue(queue).lane(priority).disk.append(*place)
 
-    def add_later(self, queue: str, priority: int, due_ms: int, place: Place) -> None:
+    def add_later(self, queue: str, priority: int, time_ms: int, place: Place) -> None:
+        """A run that was given back and joins its lane at that time."""
         backlog = self.queue(queue)
-        heappush(backlog.later, (due_ms, place, priority))
+        heappush(backlog.later, (time_ms, place, priority))
         backlog.scheduled_items += place.items
 
     def wake_due(self, now_ms: int) -> list[str]:
@@ -184,25 +182,33 @@ class Backlog:
                 backlog.lane(priority).disk.append(*place)
         return woken
 
-    def take(self, queue: str, runs_max: int, bytes_max: int) -> list[StoredRun]:
+    def take(
+        self, queue: str, runs_max: int, bytes_max: int, items_max: int = sys.maxsize
+    ) -> list[StoredRun]:
         """The next runs that are in memory, at least one if there is one.
 
         Stops before a lane whose head must be read back first: order comes before speed.
         """
         taken: list[StoredRun] = []
-        size = 0
+        size = items = 0
         for _, lane in self.queue(queue).waiting():
             while lane.memory and len(taken) < runs_max:
                 run = lane.memory[0]
-                if taken and size + len(run.data) > bytes_max:
+                is_over = size + len(run.data) > bytes_max or items + run.head.count > items_max
+                if taken and is_over:
                     return taken
                 lane.memory.popleft()
                 self._forget(run)
                 size += len(run.data)
+                items += run.head.count
                 taken.append(run)
             if lane or len(taken) >= runs_max:
                 break
         return taken
+
+    def has_spilled(self, queue: str) -> bool:
+        """Some of what waits is on disk only."""
+        return any(lane.disk or lane.reading for lane in self.queue(queue).lanes.values())
 
     def lane_to_read(self, queue: str) -> Lane | None:
         """The most urgent lane, if its head is on disk and nobody reads it yet."""

@@ -28,10 +28,13 @@ class Totals:
     """Stands outside the equation: items of runs that were stored before."""
     moved_in: int = 0
     moved_out: int = 0
+    handed_over: int = 0
+    """Of the journal's books alone: items that the cold store owns now."""
 
     @property
     def finished(self) -> int:
-        return self.delivered + self.dead + self.dropped + self.deleted + self.moved_out
+        gone = self.delivered + self.dead + self.dropped + self.deleted
+        return gone + self.moved_out + self.handed_over
 
     @property
     def held(self) -> int:
@@ -69,6 +72,12 @@ def count_fate(totals: Totals, fate: Fate, items: int) -> None:
             totals.delivered += items
         case Fate.DROPPED:
             totals.dropped += items
+        case Fate.HANDED_OVER:
+            totals.handed_over += items
+        case Fate.DELETED:
+            totals.deleted += items
+        case Fate.RETRY:
+            pass
         case _:
             assert_never(fate)
 

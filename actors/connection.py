@@ -1,47 +1,40 @@
-"""One client's connection: frames in, one `Append` a run to the spooler, answers out.
+"""One client's connection: frames in, requests to `Requests`, answers out.
 
 Owns the socket, its two buffers and the connection's window. It stops reading while its window,
 the budget that all connections share, or its own unread answers allow no more (`window.py`,
 docs/protocol.md "Windows"). There are no timers here: the ingest's reaper calls `tend` and
 `overdue` about every second.
 
-As `Answers` it is called by the spooler's task: `put` encodes an answer and frees its place,
-`flush` sends from right there, without blocking. Both are harmless after the client has gone.
+As `Replies` it is called by whoever has an answer: `put`, `answer` and `refuse` encode it and free
+its place, `flush` sends from right there, without blocking. All are harmless after the client has
+gone.
 
 Cancelled, it closes the socket at once: what was not answered is unknown to the client, which
-sends it again. A run that was handed to the spooler is stored all the same.
+sends it again. A run that was handed to the spooler is stored all the same. However it ends, what
+was leased on it is given back.
 
 What it cannot do: it takes no notice of a client that vanishes while its pushes are in flight
 before it reads or answers again, and cannot say why it closes to a client that does not read.
 """
 
 import socket
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
+from actors.frame_limits import check, refuse_size
 from actors.inbox import Inbox
-from actors.messages import Append, Inquire, SpoolerMessage
 from actors.outbox import Outbox
 from actors.peer import Peer
-from actors.refusals import draining, no_common_version, too_large, too_slow, unknown_queue
-from actors.settings import SocketSettings, stored_run_bytes_max
-from actors.window import Budget, Window
+from actors.refusals import draining, no_common_version, too_slow
+from actors.requests import Requests, Shared
+from actors.window import Window
 from forebay import wire
 from forebay.errors import BadFrame, BadRun, Refused
-from forebay.limits import (
-    FRAME_BODY_BYTES_MAX,
-    FRAME_HEAD_BYTES,
-    HELLO_BYTES_MAX,
-    PING_BYTES_MAX,
-    REPORT_BYTES_MAX,
-)
-from forebay.run import read_head, verify
+from forebay.limits import FRAME_HEAD_BYTES
 from forebay.wire import FrameHead, Kind, Outcome, read_frame_head
 
 FRAMES_AT_ONCE: Final = 256
@@ -51,29 +44,7 @@ UNREAD_BYTES_MAX: Final = 256 * 1024
 QUIET_S: Final = 1.0
 """After that long the memory of a large frame is given back."""
 
-_BODY_BYTES_MAX: Final = {
-    Kind.HELLO: HELLO_BYTES_MAX,
-    Kind.PUSH: FRAME_BODY_BYTES_MAX,
-    Kind.PING: PING_BYTES_MAX,
-    Kind.STATS: 0,
-    Kind.GOODBYE: 0,
-}
-
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Shared:
-    """What the connections of one ingest have in common."""
-
-    settings: SocketSettings
-    spooler: trio.MemorySendChannel[SpoolerMessage]
-    known_queue: Callable[[str], bool]
-    budget: Budget
-    figures: Callable[[], dict[str, Any]]
-    """What a report says about the ingest."""
-    refused: Counter[str] = field(default_factory=Counter)
-    is_draining: bool = False
 
 
 class Connection:
@@ -83,7 +54,6 @@ class Connection:
         self._sock = sock
         self._shared = shared
         self._settings = shared.settings
-        self._push_bytes_max = stored_run_bytes_max(shared.settings.max_run_bytes)
         self._inbox = Inbox()
         self._outbox = Outbox(sock)
         self._window = Window(
@@ -104,6 +74,7 @@ class Connection:
         self._reading = trio.CancelScope()
         self._whole = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._requests = Requests(shared, self)
 
     async def run(self) -> None:
         """Serves the client until one of the two ends it."""
@@ -121,6 +92,7 @@ class Connection:
             self._shared.budget.wake()
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
+            await self._requests.close()
 
     async def _listen(self) -> bytes:
         """Takes frames until there is a reason to stop; what is to be said at the end."""
@@ -172,10 +144,11 @@ class Connection:
                 if len(inbox) < FRAME_HEAD_BYTES:
                     return None
                 head = read_frame_head(*inbox.front())
-                self._check(head)
-                if head.kind is Kind.PUSH and head.body_bytes > self._push_bytes_max:
+                check(head, is_greeted=self._is_greeted, in_flight=self._window)
+                refused = refuse_size(head, self._settings.max_run_bytes)
+                if refused is not None:
                     self._to_drop = FRAME_HEAD_BYTES + head.body_bytes
-                    self._refuse(head.sequence, too_large(self._settings.max_run_bytes))
+                    self.refuse(head.sequence, refused)
                     continue
                 if not self._has_room(head.body_bytes):
                     await self._wait_for_room(head.body_bytes)
@@ -190,39 +163,13 @@ class Connection:
             if taken % FRAMES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             body = inbox.take(FRAME_HEAD_BYTES, head.body_bytes)
-            match head.kind:
-                case Kind.PUSH:
-                    await self._push(head.sequence, body)
-                case Kind.PING:
-                    self._answer(head.sequence, wire.frame(Kind.PONG, head.sequence, body))
-                case Kind.STATS:
-                    await self._stats(head.sequence)
-                case Kind.HELLO:
-                    self._hello(body)
-                case Kind.GOODBYE:
-                    self._window.release(head.sequence)
-                    return wire.frame(Kind.FAREWELL, head.sequence)
-                case Kind.WELCOME | Kind.ACK | Kind.PONG | Kind.REPORT | Kind.FAREWELL | Kind.ERROR:
-                    raise AssertionError("_check lets no answer through")
-                case _:
-                    assert_never(head.kind)
-
-    def _check(self, head: FrameHead) -> None:
-        """What can be wrong with a frame before its body is read."""
-        kind, sequence, body_bytes = head
-        bytes_max = _BODY_BYTES_MAX.get(kind)
-        if bytes_max is None:
-            raise BadFrame(f"{kind.name} is the daemon's to send")
-        if body_bytes > bytes_max:
-            raise BadFrame(f"a {kind.name} of {body_bytes} bytes: at most {bytes_max} are allowed")
-        if (kind is Kind.HELLO) is self._is_greeted:
-            raise BadFrame(
-                "a second HELLO" if self._is_greeted else f"{kind.name} comes before HELLO"
-            )
-        if (sequence == wire.CONNECTION) is self._is_greeted:
-            raise BadFrame(f"a {kind.name} with the sequence number {sequence}")
-        if sequence in self._window:
-            raise BadFrame(f"the sequence number {sequence} is still in flight")
+            if head.kind is Kind.HELLO:
+                self._hello(body)
+            elif head.kind is Kind.GOODBYE:
+                self._window.release(head.sequence)
+                return wire.frame(Kind.FAREWELL, head.sequence)
+            else:
+                await self._requests.take(head.kind, head.sequence, body)
 
     def _has_room(self, size: int) -> bool:
         """Whether a frame may come in now."""
@@ -252,75 +199,54 @@ class Connection:
             "window_frames": settings.window_frames,
             "idle_timeout_ms": round(settings.idle_timeout * 1000),
         }
-        self._answer(wire.CONNECTION, wire.document(Kind.WELCOME, wire.CONNECTION, welcome))
-
-    async def _push(self, sequence: int, data: bytes) -> None:
-        shared = self._shared
-        if shared.is_draining:
-            self._refuse(sequence, draining())
-            return
-        try:
-            head = read_head(data)
-            if head.raw_bytes > self._settings.max_run_bytes:
-                self._refuse(sequence, too_large(self._settings.max_run_bytes))
-                return
-            verify(head, data)
-        except BadRun as problem:
-            self._note_bad_run(problem)
-            self._refuse(sequence, Refused("BAD_RUN", str(problem)))
-            return
-        if not shared.known_queue(head.queue):
-            self._refuse(sequence, unknown_queue(head.queue))
-            return
-        await self._hand_over(sequence, Append(head, data, self, sequence))
-
-    async def _stats(self, sequence: int) -> None:
-        def answer(report: dict[str, Any]) -> None:
-            figures = self._shared.figures()
-            document = wire.document(Kind.REPORT, sequence, {**report, "ingest": figures})
-            if len(document) > FRAME_HEAD_BYTES + REPORT_BYTES_MAX:
-                self._refuse(sequence, too_large(REPORT_BYTES_MAX))
-            else:
-                self._answer(sequence, document)
-            self.flush()
-
-        await self._hand_over(sequence, Inquire(answer))
-
-    async def _hand_over(self, sequence: int, message: Append | Inquire) -> None:
-        try:
-            try:
-                self._shared.spooler.send_nowait(message)
-            except trio.WouldBlock:
-                self.flush()
-                await self._shared.spooler.send(message)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # The spooler ends before its clients only when the daemon does.
-            self._refuse(sequence, draining())
-        else:
-            self._window.hand_over()
+        self.answer(wire.CONNECTION, wire.document(Kind.WELCOME, wire.CONNECTION, welcome))
 
     def put(self, sequence: int, answer: Outcome | Refused) -> None:
         """Encodes an answer and frees its place. Sends nothing yet."""
         if isinstance(answer, Refused):
-            self._refuse(sequence, answer)
+            self.refuse(sequence, answer)
         else:
+            self.answer(sequence, wire.ack(sequence, answer))
+
+    def answer(self, sequence: int, data: bytes) -> None:
+        """`put`, for an answer that is encoded already."""
+        self._window.release(sequence)
+        self._outbox.put(data)
+
+    def refuse(self, sequence: int, refused: Refused) -> None:
+        self._shared.refused[refused.code] += 1
+        self.drop(sequence)
+        self._outbox.put(wire.error(sequence, refused))
+
+    def drop(self, sequence: int) -> None:
+        """Frees the place of a request that may have no answer."""
+        if sequence in self._window:
             self._window.release(sequence)
-            self._outbox.put(wire.ack(sequence, answer))
+
+    def hand_over(self) -> None:
+        """Somebody else will answer the request in hand."""
+        self._window.hand_over()
+
+    def start(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Runs a request that takes its time; it ends when the connection is lost."""
+        assert self._nursery is not None
+        self._nursery.start_soon(work, *args)
 
     def flush(self) -> None:
         """Sends the answers, as far as the socket takes them; a task sends the rest."""
         self._answered_at = trio.current_time()
         if not self._is_writing and not self._outbox.is_closed:
             self._send()
-        if self._shared.is_draining and not self._window:
-            self._reading.cancel()
+        if self._shared.is_draining:
+            self._end_when_done()
         self._changed.set()
         self._shared.budget.wake()
 
     def drain(self) -> None:
-        """`Shared.is_draining` has come true: ends the connection once nothing is in flight."""
-        if not self._window:
-            self._reading.cancel()
+        """`Shared.is_draining` has come true: ends the connection once nothing is in flight, and
+        nothing that was leased on it is to be settled."""
+        self._requests.end_waits()
+        self._end_when_done()
 
     def overdue(self, now: float) -> str | None:
         """What the client has taken too long for, if anything."""
@@ -335,7 +261,7 @@ class Connection:
         if self._frame_since is not None:
             is_late = now - self._frame_since >= settings.frame_timeout
             return "finishing a frame" if is_late else None
-        if self._window or not settings.idle_timeout:
+        if self._window or self._requests.holds_leases or not settings.idle_timeout:
             return None
         return "saying anything" if now - self._answered_at >= settings.idle_timeout else None
 
@@ -359,16 +285,6 @@ class Connection:
         if now - self._answered_at >= QUIET_S:
             self._inbox.shrink()
 
-    def _refuse(self, sequence: int, refused: Refused) -> None:
-        self._shared.refused[refused.code] += 1
-        if sequence in self._window:
-            self._window.release(sequence)
-        self._outbox.put(wire.error(sequence, refused))
-
-    def _answer(self, sequence: int, data: bytes) -> None:
-        self._window.release(sequence)
-        self._outbox.put(data)
-
     def _fatal(self, refused: Refused) -> bytes:
         self._shared.refused[refused.code] += 1
         if refused.code != "DRAINING":
@@ -382,7 +298,7 @@ class Connection:
             )
         return wire.error(wire.CONNECTION, refused)
 
-    def _note_bad_run(self, problem: BadRun) -> None:
+    def note_bad_run(self, problem: BadRun) -> None:
         """One line a connection, however many bad runs it sends; `refused` counts them all."""
         if not self._has_bad_run:
             self._has_bad_run = True
@@ -398,6 +314,7 @@ class Connection:
         """Waits for the answers that are outstanding and sees everything sent."""
         self._window.drop_in_hand()
         self._is_waiting = True
+        self._requests.end_waits()
         while self._window:
             await self._wait_for_change()
         self._outbox.put(last_words)
@@ -410,6 +327,10 @@ class Connection:
         if also_others:
             self._shared.budget.wake_at_release(self._changed)
         await self._changed.wait()
+
+    def _end_when_done(self) -> None:
+        if not self._window and not self._requests.holds_leases:
+            self._reading.cancel()
 
     def _send(self) -> None:
         try:

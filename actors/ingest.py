@@ -21,10 +21,12 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.connection import Connection, Shared
-from actors.messages import SpoolerMessage
+from actors.connection import Connection
+from actors.messages import Inquire, SpoolerMessage
 from actors.peer import Peer, is_allowed, read_peer, read_peer_groups
+from actors.pull import Pull
 from actors.refusals import busy, denied
+from actors.requests import Control, Shared
 from actors.settings import SocketSettings
 from actors.window import Budget
 from forebay import wire
@@ -41,16 +43,22 @@ class Ingest:
         settings: SocketSettings,
         listeners: list[trio.SocketListener],
         spooler: trio.MemorySendChannel[SpoolerMessage],
+        inquiries: trio.MemorySendChannel[Inquire],
         known_queue: Callable[[str], bool],
+        pull: Pull | None = None,
+        control: Control | None = None,
     ) -> None:
         self._settings = settings
         self._listeners = listeners
         self._shared = Shared(
             settings=settings,
             spooler=spooler,
+            inquiries=inquiries,
             known_queue=known_queue,
             budget=Budget(settings.inflight_bytes),
             figures=self.figures,
+            pull=pull,
+            control=control,
         )
         self._connections: set[Connection] = set()
         self._is_full = False

@@ -16,8 +16,9 @@ from actors.admission import Fill, Verdict, admit, full
 from actors.backlog import Backlog, Dropped
 from actors.ledger import Ledger
 from actors.messages import Answers, Append
+from actors.queue_settings import QueueSettings
 from actors.recent import RecentRuns
-from actors.settings import QueueSettings, SpoolSettings
+from actors.settings import SpoolSettings
 from forebay.errors import Refused
 from forebay.wire import Outcome
 

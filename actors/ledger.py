@@ -94,6 +94,8 @@ class Ledger:
 
     def finish(self, fact: "ItemsFinished") -> None:
         """Enters what became of items, once that is on disk."""
+        if fact.fate is Fate.RETRY:
+            return
         if fact.run_bytes:
             self.live_runs -= 1
             self.live_bytes -= fact.run_bytes

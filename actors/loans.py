@@ -5,14 +5,26 @@ other is stale and changes nothing. The books learn of an outcome when its mark 
 before. Plain data, touched by the spooler's task alone.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
 
 from actors.backlog import Dropped
 from actors.ledger import ItemsFinished, Ledger
-from actors.messages import Fate, Lease, Place, Settled, StoredRun
-from actors.ports import ItemMark
+from actors.messages import (
+    DURABLE_FATES,
+    Fate,
+    HandedOver,
+    Lease,
+    Place,
+    Retried,
+    Settled,
+    StoredRun,
+)
+from actors.portions import Portions, RetryNote, retried, without
+from actors.ports import ItemMark, LiveRun
+from actors.slices import item_bits, ranges
 from forebay.ids import format_run_id
 
 log = structlog.get_logger()
@@ -23,6 +35,7 @@ class Loan:
     token: int
     run: StoredRun
     done: int
+    portions: Portions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +52,93 @@ class Loans:
         self._loans: dict[int, Loan] = {}
         self._done: dict[int, int] = {}
         """Runs that nobody holds and that are settled in part: a bit for each settled item."""
+        self._portions: dict[int, Portions] = {}
+        """Runs that nobody holds and of which items have failed."""
         self._next_token = 1
-        self.running: dict[str, int] = {}
+        self.lent: dict[str, int] = {}
         """Items that are lent and not settled, by queue."""
         self.marks: list[PendingMark] = []
+        self.must_be_durable = False
+        """There are marks that must not be lost."""
 
-    def remember_done(self, position: int, done: int) -> None:
-        """A run that recovery found settled in part."""
-        self._done[position] = done
+    def remember(self, position: int, done: int, portions: Portions) -> None:
+        """A run that recovery found settled in part, or failed in part."""
+        if done:
+            self._done[position] = done
+        if portions:
+            self._portions[position] = portions
+
+    def disown(self, live: LiveRun, bits: int) -> int:
+        """The cold store owns these items of a run that recovery found; the settled ones now."""
+        done = live.done
+        for first, last in ranges(bits & ~live.done):
+            done |= item_bits(first, last)
+            self._add_mark(
+                Place(live.position, live.size, last - first),
+                live.queue,
+                live.run_id,
+                (first, last),
+                Fate.HANDED_OVER,
+                is_last=done == item_bits(0, live.items),
+            )
+        return done
 
     def lend(self, run: StoredRun) -> Lease:
         token = self._next_token
         self._next_token += 1
         done = self._done.pop(run.position, 0)
-        self._loans[run.position] = Loan(token, run, done)
+        portions = self._portions.pop(run.position, ())
+        self._loans[run.position] = Loan(token, run, done, portions)
         queue = run.head.queue
-        self.running[queue] = self.running.get(queue, 0) + run.head.count - done.bit_count()
-        return Lease(token, run, done)
+        self.lent[queue] = self.lent.get(queue, 0) + run.head.count - done.bit_count()
+        return Lease(token, run, done, portions)
 
-    def settle(self, outcome: Settled) -> None:
+    def settle(self, outcome: Settled | Retried | HandedOver) -> bool:
+        """Applies an outcome; False if it is stale. Items that have met their fate are passed over,
+        but items that change their owner do so together or not at all."""
         loan = self._loan(outcome.position, outcome.token, outcome.run_id)
         if loan is None:
             log.info("spooler.stale_outcome", run=format_run_id(outcome.run_id))
-            return
-        head = loan.run.head
-        bits = item_bits(outcome.first, min(outcome.last, head.count)) & ~loan.done
-        if not bits:
-            return
-        loan.done |= bits
-        self.running[head.queue] -= bits.bit_count()
+            return False
+        if isinstance(outcome, HandedOver):
+            if outcome.bits & loan.done:
+                return False
+            self._finish(loan, outcome.bits, ranges(outcome.bits), Fate.HANDED_OVER)
+            return True
+        span = (outcome.first, min(outcome.last, loan.run.head.count))
+        bits = item_bits(*span)
+        is_new = not bits & loan.done
+        bits &= ~loan.done
+        if isinstance(outcome, Retried):
+            loan.portions = retried(loan.portions, bits, outcome.note)
+            if bits:
+                self._mark(loan, bits, span, Fate.RETRY, outcome.note)
+        elif bits:
+            self._finish(loan, bits, (span,), outcome.fate)
+        return is_new
+
+    def _finish(self, loan: Loan, bits: int, spans: Iterable[tuple[int, int]], fate: Fate) -> None:
+        for span in spans:
+            hit = bits & item_bits(*span)
+            loan.done |= hit
+            loan.portions = without(loan.portions, hit)
+            self.lent[loan.run.head.queue] -= hit.bit_count()
+            self._mark(loan, hit, span, fate)
+
+    def _mark(
+        self,
+        loan: Loan,
+        bits: int,
+        items: tuple[int, int],
+        fate: Fate,
+        note: RetryNote | None = None,
+    ) -> None:
+        run, head = loan.run, loan.run.head
         is_last = loan.done == item_bits(0, head.count)
         if is_last:
-            del self._loans[outcome.position]
-        self._mark(
-            Place(loan.run.position, loan.run.size, bits.bit_count()),
-            head.queue,
-            head.run_id,
-            (outcome.first, min(outcome.last, head.count)),
-            outcome.fate,
-            is_last=is_last,
-        )
+            del self._loans[run.position]
+        place = Place(run.position, run.size, bits.bit_count())
+        self._add_mark(place, head.queue, head.run_id, items, fate, is_last=is_last, note=note)
 
     def take_back(self, lease: Lease) -> StoredRun | None:
         """Ends a lease; the run, if the lease still stood."""
@@ -87,9 +147,8 @@ class Loans:
         if loan is None:
             return None
         del self._loans[run.position]
-        self.running[run.head.queue] -= run.head.count - loan.done.bit_count()
-        if loan.done:
-            self._done[run.position] = loan.done
+        self.lent[run.head.queue] -= run.head.count - loan.done.bit_count()
+        self.remember(run.position, loan.done, loan.portions)
         return run
 
     def drop(self, dropped: Dropped) -> int:
@@ -98,7 +157,7 @@ class Loans:
         done = self._done.get(place.position, 0)
         # A run from memory counts all of its items, one from disk only those not settled.
         items = place.items - (done.bit_count() if dropped.run is not None else 0)
-        self._mark(
+        self._add_mark(
             place._replace(items=items),
             dropped.queue,
             None if dropped.run is None else dropped.run.head.run_id,
@@ -118,6 +177,7 @@ class Loans:
             self._ledger.finish(pending.fact)
             if pending.fact.run_bytes:
                 self._done.pop(pending.fact.position, None)
+                self._portions.pop(pending.fact.position, None)
 
     def unwritten(self, marks: list[PendingMark], dropped: list[Dropped]) -> None:
         """These are not: they come again, but for drops that made room in vain."""
@@ -130,7 +190,7 @@ class Loans:
             return None
         return loan
 
-    def _mark(
+    def _add_mark(
         self,
         place: Place,
         queue: str,
@@ -139,18 +199,14 @@ class Loans:
         fate: Fate,
         *,
         is_last: bool,
+        note: RetryNote | None = None,
     ) -> None:
         number = self._ledger.number_of(place.position)
+        run_bytes = place.size if is_last else 0
+        self.must_be_durable |= fate in DURABLE_FATES
         self.marks.append(
             PendingMark(
-                ItemMark(number, place.position - number, run_id, *items, fate),
-                ItemsFinished(
-                    place.position, queue, place.items, fate, place.size if is_last else 0
-                ),
+                ItemMark(number, place.position - number, run_id, *items, fate, note),
+                ItemsFinished(place.position, queue, place.items, fate, run_bytes),
             )
         )
-
-
-def item_bits(first: int, last: int) -> int:
-    """A bit for each item from `first` to `last` (exclusive)."""
-    return (1 << last) - (1 << first) if first < last else 0

@@ -1,10 +1,12 @@
 """What the actors say to each other. Requests are imperative, facts are past tense."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from actors.portions import Portions, RetryNote
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
@@ -59,6 +61,8 @@ class Lease:
     run: StoredRun
     done: int
     """A bit for each item that was settled before."""
+    portions: Portions = ()
+    """Items that have failed before, and when they are to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ class Take:
     queue: str
     runs_max: int
     bytes_max: int
-    answer: Callable[[list[Lease]], None]
+    answer: Callable[[list[Lease], bool], None]
+    """Also told whether more of the queue waits on disk, read back only when its turn comes."""
+    items_max: int = sys.maxsize
 
 
 class Fate(IntEnum):
@@ -76,6 +82,15 @@ class Fate(IntEnum):
 
     DELIVERED = 1
     DROPPED = 2
+    RETRY = 3
+    """Not the end: these items have failed and will be tried again."""
+    HANDED_OVER = 4
+    """The cold store owns them now."""
+    DELETED = 5
+
+
+DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED})
+"""Losing the mark of another can only deliver again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +106,46 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """What a worker reports, many at a time."""
+class Retried:
+    """The items `first` to `last` (exclusive) of a leased run failed. They stay leased."""
 
-    outcomes: tuple[Settled, ...]
+    token: int
+    position: int
+    run_id: bytes
+    first: int
+    last: int
+    note: RetryNote
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The cold store has stored these items (a bit each) of a leased run: all of them, or none."""
+
+    token: int
+    position: int
+    run_id: bytes
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """What became of leased items, many at a time.
+
+    `recorded`, where given, is called when all of it is durable, with an entry for each outcome:
+    False where the token was stale or an item had met its fate before, and nothing was changed.
+    """
+
+    outcomes: tuple[Settled | Retried | HandedOver, ...]
+    recorded: Callable[[list[bool]], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """These leases end without an outcome; the runs are the next of their queue again."""
+    """These leases end without an outcome; the runs are the next of their queue again, or, with
+    `not_before_ms`, join it then."""
 
     leases: tuple[Lease, ...]
+    not_before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from actors.books import Books
 from actors.messages import Fate, Place, StoredRun
+from actors.portions import Portions, RetryNote
 from forebay.errors import Refused
 from forebay.run import RunHead
 
@@ -25,6 +26,8 @@ class ItemMark:
     first: int
     last: int
     fate: Fate
+    note: RetryNote | None = None
+    """Of `Fate.RETRY`."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,8 @@ class LiveRun(NamedTuple):
     due_ms: int
     done: int
     """A bit for each item that is settled."""
+    portions: Portions = ()
+    run_id: bytes = b""
 
     @property
     def place(self) -> Place:

@@ -1,4 +1,4 @@
-"""What ingest itself refuses, in words; what the spooler refuses comes from there."""
+"""What is refused at the door, in words; what the spooler refuses comes from there."""
 
 from typing import Final
 
@@ -9,6 +9,7 @@ from forebay.errors import Refused
 
 DRAINING_RETRY_MS: Final = 1000
 BUSY_RETRY_MS: Final = 1000
+UNAVAILABLE_RETRY_MS: Final = 1000
 
 
 def draining(*, fatal: bool = False) -> Refused:
@@ -25,6 +26,28 @@ def unknown_queue(queue: str) -> Refused:
     return Refused(
         "UNKNOWN_QUEUE", f"there is no queue {queue}, and queues are not created on demand"
     )
+
+
+def bad_request(text: str) -> Refused:
+    return Refused("BAD_REQUEST", text)
+
+
+def unknown_op(op: str) -> Refused:
+    return bad_request(f"this daemon has no operation {op[:60]!r}")
+
+
+def not_found(what: str) -> Refused:
+    """`what` as in: queue crm."""
+    return Refused("NOT_FOUND", f"there is no {what}")
+
+
+def lease_lost(leases: int) -> Refused:
+    which = "the lease has" if leases == 1 else f"all {leases} leases have"
+    return Refused("LEASE_LOST", f"{which} run out, been settled, or been given back")
+
+
+def unavailable(problem: Exception) -> Refused:
+    return Refused("UNAVAILABLE", str(problem), retry_after_ms=UNAVAILABLE_RETRY_MS)
 
 
 def no_common_version(lowest: int, highest: int) -> Refused:

@@ -1,19 +1,35 @@
-"""The report that STATS answers with: the books, for the daemon and per queue, and the spool."""
+"""The report that STATS answers with: the books, for the daemon and per queue, and the tiers.
 
-from typing import Any
+The journal's books and the cold store's are each exact; together they are, if the cold store's are
+read first: what the journal has handed over and the cold store has not counted yet is on its way,
+and held. The parts of `held` are where things are: warm counts what it has, the owners the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+import trio
 
 from actors.backlog import Backlog
 from actors.books import Totals, total
 from actors.ledger import Ledger
 from actors.loans import Loans
+from actors.messages import Inquire, SpoolerMessage
 from actors.ports import Room
+from actors.tiers import ColdQueue, ColdTotals, Fill, StoreUnavailable, WarmQueue
+
+log = structlog.get_logger()
+
+INQUIRIES_MAX: Final = 64
 
 
 def make_report(ledger: Ledger, backlog: Backlog, loans: Loans, room: Room) -> dict[str, Any]:
+    """What the spooler knows: the journal's books. What is lent counts as running."""
     queues = {}
     for name, totals in sorted(ledger.books.items()):
         scheduled = backlog.queues[name].scheduled_items if name in backlog.queues else 0
-        queues[name] = _entry(totals, scheduled, loans.running.get(name, 0))
+        queues[name] = _entry(totals, scheduled, loans.lent.get(name, 0))
     whole = total(ledger.books)
     scheduled = sum(entry["scheduled"] for entry in queues.values())
     running = sum(entry["running"] for entry in queues.values())
@@ -37,7 +53,6 @@ def make_report(ledger: Ledger, backlog: Backlog, loans: Loans, room: Room) -> d
 
 
 def _entry(totals: Totals, scheduled: int, running: int) -> dict[str, int]:
-    """`held` and its parts; warm and cold are kept elsewhere and are 0 here."""
     return totals.as_dict() | {
         "held": totals.held,
         "spooled": totals.held - scheduled - running,
@@ -47,3 +62,96 @@ def _entry(totals: Totals, scheduled: int, running: int) -> dict[str, int]:
         "running": running,
         "staged": 0,
     }
+
+
+def with_tiers(
+    report: dict[str, Any], cold: Mapping[str, ColdTotals], fills: Mapping[str, Fill]
+) -> dict[str, Any]:
+    """The journal's report with what the tiers know."""
+    queues = dict(report["queues"])
+    for name in cold.keys() - queues.keys():
+        queues[name] = _entry(Totals(), 0, 0)
+    queues = {
+        name: _combined(entry, cold.get(name, ColdTotals()), fills.get(name, Fill()))
+        for name, entry in sorted(queues.items())
+    }
+    whole = dict.fromkeys(report["daemon"], 0)
+    del whole["handed_over"]
+    for entry in queues.values():
+        for key in whole:
+            whole[key] += entry[key]
+    return {**report, "daemon": whole, "queues": queues}
+
+
+def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, int]:
+    on_its_way = max(0, entry["handed_over"] - cold.taken)
+    in_cold = cold.held + on_its_way
+    held = entry["held"] + in_cold
+    # Outcomes may be recorded while warm still counts the items, or the other way round: where
+    # the parts do not add up for a moment, the books are right, and the parts give way.
+    left = held
+    parts = {}
+    for part, items in (
+        ("running", fill.leased),
+        ("warm", fill.waiting),
+        ("scheduled", fill.scheduled + entry["scheduled"]),
+        ("cold", in_cold - fill.cold_items),
+    ):
+        parts[part] = max(0, min(items, left))
+        left -= parts[part]
+    combined = entry | {
+        "delivered": entry["delivered"] + cold.delivered,
+        "dead": entry["dead"] + cold.dead,
+        "deleted": entry["deleted"] + cold.deleted,
+        "held": held,
+        "spooled": left,
+        **parts,
+    }
+    del combined["handed_over"]
+    return combined
+
+
+class Reporter:
+    """Answers `Inquire`, one after the other. A cold store that is away is reported as it was."""
+
+    def __init__(
+        self,
+        inbox: trio.MemoryReceiveChannel[Inquire],
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        warm: WarmQueue,
+        cold: ColdQueue,
+        more: Callable[[], dict[str, Any]],
+    ) -> None:
+        """`more` adds what others know: breakers, workers, the failover."""
+        self._inbox = inbox
+        self._spooler = spooler
+        self._warm = warm
+        self._cold = cold
+        self._more = more
+        self._totals: Mapping[str, ColdTotals] = {}
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        async for inquiry in self._inbox:
+            inquiry.answer(await self.report())
+
+    async def held_items(self) -> dict[str, int]:
+        """Of every queue that was ever seen, how many items it holds."""
+        queues: dict[str, dict[str, int]] = (await self.report())["queues"]
+        return {queue: entry["held"] for queue, entry in queues.items()}
+
+    async def report(self) -> dict[str, Any]:
+        try:
+            self._totals = await self._cold.totals()
+        except StoreUnavailable as problem:
+            log.warning("report.cold_is_away", error=str(problem))
+        found: list[dict[str, Any]] = []
+        there = trio.Event()
+
+        def answer(report: dict[str, Any]) -> None:
+            found.append(report)
+            there.set()
+
+        await self._spooler.send(Inquire(answer))
+        await there.wait()
+        return with_tiers(found[0], self._totals, await self._warm.fills()) | self._more()

@@ -11,17 +11,25 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
-    Strict,
     field_validator,
     model_validator,
 )
 
-from actors.units import Duration, Size, durations, format_duration, format_size, numbers, sizes
+from actors.queue_settings import QueueSettings
+from actors.section import (
+    GIB,
+    KIB,
+    MIB,
+    Clash,
+    Count,
+    Section,
+    empty_in_this_version,
+    not_in_this_version,
+)
+from actors.units import Duration, Size, durations, format_size, numbers, sizes
 from forebay.errors import BadRun
 from forebay.limits import (
     FRAME_HEAD_BYTES,
@@ -31,47 +39,11 @@ from forebay.limits import (
 )
 from forebay.run import check_queue_name
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
-
 SOCKET_PATH_BYTES_MAX: Final = 107
 """What fits into sun_path with its final zero."""
 
 CHUNK_OVERHEAD_BYTES: Final = 4 * KIB
 """More than a chunk's head and one block's head take."""
-
-Count = Annotated[int, Strict()]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Clash(ValueError):
-    """Values that are right alone and wrong together; `keys` are relative to the section."""
-
-    def __init__(self, message: str, *keys: str) -> None:
-        super().__init__(message)
-        self.keys = keys
-
-
-def not_in_this_version(*planned: str) -> BeforeValidator:
-    """Tells what is planned from what is wrong."""
-
-    def check(value: object) -> object:
-        kind = value.get("type") if isinstance(value, dict) else value
-        if kind in planned:
-            raise ValueError(f"{kind!r} is planned, but this version of forebay does not have it")
-        return value
-
-    return BeforeValidator(check)
-
-
-def empty_in_this_version(value: dict[str, Any]) -> dict[str, Any]:
-    if value:
-        raise ValueError("is planned, but this version of forebay does not have it: leave it empty")
-    return value
 
 
 def parse_mode(value: object) -> int:
@@ -213,125 +185,24 @@ class WarmSettings(Section):
 
 class ColdSettings(Section):
     type: Literal["sqlite"] = "sqlite"
+    acquire_timeout: Annotated[Duration, durations("1s", "1d")] = 300
+    """How long a run that was taken from cold may be in hand before it is taken again."""
+    timeout: Annotated[Duration, durations("100ms", "5m")] = 10
+    """For one step of the store."""
+
+
+class MemorySettings(Section):
+    """Limits as a share of the memory that the daemon may use (cgroup aware)."""
+
+    memory_limit_ratio: Annotated[float, numbers(0.05, 1)] = 0.8
+    """The daemon's share of the machine's, or its cgroup's, memory."""
+    queue_memory_percent: Annotated[float, numbers(0, 100)] = 0
+    """Of that, for runs in memory: warm and on their way there; 0: as the other limits say."""
 
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
-
-
-class NullHandler(Section):
-    """Delivers to nobody: every item counts as delivered."""
-
-    type: Literal["null"] = "null"
-
-
-class FileHandler(Section):
-    """Appends one JSON object a line."""
-
-    type: Literal["file"] = "file"
-    path: Path
-    """`{queue}` stands for the queue's name."""
-    fsync: bool = False
-
-    @field_validator("path")
-    @classmethod
-    def _only_queue_is_filled_in(cls, path: Path) -> Path:
-        rest = str(path).replace("{queue}", "")
-        if "{" in rest or "}" in rest:
-            raise ValueError(f"{str(path)!r}: {{queue}} is all that can stand in braces")
-        return path
-
-    def path_for(self, queue: str) -> Path:
-        return Path(str(self.path).replace("{queue}", queue))
-
-
-class PullHandler(Section):
-    """Pushes nothing: items wait for consumers that lease them."""
-
-    type: Literal["pull"] = "pull"
-
-
-def name_the_null_handler(value: object) -> object:
-    """In YAML `{type: null}` says None where a person means the word."""
-    if isinstance(value, dict) and "type" in value and value["type"] is None:
-        return {**value, "type": "null"}
-    return value
-
-
-Handler = Annotated[
-    NullHandler | FileHandler | PullHandler,
-    Field(discriminator="type"),
-    not_in_this_version("http", "python", "command"),
-    BeforeValidator(name_the_null_handler),
-]
-
-
-class BackoffSettings(Section):
-    enabled: bool = True
-    initial: Annotated[Duration, durations("1ms", "1d")] = 5
-    multiplier: Annotated[float, numbers(1, 100)] = 2.0
-    max: Annotated[Duration, durations("1ms", "30d")] = 300
-    jitter: Annotated[float, numbers(0, 1)] = 0.2
-
-    @model_validator(mode="after")
-    def _initial_is_below_max(self) -> Self:
-        if self.initial > self.max:
-            raise Clash(
-                f"initial ({format_duration(self.initial)}) must not be longer than "
-                f"max ({format_duration(self.max)})",
-                "initial",
-                "max",
-            )
-        return self
-
-
-class BreakerSettings(Section):
-    enabled: bool = True
-    threshold: Annotated[Count, numbers(1, 10**6)] = 5
-    reset_timeout: Annotated[Duration, durations("10ms", "1d")] = 30
-    half_open_probes: Annotated[Count, numbers(1, 1000)] = 1
-
-
-class WorkersSettings(Section):
-    """0 workers: from the number of cores."""
-
-    count: Annotated[Count, numbers(0, 10000)] = 0
-    adaptive: bool = False
-    min: Annotated[Count, numbers(1, 10000)] = 1
-    max: Annotated[Count, numbers(0, 10000)] = 0
-
-    @model_validator(mode="after")
-    def _min_is_below_max(self) -> Self:
-        if 0 < self.max < self.min:
-            raise Clash(f"min ({self.min}) must not be more than max ({self.max})", "min", "max")
-        return self
-
-
-class PipelineSplitSettings(Section):
-    enabled: bool = False
-    preparer_count: Annotated[Count, numbers(0, 10000)] = 0
-    sender_count: Annotated[Count, numbers(0, 10000)] = 0
-    channel_size: Annotated[Count, numbers(1, 65536)] = 256
-
-
-class QueueSettings(Section):
-    description: str = ""
-    handler: Handler = PullHandler()
-    warm_max_items: Annotated[Count, numbers(1, 10**9)] = 5000
-    warm_max_bytes: Annotated[Size, sizes("64Ki", "1Ti")] = 64 * MIB
-    full_policy: Literal["block", "drop_newest", "drop_oldest"] = "block"
-    full_timeout: Annotated[Duration, durations("0s", "1h")] = 30
-    max_retries: Annotated[Count, numbers(0, 65534)] = 8
-    unique: Annotated[Literal["off"], not_in_this_version("ignore", "reject", "replace")] = "off"
-    unique_window: Annotated[Duration, durations("0s", "365d")] = 0
-    backoff: BackoffSettings = BackoffSettings()
-    breaker: BreakerSettings = BreakerSettings()
-    workers: WorkersSettings = WorkersSettings()
-    pipeline_split: PipelineSplitSettings = PipelineSplitSettings()
-    rate_limit: Annotated[float, numbers(0, 10**9)] = 0
-    """Items a second; 0: none."""
-    history: Literal["none", "failures", "all"] = "failures"
 
 
 def check_queue(name: str) -> str:
@@ -352,6 +223,7 @@ class Settings(Section):
     spool: SpoolSettings = SpoolSettings()
     warm: Annotated[WarmSettings, not_in_this_version("valkey")] = WarmSettings()
     cold: Annotated[ColdSettings, not_in_this_version("postgres")] = ColdSettings()
+    memory: MemorySettings = MemorySettings()
     priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
         default={"high": 0, "normal": 5, "low": 10}
     )
@@ -362,6 +234,8 @@ class Settings(Section):
     schedules: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
     triggers: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
     log: LogSettings = LogSettings()
+    global_send_limit: Annotated[Count, numbers(0, 10**6)] = 0
+    """Sends in flight, of all queues; 0: no limit."""
     drain_timeout: Annotated[Duration, durations("0s", "1h")] = 30
 
     def queue(self, name: str) -> QueueSettings | None:

@@ -19,7 +19,7 @@ wait with it.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, assert_never
 
@@ -36,6 +36,7 @@ from actors.messages import (
     Finish,
     GiveBack,
     Inquire,
+    Place,
     QueueSeen,
     Settle,
     SpoolerMessage,
@@ -43,9 +44,13 @@ from actors.messages import (
     Take,
     Tick,
 )
+from actors.origin import Origin
+from actors.portions import without
 from actors.ports import Committed, Journal, Recovered, Unreadable
+from actors.queue_settings import QueueSettings
 from actors.report import make_report
-from actors.settings import QueueSettings, SpoolSettings
+from actors.settings import SpoolSettings
+from actors.slices import item_bits
 from actors.thread import OwnThread
 from actors.upkeep import Upkeep
 from forebay.wire import Outcome
@@ -77,12 +82,15 @@ class Spooler:
         inbox: trio.MemoryReceiveChannel[SpoolerMessage],
         own_inbox: trio.MemorySendChannel[SpoolerMessage],
         seen: trio.MemorySendChannel[QueueSeen],
+        disowned: Mapping[int, Sequence[Origin]] | None = None,
     ) -> None:
+        """`disowned`, by position: what the cold store had stored when an earlier life ended."""
         self._settings = settings
         self._journal = journal
         self._inbox = inbox
         self._own_inbox = own_inbox
         self._seen = seen
+        self._disowned = disowned or {}
         self._queues_seen: set[str] = set()
         self._thread = OwnThread("forebay-commit")
         self._reader = trio.CapacityLimiter(1)
@@ -102,18 +110,30 @@ class Spooler:
         self._takes: dict[str, deque[Take]] = {}
         self._ready: set[str] = set()
         """Queues whose takers may find something new."""
+        self._recordings: list[tuple[Callable[[list[bool]], None], list[bool]]] = []
+        """Who waits for outcomes to be durable, and which of them were taken."""
         self._inquiries: list[Inquire] = []
         self._is_finishing = False
+        self.has_disowned = False
+        """The journal has let go of what was disowned: the cold store may have it."""
         self.finished = trio.Event()
         """The journal is sealed."""
         self._marks_are_due = False
         self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
 
+    @property
+    def disk_is_low(self) -> bool:
+        """New work is refused, and nothing moves to other files on this disk."""
+        return self._upkeep.disk_is_low
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._thread.start()
         began = time.monotonic()
         self._adopt(await self._recover(), began)
+        if self._loans.marks:
+            await self._commit()
+        self.has_disowned = not self._loans.marks
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -139,17 +159,19 @@ class Spooler:
 
     def _adopt(self, recovered: Recovered, began: float) -> None:
         """Takes over what is on disk, as places: nothing is read before it is wanted."""
-        now_ms = _now_ms()
         self._ledger.load(recovered.base, recovered.chunks)
         for chunk in recovered.chunks:
             for live in chunk.live:
                 self._ledger.add_live(live.size)
-                if live.done:
-                    self._loans.remember_done(live.position, live.done)
-                if live.due_ms > now_ms:
-                    self._backlog.add_later(live.queue, live.priority, live.due_ms, live.place)
-                else:
-                    self._backlog.add_place(live.queue, live.priority, live.place)
+                done = live.done
+                for origin in self._disowned.get(live.position, ()):
+                    if origin.run_id == live.run_id:
+                        done |= self._loans.disown(live._replace(done=done), origin.bits)
+                if done == item_bits(0, live.items):
+                    continue
+                live = live._replace(done=done)
+                self._loans.remember(live.position, done, without(live.portions, done))
+                self._backlog.add_place(live.queue, live.priority, live.place)
         self._intake.remember(recovered.recent)
         self._ready.update(self._backlog.queues)
         (log.warning if recovered.damage else log.info)(
@@ -181,17 +203,12 @@ class Spooler:
             case Append():
                 self._intake.arrive(message)
             case Settle():
-                for outcome in message.outcomes:
-                    self._loans.settle(outcome)
+                self._settle(message)
             case Take():
                 self._takes.setdefault(message.queue, deque()).append(message)
                 self._ready.add(message.queue)
             case GiveBack():
-                for lease in reversed(message.leases):
-                    run = self._loans.take_back(lease)
-                    if run is not None:
-                        self._backlog.give_back(run)
-                        self._ready.add(run.head.queue)
+                self._take_back(message)
             case Inquire():
                 self._inquiries.append(message)
                 self._marks_are_due = True
@@ -206,6 +223,25 @@ class Spooler:
             case _:
                 assert_never(message)
 
+    def _settle(self, message: Settle) -> None:
+        accepted = [self._loans.settle(outcome) for outcome in message.outcomes]
+        if message.recorded is not None:
+            self._recordings.append((message.recorded, accepted))
+            self._loans.must_be_durable = True
+
+    def _take_back(self, message: GiveBack) -> None:
+        for lease in reversed(message.leases):
+            run = self._loans.take_back(lease)
+            if run is None:
+                continue
+            head = run.head
+            if message.not_before_ms > _now_ms():
+                place = Place(run.position, run.size, head.count - lease.done.bit_count())
+                self._backlog.add_later(head.queue, head.priority, message.not_before_ms, place)
+            else:
+                self._backlog.give_back(run)
+                self._ready.add(head.queue)
+
     async def _commit(self) -> None:
         """Stores what may be stored of the pushes that wait, and the marks with it."""
         self._intake.disk_is_low = self._upkeep.disk_is_low
@@ -214,18 +250,19 @@ class Spooler:
             self._drop(dropped, "spooler.dropped_oldest")
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
-        must_sync = self._marks_must_be_synced()
+        must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
         committed = Committed()
         if group.appends or group.dropped or self._marks_must_go() or must_sync:
             marks = self._loans.take_marks()
+            self._loans.must_be_durable = False
             committed = await self._thread.call(
                 self._journal.commit,
                 [(append.head, append.data) for append in group.appends],
                 [pending.mark for pending in marks],
-                durable=must_sync or bool(group.dropped),
+                durable=must_sync,
             )
             self._enter(group, committed)
-            self._enter_marks(marks, group, committed)
+            self._enter_marks(marks, group, committed, durable=must_sync)
         stored = len(committed.positions)
         self._intake.settle_group(group, stored, committed.failure, trio.current_time())
 
@@ -245,7 +282,6 @@ class Spooler:
         """Enters what was stored into ledger and backlog."""
         for number in committed.started:
             self._ledger.start(number)
-        now_ms = _now_ms()
         placed = zip(group.appends, committed.positions, committed.sizes, strict=False)
         for append, position, size in placed:
             head = append.head
@@ -253,7 +289,7 @@ class Spooler:
             # What nobody takes would only keep others out of memory.
             is_wanted = head.queue in self._takes
             run = StoredRun(position, size, head, append.data)
-            self._backlog.add(run, now_ms, in_memory=is_wanted)
+            self._backlog.add(run, in_memory=is_wanted)
             self._ready.add(head.queue)
         for number in committed.sealed:
             self._ledger.seal(number)
@@ -262,16 +298,22 @@ class Spooler:
         if committed.sealed or committed.failure:
             self._upkeep.hurry()
 
-    def _enter_marks(self, marks: list[PendingMark], group: Group, committed: Committed) -> None:
+    def _enter_marks(
+        self, marks: list[PendingMark], group: Group, committed: Committed, *, durable: bool
+    ) -> None:
         """The books learn of marks that are written; the others come again with the next commit.
 
         A drop whose mark was not even begun is undone: the run that needed the room is not stored.
         """
         if committed.marks_failure is None:
             self._loans.written(marks)
-            self._has_unsynced_marks = bool(marks) or self._has_unsynced_marks
+            recordings, self._recordings = self._recordings, []
+            for recorded, accepted in recordings:
+                recorded(accepted)
+            self._has_unsynced_marks = not durable and (self._has_unsynced_marks or bool(marks))
             return
         self._has_unsynced_marks = True
+        self._loans.must_be_durable |= durable
         undone = group.dropped if committed.failure is not None else []
         self._loans.unwritten(marks, undone)
         for dropped in reversed(undone):
@@ -291,11 +333,14 @@ class Spooler:
         for queue in ready:
             takes = self._takes.get(queue)
             while takes:
-                runs = self._backlog.take(queue, takes[0].runs_max, takes[0].bytes_max)
+                take = takes[0]
+                runs = self._backlog.take(queue, take.runs_max, take.bytes_max, take.items_max)
                 if not runs:
                     self._start_reading(queue)
                     break
-                takes.popleft().answer([self._loans.lend(run) for run in runs])
+                takes.popleft()
+                leases = [self._loans.lend(run) for run in runs]
+                take.answer(leases, self._backlog.has_spilled(queue))
 
     def _announce(self, queue: str) -> None:
         """Tells delivery of a queue that it may not know; later, if it is busy with others."""

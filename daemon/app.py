@@ -1,36 +1,63 @@
 """The daemon, composed: the channels, the actors, and how they start and stop. Read this first.
 
-    client ──socket──► Ingest ──Append──► Spooler ──Lease──► Delivery ──► handler
-                          ◄──answers──┘      ▲  └─QueueSeen──►  │
-                                             └──────Settle──────┘
+    client ──► Ingest ──Append──► Spooler ──Lease──► Router ──► warm ──► WorkerGroup ──► handler
+                 ◄───answers───┘     ▲                 │ HandOver ▲ ▲         │
+                                     │                 ▼          │ └─ Pull   │ Settlement
+                                     └──── Settle ─── cold ── Promoter ◄──────┘
 
 Starting: the lock on the state directory and the socket, in whose backlog clients wait while the
-journal recovers. Stopping (SIGTERM, SIGINT): intake ends, deliveries under way are finished
-within `drain_timeout`, the journal is sealed. A second signal does not wait.
+cold store opens and the journal recovers. Stopping (SIGTERM, SIGINT): intake ends, deliveries
+under way are finished within `drain_timeout` and recorded, the journal is sealed. A second signal
+does not wait. SIGHUP reloads queues, handlers and limits.
 """
 
+import os
 import resource
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
 
-from actors.delivery import Delivery
+from actors.breaker import Breakers
+from actors.catalogue import Catalogue
+from actors.clock import wall_ms
+from actors.control import Controls
+from actors.dispatch import Dispatch
+from actors.handling import Handler, HandlerUnusable
+from actors.handover import Failover, HandOver
 from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
-from actors.messages import Drain, Finish, QueueSeen, SpoolerMessage
-from actors.ports import Handler
+from actors.messages import Drain, Finish, Inquire, QueueSeen, SpoolerMessage
+from actors.origin import Origin, unpack_origin
+from actors.promoter import Promoter
+from actors.pull import Pull
+from actors.pull_settling import PullSettling
+from actors.queue_settings import QueueSettings
+from actors.rate import SendLimit
+from actors.report import INQUIRIES_MAX, Reporter
+from actors.router import Router, Routing
 from actors.settings import Settings
+from actors.settlement import Settlement
 from actors.spooler import Spooler
+from actors.tiers import ColdQueue, Unconfirmed
+from actors.warm import MemoryWarm
+from actors.workers import Shared
+from daemon.cold.sqlite import SqliteCold
+from daemon.definitions import load_definitions, saver
+from daemon.errors import CannotStart
 from daemon.handlers import open_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
-from daemon.listen import open_socket
+from daemon.listen import ListeningSocket, open_socket
 from daemon.lock import StateLock
+from daemon.memory import machine_limit_bytes, size_queues
+from daemon.reload import Load, Reload, check_handlers
+from daemon.signals import SIGNALS, stop_at_once, stop_wanted
+from daemon.systemd import notify
+from daemon.watchdog import Watchdog, spooler_answers
 
 log = structlog.get_logger()
 
@@ -41,63 +68,212 @@ SWITCH_INTERVAL_S: Final = 0.0005
 in every push under load."""
 
 
-def main(settings: Settings) -> int:
-    """Runs the daemon until it is told to stop; the exit code."""
+def main(settings: Settings, load: Load | None = None) -> int:
+    """Runs the daemon until it is told to stop; the exit code. `load` reads the configuration
+    again."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
-    trio.run(serve, settings)
+    trio.run(serve, settings, Files, load)
     return 0
 
 
-async def serve(settings: Settings, make_files: Callable[[Path], Files] = Files) -> None:
+async def serve(
+    settings: Settings,
+    make_files: Callable[[Path], Files] = Files,
+    load: Load | None = None,
+) -> None:
     """The daemon's life. `make_files` lets a test stand between the journal and the disk."""
-    with (
-        StateLock(settings.state_dir),
-        open_socket(settings.socket) as listening,
-        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
-    ):
-        to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](SPOOLER_INBOX)
-        to_delivery, delivery_inbox = trio.open_memory_channel[QueueSeen](QUEUES_MAX)
+    with StateLock(settings.state_dir), open_socket(settings.socket) as listening:
+        await check_handlers(settings)
+        cold = SqliteCold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
+        await cold.open()
+        try:
+            await _serve(settings, make_files, load, listening, cold)
+        finally:
+            await cold.close()
+    log.info("daemon.stopped")
 
-        journal = Journal(make_files(settings.state_dir / "spool"), settings.spool)
-        spooler = Spooler(
-            settings.spool,
-            settings.queue,
-            journal,
-            inbox=spooler_inbox,
-            own_inbox=to_spooler.clone(),
-            seen=to_delivery,
-        )
-        delivery = Delivery(delivery_inbox, to_spooler.clone(), _handlers(settings))
-        ingest = Ingest(
-            settings.socket,
-            [listening.listener],
-            to_spooler.clone(),
-            known_queue=lambda queue: settings.queue(queue) is not None,
-        )
 
-        # The last to start is the first to stop.
+async def _serve(
+    settings: Settings,
+    make_files: Callable[[Path], Files],
+    load: Load | None,
+    listening: ListeningSocket,
+    cold: SqliteCold,
+) -> None:
+    to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](SPOOLER_INBOX)
+    to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen](QUEUES_MAX)
+    to_reporter, reporter_inbox = trio.open_memory_channel[Inquire](INQUIRIES_MAX)
+
+    memory = size_queues(settings, machine_limit_bytes())
+    spool = settings.spool.model_copy(update={"inmemory_bytes": memory.inmemory_bytes})
+    definitions = load_definitions(settings.state_dir)
+    catalogue = Catalogue(settings, definitions, saver(settings.state_dir), wall_ms)
+    await catalogue.stamp()
+
+    # The owners: the journal and the cold store.
+    unconfirmed = await cold.unconfirmed()
+    spooler = Spooler(
+        spool,
+        catalogue.queue,
+        Journal(make_files(settings.state_dir / "spool"), spool),
+        inbox=spooler_inbox,
+        own_inbox=to_spooler.clone(),
+        seen=to_dispatch.clone(),
+        disowned=disowned(unconfirmed),
+    )
+    # What moves between them and warm.
+    warm = MemoryWarm(memory.bytes_max)
+    routing, failover, breakers = Routing(), Failover(), Breakers()
+    promoter = Promoter(
+        routing,
+        warm,
+        cold,
+        catalogue.settings_of,
+        catalogue.paused_flows,
+        settings.cold.acquire_timeout,
+        wall_ms,
+    )
+    hand_over = HandOver(cold, to_spooler.clone(), failover, promoter.wake)
+    router = Router(
+        routing,
+        to_spooler.clone(),
+        warm,
+        cold,
+        hand_over,
+        catalogue.settings_of,
+        catalogue.paused_flows,
+        lambda: spooler.disk_is_low,
+        wall_ms,
+    )
+    # What delivers, and says what became of it.
+    settlement = Settlement(
+        warm, cold, to_spooler.clone(), hand_over, failover, promoter.wake, wall_ms
+    )
+    send_limit = SendLimit(settings.global_send_limit)
+    cores = len(os.sched_getaffinity(0))
+    dispatch = Dispatch(
+        dispatch_inbox,
+        catalogue,
+        router,
+        promoter,
+        Shared(warm, settlement, breakers, send_limit, wall_ms, cores),
+        _open_handler,
+    )
+
+    # The socket's side.
+    def more() -> dict[str, Any]:
+        return describe(routing, failover, breakers, dispatch, settlement)
+
+    reporter = Reporter(reporter_inbox, to_spooler.clone(), warm, cold, more)
+    ingest = Ingest(
+        settings.socket,
+        [listening.listener],
+        to_spooler.clone(),
+        to_reporter,
+        known_queue=lambda queue: catalogue.queue(queue) is not None,
+        pull=Pull(
+            warm,
+            PullSettling(settlement, catalogue.settings_of, wall_ms),
+            catalogue.queue,
+            lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
+        ),
+        control=Controls(
+            catalogue, cold.dead_letters, breakers, reporter.held_items, promoter.wake, wall_ms
+        ),
+    )
+    reload = Reload(settings, load, catalogue, send_limit)
+
+    # The last to start is the first to stop.
+    with trio.open_signal_receiver(*SIGNALS) as signals:
         async with trio.open_nursery() as storing:
             await storing.start(spooler.run)
-            async with trio.open_nursery() as delivering:
-                delivering.start_soon(delivery.run)
-                async with trio.open_nursery() as receiving:
-                    await receiving.start(ingest.run)
-                    log.info(
-                        "daemon.ready", socket=str(listening.path), state=str(settings.state_dir)
-                    )
-                    await _stop_wanted(signals)
-                    storing.start_soon(_stop_at_once, signals, storing.cancel_scope)
-                    deadline = trio.current_time() + settings.drain_timeout
-                    receiving.cancel_scope.deadline = deadline
-                    await to_spooler.send(Drain())
-                    await ingest.drain()
-                delivering.cancel_scope.deadline = deadline
-                delivery.drain()
+            await _finish_hand_overs(cold, spooler, unconfirmed)
+            storing.start_soon(Watchdog(spooler_answers(to_spooler.clone())).run)
+            storing.start_soon(reporter.run)
+            storing.start_soon(breakers.run)
+            storing.start_soon(promoter.run)
+            async with trio.open_nursery() as settling:
+                await settling.start(settlement.run)
+                async with trio.open_nursery() as delivering:
+                    await delivering.start(dispatch.run)
+                    for queue, totals in (await cold.totals()).items():
+                        if totals.held:
+                            await to_dispatch.send(QueueSeen(queue))
+                    async with trio.open_nursery() as receiving:
+                        await receiving.start(ingest.run)
+                        log.info(
+                            "daemon.ready",
+                            socket=str(listening.path),
+                            state=str(settings.state_dir),
+                        )
+                        notify("READY=1", f"STATUS=serving on {listening.path}")
+                        await stop_wanted(signals, reload)
+                        notify("STOPPING=1", "STATUS=draining")
+                        storing.start_soon(stop_at_once, signals, storing.cancel_scope)
+                        deadline = trio.current_time() + settings.drain_timeout
+                        for scope in (receiving, delivering, settling):
+                            scope.cancel_scope.deadline = deadline
+                        await to_spooler.send(Drain())
+                        await ingest.drain()
+                    dispatch.drain()
+                settlement.close()
             await to_spooler.send(Finish())
             await spooler.finished.wait()
             storing.cancel_scope.cancel()
-    log.info("daemon.stopped")
+
+
+async def _finish_hand_overs(
+    cold: ColdQueue, spooler: Spooler, unconfirmed: list[Unconfirmed]
+) -> None:
+    """What an earlier life stored in cold is the cold store's, now that the journal has let go."""
+    if unconfirmed and spooler.has_disowned:
+        await cold.confirm([entry.row for entry in unconfirmed])
+        log.info("daemon.hand_overs_finished", rows=len(unconfirmed))
+
+
+def disowned(unconfirmed: list[Unconfirmed]) -> dict[int, list[Origin]]:
+    """By position in the journal."""
+    found: dict[int, list[Origin]] = {}
+    for entry in unconfirmed:
+        origin = unpack_origin(entry.origin)
+        found.setdefault(origin.position, []).append(origin)
+    return found
+
+
+def describe(
+    routing: Routing,
+    failover: Failover,
+    breakers: Breakers,
+    dispatch: Dispatch,
+    settlement: Settlement,
+) -> dict[str, Any]:
+    """What the actors know beside the books."""
+    return {
+        "tiers": {queue: tier.name.lower() for queue, tier in sorted(routing.tiers.items())},
+        "workers": {group.queue: group.figures() for group in dispatch.groups()},
+        "breakers": {
+            destination: {
+                "state": figures.phase,
+                "failures": figures.failures,
+                "opened_total": figures.opened_total,
+            }
+            for destination, figures in sorted(breakers.figures().items())
+        },
+        "failover": {
+            "entries": len(failover),
+            "bytes": failover.bytes,
+            "let_go_total": failover.let_go_total,
+        },
+        "stale_outcomes_total": settlement.stale_total,
+    }
+
+
+def _open_handler(queue: str, settings: QueueSettings) -> Handler | None:
+    try:
+        return open_handler(queue, settings)
+    except CannotStart as problem:
+        raise HandlerUnusable(str(problem)) from problem
 
 
 def _raise_file_limit() -> None:
@@ -106,27 +282,3 @@ def _raise_file_limit() -> None:
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-async def _stop_wanted(signals: AsyncIterator[int]) -> None:
-    async for number in signals:
-        if number != signal.SIGHUP:
-            log.info("daemon.draining", signal=signal.Signals(number).name)
-            return
-        log.warning("daemon.cannot_reload", hint="restart to read the configuration again")
-
-
-async def _stop_at_once(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    """A second signal does not wait for deliveries. The journal is still sealed."""
-    async for number in signals:
-        if number != signal.SIGHUP:
-            scope.cancel()
-            return
-
-
-def _handlers(settings: Settings) -> Callable[[str], Handler | None]:
-    def open_for(queue: str) -> Handler | None:
-        queue_settings = settings.queue(queue)
-        return None if queue_settings is None else open_handler(queue, queue_settings)
-
-    return open_for

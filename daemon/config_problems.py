@@ -7,17 +7,17 @@ FOREBAY_SPOOL__MAXBYTES: spool.maxbytes: no such key; did you mean FOREBAY_SPOOL
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from actors.settings import Clash, FileHandler, NullHandler, PullHandler, Settings
+from actors.handler_settings import AnyHandler
+from actors.section import Clash
+from actors.settings import Settings
 from daemon.yaml_source import KeyPath
 
-_HANDLER_KEYS: Final = {
-    key: None for model in (NullHandler, FileHandler, PullHandler) for key in model.model_fields
-}
+_HANDLER_KEYS: Final = {key: None for model in get_args(AnyHandler) for key in model.model_fields}
 
 
 def describe(

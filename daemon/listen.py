@@ -1,9 +1,13 @@
-"""Opens the daemon's Unix listening socket, and removes it again.
+"""Opens the daemon's Unix listening socket, and removes it again; or takes over systemd's.
 
 A socket file that is there already is replaced only if nobody listens on it. The file has its
 mode, owner and group before anyone can connect: `listen` comes last. The parent directory is
 locked meanwhile, so that of two daemons that start at once one does not take the other's socket,
 bound but not yet listening, for a stale one.
+
+A socket that systemd passes (socket activation) is used as it is: its mode, owner and backlog are
+the socket unit's, and its file stays at the end. Clients that connect while no daemon runs wait
+in its backlog for the next one.
 
 What it cannot do: keep somebody who may write to the directory from removing or replacing the
 file later.
@@ -22,10 +26,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import structlog
 import trio
 
 from actors.settings import SOCKET_PATH_BYTES_MAX, SocketSettings
 from daemon.errors import CannotStart
+from daemon.systemd import InheritedFd, take_inherited
+
+log = structlog.get_logger()
 
 BACKLOG: Final = 1024
 DIRECTORY_MODE: Final = 0o755
@@ -36,20 +44,18 @@ class CannotListen(CannotStart):
 
 
 class ListeningSocket:
-    """The socket and its file. `close` removes the file if it is still this socket's, and comes
-    when nobody accepts from `listener` any more."""
+    """The socket and its file. `close` removes the file if it is still this socket's and was made
+    here, and comes when nobody accepts from `listener` any more."""
 
-    def __init__(self, path: Path, sock: socket.socket) -> None:
+    def __init__(self, path: Path, sock: socket.socket, *, is_inherited: bool = False) -> None:
         self.path = path
-        found = path.stat()
-        self._identity = (found.st_dev, found.st_ino)
+        self._identity = None if is_inherited else _identity(path)
         self._sock = sock
         self.listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
     def close(self) -> None:
         with suppress(FileNotFoundError):
-            found = self.path.lstat()
-            if (found.st_dev, found.st_ino) == self._identity:
+            if self._identity is not None and _identity(self.path) == self._identity:
                 self.path.unlink()
         self._sock.close()
 
@@ -66,7 +72,13 @@ class ListeningSocket:
 
 
 def open_socket(settings: SocketSettings) -> ListeningSocket:
-    """Opens the socket that the settings describe, or raises CannotListen."""
+    """Takes over the socket that systemd passes, or else opens the one that the settings
+    describe. CannotListen if neither can be."""
+    inherited = take_inherited()
+    return _take_over(inherited, settings) if inherited else _open(settings)
+
+
+def _open(settings: SocketSettings) -> ListeningSocket:
     path = settings.path
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_BYTES_MAX:
@@ -94,6 +106,59 @@ def open_socket(settings: SocketSettings) -> ListeningSocket:
                 f"{path} cannot get mode {settings.mode:04o}, owner {settings.owner or 'as is'} "
                 f"and group {settings.group or 'as is'}: {error.strerror}"
             ) from error
+
+
+def _take_over(inherited: list[InheritedFd], settings: SocketSettings) -> ListeningSocket:
+    names = ", ".join(name or f"descriptor {fd}" for fd, name in inherited)
+    if len(inherited) > 1:
+        raise CannotListen(f"systemd passes {len(inherited)} sockets, and one is used: {names}")
+    try:
+        sock = socket.socket(fileno=inherited[0].fd)
+    except OSError as error:
+        raise CannotListen(f"systemd passes {names}: it is no socket: {error.strerror}") from error
+    if (
+        sock.family != socket.AF_UNIX
+        or sock.type != socket.SOCK_STREAM
+        or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    ):
+        sock.close()
+        raise CannotListen(
+            f"systemd passes {names}: it must be a Unix stream socket that listens "
+            "(ListenStream=/a/path and Accept=no in the socket unit)"
+        )
+    path = _bound_path(sock)
+    _warn_of_other_place(path, settings.path)
+    return ListeningSocket(path, sock, is_inherited=True)
+
+
+def _bound_path(sock: socket.socket) -> Path:
+    name = sock.getsockname()
+    if isinstance(name, bytes):
+        # Abstract: no file at all. It is shown as systemd writes it.
+        name = "@" + os.fsdecode(name[1:])
+    return Path(name)
+
+
+def _warn_of_other_place(path: Path, configured: Path) -> None:
+    """Clients and commands look where the configuration says."""
+    if path.resolve() != configured.resolve():
+        log.warning(
+            "listen.path_differs",
+            listening=str(path),
+            configured=str(configured),
+            hint="make socket.path and ListenStream= the same",
+        )
+    elif not path.is_socket():
+        log.warning(
+            "listen.file_is_gone",
+            path=str(path),
+            hint="nobody can connect: restart the socket unit",
+        )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
 
 
 def _bind(path: Path) -> socket.socket:

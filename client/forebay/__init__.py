@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forebay.client import Client, connect
-    from forebay.errors import BadFrame, BadRun, ForebayError, Refused, Unreachable
+    from forebay.control import Control
+    from forebay.errors import BadFrame, BadRun, ForebayError, LeaseLost, Refused, Unreachable
+    from forebay.item import Item, Reject, Retry
+    from forebay.leases import Lease
     from forebay.pusher import Pusher
     from forebay.run import Run, RunHead, encode_columns, encode_run, read_run
     from forebay.tally import PushResult
@@ -21,10 +24,16 @@ __all__ = [
     "BadFrame",
     "BadRun",
     "Client",
+    "Control",
     "ForebayError",
+    "Item",
+    "Lease",
+    "LeaseLost",
     "PushResult",
     "Pusher",
     "Refused",
+    "Reject",
+    "Retry",
     "Run",
     "RunHead",
     "Unreachable",
@@ -38,10 +47,16 @@ _HOMES = {
     "BadFrame": "errors",
     "BadRun": "errors",
     "Client": "client",
+    "Control": "control",
     "ForebayError": "errors",
+    "Item": "item",
+    "Lease": "leases",
+    "LeaseLost": "errors",
     "PushResult": "tally",
     "Pusher": "pusher",
     "Refused": "errors",
+    "Reject": "item",
+    "Retry": "item",
     "Run": "run",
     "RunHead": "run",
     "Unreachable": "errors",

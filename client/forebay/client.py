@@ -9,6 +9,8 @@ tries arrived. That goes on until `timeout` seconds have brought no acknowledgem
     with forebay.connect() as client:
         client.push("crm", (json.dumps(row) for row in rows))
 
+A client can lease items as well (`lease`), and control the daemon (`control`).
+
 One thread at a time: nothing here is locked, and nothing happens between calls.
 """
 
@@ -23,16 +25,21 @@ from typing import Any, Final, NamedTuple, Self
 
 from forebay import wire
 from forebay.errors import BadFrame, ForebayError, Refused, Unreachable
+from forebay.lease_frames import LeaseWish
+from forebay.leases import WAIT_STEP_S, Lease, take
 from forebay.limits import (
+    LEASE_ITEMS_DEFAULT,
+    LEASE_RUN_BYTES_DEFAULT,
     PING_BYTES_MAX,
     PRIORITY_NORMAL,
     RUN_ITEMS_DEFAULT,
     RUN_RAW_BYTES_DEFAULT,
     RUN_RAW_BYTES_MAX,
 )
-from forebay.link import Link, Lost, NotAllowed
+from forebay.link import Cut, Link, Lost, NotAllowed
 from forebay.places import socket_candidates
 from forebay.pusher import Pusher
+from forebay.run import check_queue_name
 from forebay.tally import PushResult, Tally
 from forebay.wire import Buffer, Kind, Outcome
 
@@ -68,7 +75,8 @@ def connect(
 ) -> "Client":
     """Connects to the daemon at `socket`, at `FOREBAY_SOCKET`, or at one of the default places.
 
-    `wait` is how long the daemon may take to appear: by default it must be there.
+    `wait` is how long the daemon may take to appear: by default it must be there. One that is
+    there and is just stopping or starting has `timeout` to come back.
     """
     places = socket_candidates() if socket is None else [Path(socket)]
     return Client(places, timeout=timeout, wait=wait)
@@ -92,6 +100,8 @@ class Client:
         self._problem: ForebayError = Unreachable("nothing was tried")
         """The last thing that stood in the way."""
         self._backoff = BACKOFF_MIN_S
+        self._was_cut = False
+        """At the last try to connect somebody listened; no more came of it."""
         self._is_closed = False
         self._deadline = 0.0
         self._connect_at_first(wait)
@@ -214,6 +224,32 @@ class Client:
     def stats(self) -> dict[str, Any]:
         """The daemon's report: its books, and those of every queue."""
         return wire.read_json(self._ask(Kind.STATS, b""))
+
+    def lease(
+        self,
+        queue: str,
+        items: int = LEASE_ITEMS_DEFAULT,
+        *,
+        lease_s: float = 60.0,
+        wait_s: float = 0.0,
+        bytes_max: int = LEASE_RUN_BYTES_DEFAULT,
+        consumer: str = "",
+        keep: bool = False,
+    ) -> Lease:
+        """Leases at most `items` items that are due, for `lease_s` seconds (0: as the queue says).
+
+        Waits for `wait_s` seconds if there are none; then the lease is empty. Leaving its context
+        acknowledges the items; see `Lease`. They are given back when this client's connection
+        ends, unless they are to be kept until the lease ends.
+        """
+        check_queue_name(queue)
+        wish = LeaseWish(queue, items, bytes_max, round(lease_s * 1000), 0, consumer, keep)
+        step_s = min(WAIT_STEP_S, self._timeout / 2)
+        return take(self._ask, wish, wait_s=wait_s, step_s=step_s, patience_s=self._timeout)
+
+    def control(self, op: str, /, **fields: Any) -> dict[str, Any]:
+        """An operation on the daemon, as docs/protocol.md lists them; `Control` has them typed."""
+        return wire.read_json(self._ask(Kind.CONTROL, wire.pack_json({"op": op, **fields})))
 
     def close(self) -> None:
         """Waits until nothing is unacknowledged, and says GOODBYE."""
@@ -381,8 +417,10 @@ class Client:
             self._connect(started + self._timeout)
             if self._link is not None:
                 return
-            # A daemon that is there and says "later" is worth more patience than none at all.
-            patience = self._timeout if isinstance(self._problem, Refused) else wait
+            # A daemon that is there and says "later", or one that ends while its socket stays
+            # (systemd holds it for the next one), is worth more patience than none at all.
+            is_there = self._was_cut or isinstance(self._problem, Refused)
+            patience = max(self._timeout, wait) if is_there else wait
             self._deadline = started + patience
             if monotonic() >= self._deadline:
                 raise self._problem
@@ -392,6 +430,7 @@ class Client:
         """Tries each place once. NotAllowed and a refusal that will not pass are raised."""
         reasons = []
         denied: NotAllowed | None = None
+        self._was_cut = False
         for path in self._places:
             try:
                 self._link = Link(path, CLIENT_NAME, deadline)
@@ -402,6 +441,7 @@ class Client:
                 return
             except Lost as lost:
                 reasons.append(str(lost))
+                self._was_cut = self._was_cut or isinstance(lost, Cut)
             else:
                 return
         if denied is not None:

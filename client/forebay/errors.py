@@ -1,15 +1,24 @@
 """What can go wrong, split by who must act.
 
 `BadRun` and `BadFrame`: the bytes are not what they claim to be. `Refused`: the daemon said no,
-with a code, and says whether it is worth trying again. `Unreachable`: nobody answered.
+with a code, and says whether it is worth trying again. `LeaseLost`: leased items are in other
+hands. `Unreachable`: nobody answered.
 """
 
-from typing import Final, Literal, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+if TYPE_CHECKING:
+    from forebay.item import Item
 
 Code = Literal[
     "BAD_FRAME",
     "BAD_RUN",
     "TOO_LARGE",
+    "BAD_REQUEST",
+    "NOT_FOUND",
+    "LEASE_LOST",
+    "UNAVAILABLE",
     "UNKNOWN_QUEUE",
     "QUEUE_FULL",
     "DISK_FULL",
@@ -22,9 +31,9 @@ Code = Literal[
 ]
 CODES: Final[frozenset[str]] = frozenset(get_args(Code))
 RETRYABLE: Final[frozenset[Code]] = frozenset(
-    {"QUEUE_FULL", "DISK_FULL", "DISK_ERROR", "DRAINING", "BUSY", "TIMEOUT"}
+    {"QUEUE_FULL", "DISK_FULL", "DISK_ERROR", "UNAVAILABLE", "DRAINING", "BUSY", "TIMEOUT"}
 )
-"""Codes of conditions that pass: the same push may succeed later."""
+"""Codes of conditions that pass: the same request may succeed later."""
 
 
 class ForebayError(Exception):
@@ -59,3 +68,12 @@ class Refused(ForebayError):
     @property
     def retryable(self) -> bool:
         return self.code in RETRYABLE
+
+
+class LeaseLost(Refused):
+    """What became of these items was reported too late: the lease had run out, and others may
+    have been given them. Nothing was changed by the report."""
+
+    def __init__(self, items: "Sequence[Item]") -> None:
+        super().__init__("LEASE_LOST", f"the lease on {len(items)} items is lost")
+        self.items = list(items)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from forebay import wire
 from forebay.errors import BadFrame, Unreachable
-from forebay.limits import FRAME_HEAD_BYTES, REPORT_BYTES_MAX
+from forebay.limits import ANSWER_BYTES_MAX, FRAME_HEAD_BYTES
 from forebay.wire import Buffer, Kind
 
 SEND_BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -30,6 +30,11 @@ class Lost(Exception):
     """The connection has ended, or was never made; another may be."""
 
 
+class Cut(Lost):
+    """Somebody listens, but there was no WELCOME: the daemon ended first, or is yet to start and
+    its backlog is full."""
+
+
 class NotAllowed(Unreachable):
     """Trying again will not help."""
 
@@ -38,7 +43,8 @@ class Link:
     __slots__ = ("_both", "_early", "_in", "_inbox", "_is_ended", "_sock", "path", "welcome")
 
     def __init__(self, path: Path, client: str, deadline: float) -> None:
-        """Connects and says HELLO. Lost, NotAllowed, or Refused if the daemon says so."""
+        """Connects and says HELLO. Lost (Cut once connected), NotAllowed, or Refused if the daemon
+        says so."""
         self.path = path
         self._sock = _connect(path)
         self._inbox = bytearray()
@@ -51,6 +57,9 @@ class Link:
         self._both.register(self._sock, select.POLLIN | select.POLLOUT)
         try:
             self.welcome = self._greet(client, deadline)
+        except Lost as lost:
+            self._sock.close()
+            raise Cut(str(lost)) from lost
         except BaseException:
             self._sock.close()
             raise
@@ -128,7 +137,7 @@ class Link:
         at = 0
         while len(inbox) - at >= FRAME_HEAD_BYTES:
             kind, sequence, body_bytes = wire.read_frame_head(inbox, at)
-            if body_bytes > REPORT_BYTES_MAX:
+            if body_bytes > ANSWER_BYTES_MAX:
                 raise BadFrame(f"a {kind.name} of {body_bytes} bytes")
             end = at + FRAME_HEAD_BYTES + body_bytes
             if end > len(inbox):
@@ -154,7 +163,7 @@ def _connect(path: Path) -> socket.socket:
             case errno.ECONNREFUSED:
                 raise Lost(f"{path}: nobody listens on it") from error
             case errno.EAGAIN:
-                raise Lost(f"{path}: the daemon has no time to accept connections") from error
+                raise Cut(f"{path}: the daemon has no time to accept connections") from error
             case errno.EACCES | errno.EPERM:
                 raise NotAllowed(
                     f"{path}: permission denied for user {os.getuid()}: "

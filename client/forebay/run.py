@@ -22,7 +22,7 @@ from forebay.head import (
     read_head,
     verify,
 )
-from forebay.ids import format_item_id, format_run_id, unpack_item_id
+from forebay.ids import format_item_id, format_run_id, pack_item_id, unpack_item_id
 from forebay.limits import KEY_BYTES_MAX, RUN_RAW_BYTES_MAX
 from forebay.snappy import decompress
 
@@ -87,6 +87,13 @@ class Run:
             ]
         except ValueError as error:
             raise BadRun(str(error)) from None
+
+    def packed_ids(self) -> list[bytes]:
+        """The ids of all items, 18 bytes each."""
+        column = self._unpack()[2]
+        if column is None:
+            return [pack_item_id(self.head.run_id, index) for index in range(self.head.count)]
+        return column.values(0, self.head.count)
 
     def _slice(self, first: int, last: int | None) -> tuple[int, int]:
         count = self.head.count

@@ -1,8 +1,8 @@
 """Frames of the wire protocol (docs/protocol.md), for both ends: bytes in, frames out, no I/O.
 
 A frame is a head of 12 bytes and a body. What a body holds depends on the type: a run as it is
-(PUSH), one outcome byte (ACK), a JSON object (WELCOME, ERROR, REPORT), or HELLO's 8 bytes and
-an optional JSON object.
+(PUSH), one outcome byte (ACK), a JSON object (WELCOME, ERROR, REPORT, CONTROL, RESULT), or
+HELLO's 8 bytes and an optional JSON object. Those about leases are in `lease_frames.py`.
 """
 
 import json
@@ -43,6 +43,14 @@ class Kind(IntEnum):
     GOODBYE = 9
     FAREWELL = 10
     ERROR = 12
+    LEASE = 13
+    LEASED = 14
+    SETTLE = 15
+    SETTLED = 16
+    EXTEND = 17
+    EXTENDED = 18
+    CONTROL = 19
+    RESULT = 20
 
 
 class Outcome(IntEnum):
@@ -95,7 +103,7 @@ def read_ack(body: Buffer) -> Outcome:
 
 def hello(client: str) -> bytes:
     body = _HELLO.pack(GREETING, PROTOCOL_MIN, PROTOCOL_MAX, 0)
-    return frame(Kind.HELLO, CONNECTION, body + _json({"client": client}))
+    return frame(Kind.HELLO, CONNECTION, body + pack_json({"client": client}))
 
 
 def read_hello(body: Buffer) -> tuple[int, int, dict[str, Any]]:
@@ -116,7 +124,7 @@ def choose_version(lowest: int, highest: int) -> int | None:
 
 def document(kind: Kind, sequence: int, content: dict[str, Any]) -> bytes:
     """A frame whose body is a JSON object."""
-    return frame(kind, sequence, _json(content))
+    return frame(kind, sequence, pack_json(content))
 
 
 def error(sequence: int, refused: Refused) -> bytes:
@@ -148,7 +156,12 @@ def read_error(body: Buffer) -> Refused:
 
 def read_json(body: Buffer) -> dict[str, Any]:
     try:
-        content = json.loads(bytes(body))
+        # Given bytes, json.loads would take UTF-16 as well, and UTF-8 that is none.
+        text = bytes(body).decode()
+        content = json.loads(text, parse_constant=_refuse_constant)
+        if "\\ud" in text.lower():
+            # Half of a surrogate pair is JSON, and no text: it would fail where it is stored.
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as problem:
         raise BadFrame("a body is not JSON") from problem
     if not isinstance(content, dict):
@@ -156,5 +169,11 @@ def read_json(body: Buffer) -> dict[str, Any]:
     return content
 
 
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+def pack_json(content: dict[str, Any]) -> bytes:
+    """The shortest form, in UTF-8; what is no text in it becomes question marks."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return text.encode(errors="replace")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from daemon.cli import config, exits, spool
+from daemon.cli import config, dead, exits, queues, spool
+from daemon.cli import pause as pausing
+from daemon.cli import pull as pulling
 from daemon.cli.push import push
 from daemon.cli.run import run
 from daemon.cli.stats import stats
@@ -22,7 +24,12 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(push)
+app.command(epilog=pulling.EXAMPLE)(pulling.pull)
 app.command()(stats)
+app.command(epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
+app.command(epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
+app.add_typer(queues.app, name="queues")
+app.add_typer(dead.app, name="dead")
 app.add_typer(spool.app, name="spool")
 app.add_typer(config.app, name="config")
 

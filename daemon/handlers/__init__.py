@@ -1,21 +1,49 @@
-"""Handlers: how items reach their destinations."""
+"""Handlers: how items reach their destinations.
 
-from typing import assert_never
+Each is imported when a queue wants it: the children of a python handler come through here as well,
+and none of them needs an HTTP client to start.
+"""
 
-from actors.ports import Handler
-from actors.settings import FileHandler, NullHandler, PullHandler, QueueSettings
-from daemon.handlers.file import FileDelivery
-from daemon.handlers.null import NullDelivery
+from typing import TYPE_CHECKING, assert_never
+
+if TYPE_CHECKING:
+    from actors.handling import Handler
+    from actors.queue_settings import QueueSettings
 
 
-def open_handler(queue: str, settings: QueueSettings) -> Handler | None:
-    """The handler of a queue; None if its items wait to be pulled."""
+def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
+    """The handler of a queue; None if its items wait to be pulled.
+
+    Raises CannotStart, with the queue and the key, if there is no such function or program.
+    """
+    from actors import handler_settings as chosen
+
     match settings.handler:
-        case NullHandler():
+        case chosen.NullHandler():
+            from daemon.handlers.null import NullDelivery
+
             return NullDelivery()
-        case FileHandler() as chosen:
-            return FileDelivery(chosen.path_for(queue), fsync=chosen.fsync)
-        case PullHandler():
+        case chosen.FileHandler(format="parquet") as handler:
+            from daemon.handlers.parquet import ParquetDelivery
+
+            return ParquetDelivery(queue, handler)
+        case chosen.FileHandler() as handler:
+            from daemon.handlers.file import FileDelivery
+
+            return FileDelivery(queue, handler)
+        case chosen.PullHandler():
             return None
+        case chosen.HttpHandler() as handler:
+            from daemon.handlers.http import HttpDelivery
+
+            return HttpDelivery(queue, handler)
+        case chosen.PythonHandler() as handler:
+            from daemon.handlers.python import PythonDelivery
+
+            return PythonDelivery(queue, handler)
+        case chosen.CommandHandler() as handler:
+            from daemon.handlers.command import CommandDelivery
+
+            return CommandDelivery(queue, handler)
         case _:
             assert_never(settings.handler)

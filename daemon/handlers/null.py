@@ -1,13 +1,40 @@
-"""The null handler: everything is delivered, to nobody. For measuring, and for drills."""
+"""The null handler: everything is delivered, to nobody. For measuring, and for drills.
+
+Nothing is unpacked: what cannot be is delivered as well.
+"""
+
+from collections.abc import Sequence
+from typing import Final
 
 import trio
 
-from actors.messages import StoredRun
+from actors.handling import Prepared, Report
+from actors.slices import Slice
+from forebay.limits import RUN_ITEMS_MAX
+
+BATCH_BYTES: Final = 64 * 1024 * 1024
 
 
 class NullDelivery:
-    async def deliver(self, run: StoredRun, done: int) -> None:
+    destination = "null"
+    batch_items = 16 * RUN_ITEMS_MAX
+    batch_bytes = BATCH_BYTES
+    timeout_s = 1.0
+
+    def prepare(self, batch: Sequence[Slice]) -> Prepared:
+        return Prepared(batch, None)
+
+    def open_sender(self) -> "NullSender":
+        return NullSender()
+
+    async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
+
+
+class NullSender:
+    async def send(self, prepared: Prepared) -> Report:
+        await trio.lowlevel.checkpoint()
+        return Report(prepared.rejected)
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

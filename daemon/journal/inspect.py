@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from actors.books import Books
-from actors.loans import item_bits
+from actors.slices import item_bits
 from daemon.journal import chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.files import Files
@@ -121,7 +121,8 @@ def _view(files: Files, name: str, number: int, *, thorough: bool) -> ChunkView 
     marks, view.mark_bytes_damaged = unpack_marks(
         number, _read_if_there(files, chunk.marks_name(number)) or b""
     )
-    view.done, view.totals = settle_marks(view.index, marks)
+    settled = settle_marks(view.index, marks)
+    view.done, view.totals = settled.done, settled.totals
     after = chunk.read_head_of(files, name)
     if head is not None and after is not None and after.number != head.number:
         return None

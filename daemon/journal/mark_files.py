@@ -31,7 +31,7 @@ class MarkFiles:
         for mark in marks:
             run_id = mark.run_id or find_run_id(self._files, mark.number, mark.offset)
             if run_id is not None:
-                record = Mark(mark.offset, run_id, mark.first, mark.last, mark.fate)
+                record = Mark(mark.offset, run_id, mark.first, mark.last, mark.fate, mark.note)
                 by_chunk.setdefault(mark.number, []).append(record)
         for number, group in by_chunk.items():
             self._append(number, pack_marks(number, group))

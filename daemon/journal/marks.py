@@ -1,9 +1,11 @@
 """Marks: what happened to a chunk's items, appended to the chunk's mark file.
 
     u32 crc32c | u16 length | u8 fate | u8 0 | u32 offset | 16s run id | u16 first | u16 last
+    of a retry, after that: u16 attempt | u64 due_ms | u64 at_ms | the error's text
 
-The CRC covers the chunk's number and the record after the CRC. A record names the run as well as
-its offset, and one that does not fit the run found there is ignored.
+The length is that of the whole record, the CRC covers the chunk's number and what follows the
+CRC. A record names the run as well as its offset, and one that does not fit the run found there
+is ignored.
 """
 
 import struct
@@ -14,11 +16,17 @@ from typing import Final
 from crc32c import crc32c
 
 from actors.messages import Fate
+from actors.portions import RetryNote
+from actors.slices import ERROR_TEXT_MAX
 
 _RECORD = struct.Struct("<HBBI16sHH")
+_NOTE = struct.Struct("<HQQ")
 _CRC = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
 RECORD_BYTES: Final = _CRC.size + _RECORD.size
+NOTED_BYTES: Final = RECORD_BYTES + _NOTE.size
+"""A retry's record, before the text."""
+RECORD_BYTES_MAX: Final = NOTED_BYTES + 4 * ERROR_TEXT_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,7 @@ class Mark:
     first: int
     last: int
     fate: Fate
+    note: RetryNote | None = None
 
 
 def pack_marks(number: int, marks: Iterable[Mark]) -> bytes:
@@ -37,9 +46,10 @@ def pack_marks(number: int, marks: Iterable[Mark]) -> bytes:
     seed = crc32c(_NUMBER.pack(number))
     parts = []
     for mark in marks:
-        record = _RECORD.pack(
-            RECORD_BYTES, mark.fate, 0, mark.offset, mark.run_id, mark.first, mark.last
-        )
+        note = b"" if mark.note is None else _pack_note(mark.note)
+        length = RECORD_BYTES + len(note)
+        record = _RECORD.pack(length, mark.fate, 0, mark.offset, mark.run_id, mark.first, mark.last)
+        record += note
         parts += [_CRC.pack(crc32c(record, seed)), record]
     return b"".join(parts)
 
@@ -47,19 +57,40 @@ def pack_marks(number: int, marks: Iterable[Mark]) -> bytes:
 def unpack_marks(number: int, data: bytes) -> tuple[list[Mark], int]:
     """Every whole record, and how many bytes belong to none."""
     seed = crc32c(_NUMBER.pack(number))
-    fates = set(Fate)
     view = memoryview(data)
     marks = []
     lost = 0
     at = 0
     while at + RECORD_BYTES <= len(data):
-        record = view[at + _CRC.size : at + RECORD_BYTES]
+        length, fate, _, offset, run_id, first, last = _RECORD.unpack_from(data, at + _CRC.size)
+        record = view[at + _CRC.size : at + length]
         (crc,) = _CRC.unpack_from(data, at)
-        length, fate, _, offset, run_id, first, last = _RECORD.unpack(record)
-        if length != RECORD_BYTES or fate not in fates or crc32c(record, seed) != crc:
+        if not _fits(length, fate, len(data) - at) or crc32c(record, seed) != crc:
             lost += 1
             at += 1
             continue
-        marks.append(Mark(offset, run_id, first, last, Fate(fate)))
-        at += RECORD_BYTES
+        note = _unpack_note(view[at + RECORD_BYTES : at + length]) if fate == Fate.RETRY else None
+        marks.append(Mark(offset, run_id, first, last, Fate(fate), note))
+        at += length
     return marks, lost + len(data) - at
+
+
+def _fits(length: int, fate: int, room: int) -> bool:
+    """Whether a record may be that long."""
+    if fate == Fate.RETRY:
+        return NOTED_BYTES <= length <= min(room, RECORD_BYTES_MAX)
+    return fate in _FATES and length == RECORD_BYTES
+
+
+_FATES: Final = frozenset(Fate)
+
+
+def _pack_note(note: RetryNote) -> bytes:
+    text = note.text[:ERROR_TEXT_MAX].encode(errors="replace")
+    return _NOTE.pack(note.attempt, note.due_ms, note.at_ms) + text
+
+
+def _unpack_note(data: memoryview) -> RetryNote:
+    attempt, due_ms, at_ms = _NOTE.unpack_from(data)
+    text = bytes(data[_NOTE.size :]).decode(errors="replace")
+    return RetryNote(attempt, due_ms, at_ms, text)

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from actors.books import Books, Totals, count_fate
-from actors.loans import item_bits
+from actors.portions import Portions, retried, without
 from actors.ports import Damage, LiveRun, RecoveredChunk
+from actors.slices import item_bits
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex
@@ -16,16 +18,28 @@ from daemon.journal.marks import Mark, pack_marks, unpack_marks
 log = structlog.get_logger()
 
 
+@dataclass(slots=True)
+class Settled:
+    """What the marks of a chunk come to."""
+
+    done: dict[int, int]
+    """The settled items of each row, as bits."""
+    portions: dict[int, Portions]
+    """Of each row, the items that have failed and are to be tried again."""
+    totals: Books
+
+
 def sort_out(files: Files, index: ChunkIndex, used: int, damage: Damage) -> RecoveredChunk:
     """Applies the marks: what is settled, what is live, and the books of the chunk."""
-    done, totals = settle_marks(index, _read_marks(files, index.number, damage))
-    return RecoveredChunk(index.number, used, totals, _live_runs(index, done))
+    settled = settle_marks(index, _read_marks(files, index.number, damage))
+    return RecoveredChunk(index.number, used, settled.totals, _live_runs(index, settled))
 
 
-def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> tuple[dict[int, int], Books]:
-    """The settled items of each row, as bits, and the totals. The first mark of an item counts."""
+def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
+    """What becomes of a chunk's items. The first mark that ends an item counts."""
     rows = {offset: row for row, offset in enumerate(index.offsets)} if marks else {}
     done: dict[int, int] = {}
+    portions: dict[int, Portions] = {}
     totals: Books = {name: Totals() for name in index.queues}
     by_number = [totals[name] for name in index.queues]
     for queue_number, count in zip(index.queue_numbers, index.counts, strict=True):
@@ -35,12 +49,17 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> tuple[dict[int, in
         if row is None or index.run_id(row) != mark.run_id:
             continue
         bits = item_bits(mark.first, min(mark.last, index.counts[row])) & ~done.get(row, 0)
+        if mark.note is not None:
+            portions[row] = retried(portions.get(row, ()), bits, mark.note)
+            continue
         done[row] = done.get(row, 0) | bits
+        if row in portions:
+            portions[row] = without(portions[row], bits)
         count_fate(by_number[index.queue_numbers[row]], mark.fate, bits.bit_count())
-    return done, totals
+    return Settled(done, portions, totals)
 
 
-def _live_runs(index: ChunkIndex, done: dict[int, int]) -> Iterator[LiveRun]:
+def _live_runs(index: ChunkIndex, settled: Settled) -> Iterator[LiveRun]:
     number = index.number
     queues = index.queues
     columns = zip(
@@ -53,10 +72,20 @@ def _live_runs(index: ChunkIndex, done: dict[int, int]) -> Iterator[LiveRun]:
         strict=True,
     )
     for row, (offset, size, count, queue, priority, due_ms) in enumerate(columns):
-        settled = done.get(row, 0) if done else 0
-        if settled and settled == item_bits(0, count):
+        done = settled.done.get(row, 0)
+        if done and done == item_bits(0, count):
             continue
-        yield LiveRun(number + offset, size, count, queues[queue], priority, due_ms, settled)
+        yield LiveRun(
+            number + offset,
+            size,
+            count,
+            queues[queue],
+            priority,
+            due_ms,
+            done,
+            settled.portions.get(row, ()),
+            index.run_id(row),
+        )
 
 
 def _read_marks(files: Files, number: int, damage: Damage) -> list[Mark]:

@@ -13,15 +13,19 @@ from actors.messages import (
     Append,
     Fate,
     Finish,
+    HandedOver,
     Inquire,
     Lease,
     QueueSeen,
+    Retried,
     Settle,
     Settled,
     SpoolerMessage,
     Take,
 )
-from actors.settings import QueueSettings, SpoolSettings
+from actors.portions import RetryNote
+from actors.queue_settings import QueueSettings
+from actors.settings import SpoolSettings
 from actors.spooler import Spooler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
@@ -102,7 +106,7 @@ class Desk:
         taken: list[Lease] = []
         there = trio.Event()
 
-        def answer(leases: list[Lease]) -> None:
+        def answer(leases: list[Lease], _: bool) -> None:
             taken.extend(leases)
             there.set()
 
@@ -120,6 +124,19 @@ class Desk:
     async def settle(self, *leases: Lease, fate: Fate = Fate.DELIVERED) -> None:
         outcomes = tuple(settled(lease, fate=fate) for lease in leases)
         await self.to_spooler.send(Settle(outcomes))
+
+    async def record(self, *outcomes: Settled | Retried | HandedOver) -> list[bool]:
+        """Settles, and waits until it is durable."""
+        found: list[bool] = []
+        there = trio.Event()
+
+        def recorded(accepted: list[bool]) -> None:
+            found.extend(accepted)
+            there.set()
+
+        await self.to_spooler.send(Settle(outcomes, recorded))
+        await there.wait()
+        return found
 
     async def stats(self) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
@@ -144,6 +161,15 @@ def settled(
     head = lease.run.head
     last = head.count if last is None else last
     return Settled(lease.token, lease.run.position, head.run_id, first, last, fate)
+
+
+def retried(lease: Lease, first: int, last: int, note: RetryNote) -> Retried:
+    run = lease.run
+    return Retried(lease.token, run.position, run.head.run_id, first, last, note)
+
+
+def handed_over(lease: Lease, bits: int) -> HandedOver:
+    return HandedOver(lease.token, lease.run.position, lease.run.head.run_id, bits)
 
 
 @asynccontextmanager

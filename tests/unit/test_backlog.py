@@ -40,7 +40,7 @@ def test_backlog_agrees_with_a_sorted_list(
             case "add":
                 position += 1
                 stored[position] = run_at(position, priority=number)
-                backlog.add(stored[position], now_ms=0)
+                backlog.add(stored[position])
                 waiting.append((number, position))
             case "take":
                 taken = [(run.head.priority, run.position) for run in backlog.take("q", number, 99)]
@@ -69,7 +69,7 @@ def test_backlog_agrees_with_a_sorted_list(
 def test_what_was_dropped_in_vain_is_the_oldest_again() -> None:
     backlog = Backlog(1, 1 << 20)
     for position in (1, 2, 3):
-        backlog.add(run_at(position), now_ms=0)
+        backlog.add(run_at(position))
     in_memory = backlog.drop_oldest("q")
     on_disk = backlog.drop_oldest("q")
     assert in_memory is not None
@@ -84,7 +84,7 @@ def test_what_was_dropped_in_vain_is_the_oldest_again() -> None:
 
 def test_lane_that_is_being_read_is_not_dropped_from() -> None:
     backlog = Backlog(1, 1)
-    backlog.add(run_at(1), now_ms=0)
+    backlog.add(run_at(1))
     lane = backlog.lane_to_read("q")
     assert lane is not None
     places = backlog.begin_reading(lane, 1, 1)
@@ -94,11 +94,11 @@ def test_lane_that_is_being_read_is_not_dropped_from() -> None:
     assert backlog.drop_oldest("q") is None
 
 
-def test_run_that_is_due_later_waits_and_then_joins_its_lane() -> None:
+def test_run_that_was_given_back_for_later_waits_and_then_joins_its_lane() -> None:
     backlog = Backlog(10, 1 << 20)
-    backlog.add(run_at(1, due_ms=100), now_ms=0)
-    backlog.add(run_at(2, due_ms=50), now_ms=0)
-    backlog.add(run_at(3), now_ms=0)
+    backlog.add_later("q", 5, 100, Place(1, 10, 1))
+    backlog.add_later("q", 5, 50, Place(2, 10, 1))
+    backlog.add(run_at(3))
     assert backlog.queue("q").scheduled_items == 2
     assert backlog.wake_due(49) == []
     assert backlog.wake_due(100) == ["q"]
@@ -107,6 +107,15 @@ def test_run_that_is_due_later_waits_and_then_joins_its_lane() -> None:
     lane = backlog.lane_to_read("q")
     assert lane is not None
     assert [place.position for place in lane.disk.peek(9, 1 << 20)] == [2, 1]
+
+
+def test_take_stops_before_more_items_than_wanted() -> None:
+    backlog = Backlog(10, 1 << 20)
+    for position in range(3):
+        backlog.add(run_at(position))
+    items = run_at(0).head.count
+    assert len(backlog.take("q", 9, 1 << 20, items_max=2 * items)) == 2
+    assert len(backlog.take("q", 9, 1 << 20, items_max=0)) == 1
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3000)), max_size=30))

@@ -12,7 +12,7 @@ from forebay import wire
 from forebay.client import Client
 from forebay.errors import Code, Refused, Unreachable
 from forebay.limits import FRAME_HEAD_BYTES
-from forebay.link import Frame, Lost, NotAllowed
+from forebay.link import Cut, Frame, Lost, NotAllowed
 from forebay.run import encode_run
 from forebay.wire import Buffer, Kind, Outcome
 
@@ -353,6 +353,41 @@ def test_busy_daemon_is_waited_for_from_the_start(daemon: FakeDaemon) -> None:
 
     daemon.on_connect = refuse_at_first
     assert make_client(timeout=60).path == Path("/d.sock")
+
+
+def test_daemon_that_is_just_being_replaced_is_waited_for_from_the_start(
+    daemon: FakeDaemon,
+) -> None:
+    def end_before_the_welcome() -> None:
+        if daemon.now < 1030:
+            raise Cut("/d.sock closed the connection")
+
+    daemon.on_connect = end_before_the_welcome
+    assert make_client(timeout=60).path == Path("/d.sock")
+
+
+def test_daemon_that_ends_every_connection_is_given_up(daemon: FakeDaemon) -> None:
+    def end_before_the_welcome() -> None:
+        raise Cut("/d.sock closed the connection")
+
+    daemon.on_connect = end_before_the_welcome
+    started = daemon.now
+    with pytest.raises(Unreachable, match="closed the connection"):
+        make_client(timeout=60)
+    assert 60 <= daemon.now - started <= 63
+
+
+def test_daemon_that_ends_and_does_not_come_back_is_not_waited_for(daemon: FakeDaemon) -> None:
+    def end_for_good() -> None:
+        if daemon.is_up:
+            daemon.is_up = False
+            raise Cut("/d.sock closed the connection")
+
+    daemon.on_connect = end_for_good
+    started = daemon.now
+    with pytest.raises(Unreachable, match="nobody listens"):
+        make_client(timeout=60)
+    assert daemon.now - started <= 1
 
 
 def test_permission_denied_is_not_tried_again(daemon: FakeDaemon) -> None:

@@ -1,12 +1,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from actors.settings import FileHandler, NullHandler, PullHandler, QueueSettings, Settings
+from actors.handler_settings import AnyHandler, FileHandler, NullHandler, PullHandler
+from actors.queue_settings import QueueSettings
+from actors.settings import Settings
 from actors.units import Within
 from daemon.config import load, load_with_origins
 from daemon.errors import ConfigError
@@ -208,7 +210,7 @@ class TestProblems:
             ("priorities.urgent=256", "priorities.urgent: 256 is outside 0..255"),
             ("spool.max_size=true", "spool.max_size: must be a valid integer, not true"),
             ("socket.path=/" + "x" * 107, "path has at most 107 bytes, not 108"),
-            ('queues.q.handler={type: file, path: "/{q}"}', "{queue} is all that can stand in"),
+            ('queues.q.handler={type: file, path: "/{q}"}', "{queue} and {time} are all that"),
         ],
     )
     def test_limits_that_cannot_hold_are_refused(self, setting: str, message: str) -> None:
@@ -218,9 +220,6 @@ class TestProblems:
     @pytest.mark.parametrize(
         "setting",
         [
-            "queues.q.handler={type: http, url: x}",
-            "queues.q.handler={type: python}",
-            "queues.q.handler={type: command}",
             "queues.q.unique=reject",
             "warm={type: valkey, url: x}",
             "cold={type: postgres, url: x}",
@@ -231,6 +230,24 @@ class TestProblems:
     def test_what_is_planned_is_refused_as_such(self, setting: str) -> None:
         (line,) = problems(sets=[setting])
         assert "is planned, but this version of forebay does not have it" in line
+
+    @pytest.mark.parametrize(
+        "handler,message",
+        [
+            ("{type: http}", "handler.url: must be given"),
+            ("{type: http, url: x}", "is no URL of the form"),
+            ('{type: http, url: "http://user:secret@host/"}', "has no user, password or fragment"),
+            ('{type: http, url: "http://host/", headers: {Host: x}}', "Host is set by forebay"),
+            ('{type: http, url: "http://host/", ca_file: /x}', "means nothing without https"),
+            ("{type: python, function: x}", "is not of the form module:function"),
+            ("{type: command, command: []}", "at least 1 item"),
+            ("{type: file, path: /x.parquet, format: parquet}", "needs {time} in its name"),
+        ],
+    )
+    def test_handlers_that_cannot_work_are_refused(self, handler: str, message: str) -> None:
+        (line,) = problems(sets=[f"queues.q.handler={handler}"])
+        assert message in line
+        assert "secret" not in line
 
     def test_a_handler_without_a_type_discards_nothing(self, config: Path) -> None:
         config.write_text("queues:\n  a: {handler: null}\n  b: {handler: {type: }}\n")
@@ -404,9 +421,16 @@ class TestExampleFile:
         config.write_text(before + "queues:" + after.replace("\n#  ", "\n  "))
         assert set(load(config).queues) == {"crm"}
 
-    def test_the_keys_of_handlers_are_explained(self) -> None:
-        assert '{type: file, path: "/srv/{queue}.jsonl", fsync: false}' in EXAMPLE.read_text()
-        assert set(FileHandler.model_fields) == {"type", "path", "fsync"}
+    @pytest.mark.parametrize("model", get_args(AnyHandler), ids=lambda model: model.__name__)
+    def test_the_keys_of_handlers_are_explained(self, model: type[BaseModel]) -> None:
+        """Each key stands after its handler's line, before the next handler's."""
+        kind = model.model_fields["type"].default
+        text = EXAMPLE.read_text()
+        start = text.index(f"{{type: {kind}" if kind != "null" else '{type: "null"}')
+        end = text.find("#   {type:", start)
+        explained = text[start : end if end > 0 else text.index("warm_max_items")]
+        for key in model.model_fields:
+            assert f"{key}:" in explained, key
 
 
 def every_key(

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from actors.books import Totals
 from actors.messages import Fate
+from actors.portions import RetryNote
+from actors.slices import ERROR_TEXT_MAX
 from daemon.journal import block, chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.checkpoint import Checkpoint, Meta, read_checkpoint, read_meta
@@ -77,16 +79,25 @@ def test_block_that_was_begun_is_seen_as_torn() -> None:
     assert scanner.torn_bytes == block.HEAD_BYTES + len(RUNS[2])
 
 
+WHERE = (
+    st.integers(0, 2**32 - 1),
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 4096),
+    st.integers(0, 0xFFFF),
+)
+NOTES = st.builds(
+    RetryNote,
+    st.integers(0, 0xFFFF),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.text(max_size=ERROR_TEXT_MAX),
+)
+
+
 @given(
     st.lists(
-        st.builds(
-            Mark,
-            st.integers(0, 2**32 - 1),
-            st.binary(min_size=16, max_size=16),
-            st.integers(0, 4096),
-            st.integers(0, 0xFFFF),
-            st.sampled_from(Fate),
-        )
+        st.builds(Mark, *WHERE, st.sampled_from(sorted(set(Fate) - {Fate.RETRY})))
+        | st.builds(Mark, *WHERE, st.just(Fate.RETRY), NOTES)
     )
 )
 def test_marks_are_read_as_written(marks: list[Mark]) -> None:

@@ -1,5 +1,6 @@
 """The link against a daemon that the test plays, byte by byte, on a real socket."""
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import trio
 from forebay import wire
 from forebay.client import Client
 from forebay.errors import Refused
-from forebay.link import Frame, Link, Lost
+from forebay.link import Cut, Frame, Link, Lost
 from forebay.run import encode_run
 from forebay.wire import Kind, Outcome
 from tests.wire.harness import RawClient
@@ -127,6 +128,28 @@ async def test_daemon_that_does_not_answer_hello_is_given_up(tmp_path: Path) -> 
 
     async with listening(tmp_path / "s"):
         await in_thread(greet)
+
+
+async def test_connection_that_ends_before_the_welcome_was_cut(tmp_path: Path) -> None:
+    def greet() -> None:
+        with pytest.raises(Cut, match="closed the connection"):
+            open_link(tmp_path / "s")
+
+    async with listening(tmp_path / "s") as listener, trio.open_nursery() as nursery:
+        nursery.start_soon(in_thread, greet)
+        await (await listener.accept()).aclose()
+
+
+async def test_full_backlog_is_no_missing_daemon(tmp_path: Path) -> None:
+    def connect() -> None:
+        with pytest.raises(Cut, match="no time to accept"):
+            open_link(tmp_path / "s")
+
+    with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as first:
+        full.bind(str(tmp_path / "s"))
+        full.listen(0)
+        first.connect(str(tmp_path / "s"))
+        await in_thread(connect)
 
 
 async def test_last_words_are_heard_by_a_client_that_was_writing(tmp_path: Path) -> None:

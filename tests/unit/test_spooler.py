@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,21 @@ import trio
 import trio.lowlevel
 
 from actors.messages import Fate, GiveBack, Settle
+from actors.portions import RetryNote, slices_of
+from actors.slices import InJournal, LentRun
 from daemon.journal.files import Files
 from daemon.journal.recent import read_recent
 from forebay.errors import Refused
 from forebay.wire import Outcome
-from tests.unit.spooling import HANG_S, KIB, make_run, running_spooler, settled
+from tests.unit.spooling import (
+    HANG_S,
+    KIB,
+    handed_over,
+    make_run,
+    retried,
+    running_spooler,
+    settled,
+)
 
 
 class CountingSyncs(Files):
@@ -179,24 +190,65 @@ async def test_duplicate_is_known_after_a_restart(tmp_path: Path) -> None:
         assert await desk.push(run) == [Outcome.DUPLICATE]
 
 
-async def test_delayed_run_waits_until_it_is_due(tmp_path: Path) -> None:
-    async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
-        soon = make_run(items=2, due_ms=_now_ms() + 150)
-        await desk.push(soon, make_run(items=1))
+async def test_run_that_was_given_back_for_later_waits_until_then(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=2), make_run(items=1))
+        first, second = await desk.take()
+        then_ms = _now_ms() + 150
+        await desk.to_spooler.send(GiveBack((first,), not_before_ms=then_ms))
         assert (await desk.totals())["scheduled"] == 2
+        await desk.to_spooler.send(GiveBack((second,)))
         (now,) = await desk.take()
         assert now.run.head.count == 1
         (later,) = await desk.take()
         assert later.run.head.count == 2
-        assert _now_ms() >= soon[0].due_ms
-        nursery.cancel_scope.cancel()
+        assert _now_ms() >= then_ms
 
 
-async def test_delayed_run_is_still_delayed_after_a_restart(tmp_path: Path) -> None:
+async def test_failed_items_keep_their_attempts_and_errors_over_a_restart(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
-        await desk.push(make_run(items=2, due_ms=_now_ms() + 3_600_000))
+        await desk.push(make_run(items=5))
+        (lease,) = await desk.take()
+        first = RetryNote(1, 1_000, 500, "refused")
+        await desk.to_spooler.send(
+            Settle((retried(lease, 0, 3, first), settled(lease, 4, 5), settled(lease, 0, 1)))
+        )
+        second = RetryNote(2, 2_000, 1_500, "refused again")
+        await desk.to_spooler.send(Settle((retried(lease, 1, 2, second),)))
+        assert await desk.totals() == {"accepted": 5, "delivered": 2, "held": 3, "running": 3}
     async with running_spooler(tmp_path) as desk:
-        assert await desk.totals() == {"accepted": 2, "held": 2, "scheduled": 2}
+        assert await desk.totals() == {"accepted": 5, "delivered": 2, "held": 3, "spooled": 3}
+        (lease,) = await desk.take()
+        assert lease.done == 0b10001
+        run = LentRun(lease.run.head, lease.run.data, InJournal(lease.token, lease.run.position))
+        found = {s.bits: s for s in slices_of(run, lease.done, lease.portions)}
+        assert set(found) == {0b01000, 0b00010, 0b00100}
+        assert found[0b01000].attempt == 0
+        assert found[0b00100].attempt == 1
+        assert found[0b00100].due_ms == 1_000
+        assert found[0b00010].attempt == 2
+        assert [error.text for error in found[0b00010].errors] == ["refused", "refused again"]
+
+
+async def test_hand_over_is_answered_once_it_is_durable_and_never_lent_again(
+    tmp_path: Path,
+) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run(items=3))
+        (lease,) = await desk.take()
+        assert await desk.record(handed_over(lease, 0b101)) == [True]
+        totals = {"accepted": 3, "handed_over": 2, "held": 1, "running": 1}
+        assert await desk.totals() == totals
+        # Of items that are gone nothing is handed over again, not even the one that is not.
+        assert await desk.record(handed_over(lease, 0b111)) == [False]
+        stale = replace(lease, token=lease.token + 1)
+        assert await desk.record(handed_over(stale, 0b010)) == [False]
+        assert await desk.totals() == totals
+    async with running_spooler(tmp_path) as desk:
+        (lease,) = await desk.take()
+        assert lease.done == 0b101
+        assert await desk.record(settled(lease, 1, 2, Fate.DELETED)) == [True]
+        assert await desk.totals() == {"accepted": 3, "handed_over": 2, "deleted": 1}
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import zlib
 
 from actors.settings import SocketSettings
-from forebay import checksum, wire
+from forebay import checksum, lease_frames, wire
 from forebay.errors import Refused
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import encode_run
 from forebay.wire import Kind, Outcome
 
@@ -62,4 +63,44 @@ def make_examples() -> dict[str, bytes]:
         "PONG": wire.frame(Kind.PONG, 3, b"hi"),
         "GOODBYE": wire.frame(Kind.GOODBYE, 4),
         "FAREWELL": wire.frame(Kind.FAREWELL, 4),
+        **make_lease_examples(),
+        **make_control_examples(),
+    }
+
+
+TOKEN = 17
+LEASED_UNTIL_MS = 1_755_000_060_000
+
+
+def make_lease_examples() -> dict[str, bytes]:
+    wish = LeaseWish("crm", items=10, lease_ms=60_000, wait_ms=1000)
+    leased = LeasedRun(TOKEN, LEASED_UNTIL_MS, 0, 0, make_run())
+    parts = (Part(What.DELIVERED, 0b01), Part(What.FAILED, 0, "no such customer", 5000))
+    return {
+        "LEASE": lease_frames.lease(5, wish),
+        "LEASED": wire.frame(Kind.LEASED, 5, lease_frames.pack_leased([leased])),
+        "LEASED, nothing": wire.frame(Kind.LEASED, 6, lease_frames.pack_leased([])),
+        "EXTEND": wire.frame(Kind.EXTEND, 7, lease_frames.pack_extend("crm", 120_000, [TOKEN])),
+        "EXTENDED": wire.frame(Kind.EXTENDED, 7, lease_frames.pack_statuses([True])),
+        "SETTLE": wire.frame(
+            Kind.SETTLE, 8, lease_frames.pack_settle("crm", [LeaseReport(TOKEN, parts)])
+        ),
+        "SETTLED": wire.frame(Kind.SETTLED, 8, lease_frames.pack_statuses([True])),
+    }
+
+
+def make_control_examples() -> dict[str, bytes]:
+    return {
+        "CONTROL": wire.document(Kind.CONTROL, 9, {"op": "queue.pause", "queue": "crm"}),
+        "RESULT": wire.document(
+            Kind.RESULT,
+            9,
+            {
+                "queue": "crm",
+                "origin": "push",
+                "is_paused": True,
+                "paused_flows": [],
+                "settings": {},
+            },
+        ),
     }

@@ -13,6 +13,8 @@ import trio
 
 from actors.ingest import Ingest
 from actors.messages import Append, Inquire, SpoolerMessage
+from actors.pull import Pull
+from actors.requests import Control
 from actors.settings import SocketSettings
 from daemon.listen import ListeningSocket, open_socket
 from forebay import wire
@@ -166,13 +168,17 @@ async def serve(
     *,
     known_queue: Callable[[str], bool] = lambda _: True,
     spooler: StubSpooler | None = None,
+    pull: Pull | None = None,
+    control: Control | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """An ingest with these socket settings, until the end of the context."""
     checked = SocketSettings.model_validate({"path": directory / "s.sock", **settings})
     spooler = spooler or StubSpooler()
     with open_socket(checked) as opened:
-        ingest = Ingest(checked, [opened.listener], spooler.sender, known_queue)
+        ingest = Ingest(
+            checked, [opened.listener], spooler.sender, spooler.sender, known_queue, pull, control
+        )
         served = Served(ingest, spooler, opened)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(spooler.run)

@@ -1,0 +1,290 @@
+"""The catalogue: which queues there are, how each is treated, and which are paused.
+
+Queues come from the configuration, from operators at run time, or by themselves when something is
+pushed to them (`auto_create_queues`). The configuration has the last word: what it defines is not
+changed at run time. Definitions made at run time, pauses, and since when there is a definition
+are kept by `save`, which is durable when it returns, before anybody hears of the change.
+
+One task of the daemon may change it at a time (`_changing`); all may read it between awaits.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+
+import structlog
+import trio
+from pydantic import ValidationError
+
+from actors.queue_settings import QueueSettings
+from actors.section import Clash
+from actors.settings import Settings, check_queue, merge
+from forebay.errors import Refused
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Since when a queue is defined as it is."""
+
+    created_ms: int
+    updated_ms: int
+    keys: Mapping[str, Any] | None = None
+    """What was said of it at run time; None: the configuration defines it."""
+    fingerprint: str = ""
+    """Of the configuration's settings, to see when they change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What is kept across restarts."""
+
+    queues: Mapping[str, Definition] = field(default_factory=dict)
+    paused: frozenset[tuple[str, str | None]] = frozenset()
+    """Queues, and flows of queues."""
+
+
+Save = Callable[[Definitions], Awaitable[None]]
+
+
+class Catalogue:
+    def __init__(
+        self, settings: Settings, kept: Definitions, save: Save, now_ms: Callable[[], int]
+    ) -> None:
+        self._settings = settings
+        self._kept = kept
+        self._save = save
+        self._now_ms = now_ms
+        self._run_time: dict[str, QueueSettings] = {}
+        self._flows: dict[str, frozenset[str]] = {}
+        self._changing = trio.Lock()
+        self._changed = trio.Event()
+        self._adopt(kept)
+
+    # Reading.
+
+    def queue(self, name: str) -> QueueSettings | None:
+        """How this queue is treated; None: there is no such queue, and none is created."""
+        found = self._settings.queues.get(name) or self._run_time.get(name)
+        if found is None and self._settings.auto_create_queues:
+            return self._settings.defaults
+        return found
+
+    def settings_of(self, name: str) -> QueueSettings:
+        """The same for a queue that holds items, whatever has become of its definition."""
+        return self.queue(name) or self._settings.defaults
+
+    def is_paused(self, queue: str) -> bool:
+        return (queue, None) in self._kept.paused
+
+    def paused_flows(self, queue: str) -> frozenset[str]:
+        return self._flows.get(queue, frozenset())
+
+    async def wait_changed(self) -> None:
+        """Returns after the next change."""
+        await self._changed.wait()
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """A queue as operators see it; Refused if there is none."""
+        settings = self.queue(name)
+        if settings is None:
+            raise not_found(name)
+        definition = self._kept.queues.get(name)
+        origin = "push"
+        if name in self._settings.queues:
+            origin = "file"
+        elif name in self._run_time:
+            origin = "control"
+        return {
+            "queue": name,
+            "origin": origin,
+            "created_ms": definition.created_ms if definition else None,
+            "updated_ms": definition.updated_ms if definition else None,
+            "is_paused": self.is_paused(name),
+            "paused_flows": sorted(self.paused_flows(name)),
+            "settings": settings.model_dump(mode="json"),
+        }
+
+    def names(self) -> list[str]:
+        """Queues that are defined somewhere, or paused."""
+        paused = {queue for queue, _ in self._kept.paused}
+        return sorted({*self._settings.queues, *self._run_time, *paused})
+
+    # Changing.
+
+    async def pause(self, queue: str, flow: str | None = None) -> bool:
+        """False: it was paused before."""
+        check_name(queue)
+        return await self._set_paused(self._kept.paused | {(queue, flow)})
+
+    async def resume(self, queue: str, flow: str | None = None) -> bool:
+        """False: it was not paused."""
+        check_name(queue)
+        return await self._set_paused(self._kept.paused - {(queue, flow)})
+
+    async def create(self, name: str, keys: Mapping[str, Any]) -> None:
+        check_name(name)
+        async with self._changing:
+            if name in self._settings.queues or name in self._run_time:
+                raise Refused("BAD_REQUEST", f"there is a queue {name} already")
+            self._build(name, keys)
+            now_ms = self._now_ms()
+            await self._define(name, Definition(now_ms, now_ms, dict(keys)))
+
+    async def change(self, name: str, keys: Mapping[str, Any]) -> None:
+        async with self._changing:
+            definition = self._of_run_time(name)
+            merged = merge(dict(definition.keys or {}), dict(keys))
+            self._build(name, merged)
+            await self._define(name, replace(definition, updated_ms=self._now_ms(), keys=merged))
+
+    async def delete(self, name: str) -> None:
+        """Forgets the definition. Whether the queue is empty is for the caller to see."""
+        async with self._changing:
+            self._of_run_time(name)
+            await self._define(name, None)
+
+    async def reload(self, settings: Settings) -> None:
+        """Another configuration is in force."""
+        async with self._changing:
+            before, self._settings = self._settings, settings
+            try:
+                await self._keep(replace(self._kept, queues=self._stamped()))
+            except OSError:
+                self._settings = before
+                self._adopt(self._kept)
+                raise
+
+    async def stamp(self) -> None:
+        """Remembers since when the configuration defines its queues as it does."""
+        queues = self._stamped()
+        if queues != self._kept.queues:
+            await self._keep(replace(self._kept, queues=queues))
+
+    def _stamped(self) -> dict[str, Definition]:
+        now_ms = self._now_ms()
+        stamped = {
+            name: definition
+            for name, definition in self._kept.queues.items()
+            if definition.keys is not None or name in self._settings.queues
+        }
+        for name, settings in self._settings.queues.items():
+            print_ = sha256(settings.model_dump_json().encode()).hexdigest()[:16]
+            known = stamped.get(name)
+            if known is None:
+                stamped[name] = Definition(now_ms, now_ms, None, print_)
+            elif known.fingerprint != print_:
+                stamped[name] = replace(known, updated_ms=now_ms, fingerprint=print_)
+        return stamped
+
+    def _of_run_time(self, name: str) -> Definition:
+        if name in self._settings.queues:
+            text = f"{name} is defined in the configuration: change it there"
+            raise Refused("BAD_REQUEST", text)
+        definition = self._kept.queues.get(name)
+        if definition is None or definition.keys is None:
+            raise not_found(name)
+        return definition
+
+    async def _set_paused(self, paused: frozenset[tuple[str, str | None]]) -> bool:
+        async with self._changing:
+            if paused == self._kept.paused:
+                return False
+            await self._keep(replace(self._kept, paused=paused))
+            return True
+
+    async def _define(self, name: str, definition: Definition | None) -> None:
+        queues = {key: value for key, value in self._kept.queues.items() if key != name}
+        if definition is not None:
+            queues[name] = definition
+        await self._keep(replace(self._kept, queues=queues))
+
+    async def _keep(self, definitions: Definitions) -> None:
+        await self._save(definitions)
+        self._adopt(definitions)
+
+    def _adopt(self, definitions: Definitions) -> None:
+        self._kept = definitions
+        self._run_time = {}
+        for name, definition in definitions.queues.items():
+            if definition.keys is not None and name not in self._settings.queues:
+                try:
+                    self._run_time[name] = self._build(name, definition.keys)
+                except Refused as problem:
+                    log.error("catalogue.definition_unusable", queue=name, error=problem.text)
+        flows: dict[str, set[str]] = {}
+        for queue, flow in definitions.paused:
+            if flow is not None:
+                flows.setdefault(queue, set()).add(flow)
+        self._flows = {queue: frozenset(names) for queue, names in flows.items()}
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _build(self, name: str, keys: Mapping[str, Any]) -> QueueSettings:
+        base = self._settings.defaults.model_dump()
+        try:
+            return QueueSettings.model_validate(merge(base, dict(keys)))
+        except (ValidationError, Clash) as problem:
+            raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
+
+
+def check_name(name: str) -> None:
+    try:
+        check_queue(name)
+    except ValueError as problem:
+        raise Refused("BAD_REQUEST", str(problem)) from None
+
+
+def not_found(name: str) -> Refused:
+    return Refused("NOT_FOUND", f"there is no queue {name}")
+
+
+def first_problem(problem: ValidationError | Clash) -> str:
+    if isinstance(problem, Clash):
+        return str(problem)
+    first = problem.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def definitions_to_json(definitions: Definitions) -> str:
+    content = {
+        "version": 1,
+        "queues": {
+            name: {
+                "created_ms": definition.created_ms,
+                "updated_ms": definition.updated_ms,
+                "keys": definition.keys,
+                "fingerprint": definition.fingerprint,
+            }
+            for name, definition in definitions.queues.items()
+        },
+        "paused": sorted([queue, flow] for queue, flow in definitions.paused if flow is not None)
+        + sorted([queue, None] for queue, flow in definitions.paused if flow is None),
+    }
+    return json.dumps(content, indent=1)
+
+
+def definitions_from_json(text: str) -> Definitions:
+    """ValueError if it makes no sense."""
+    try:
+        content = json.loads(text)
+        if content["version"] != 1:
+            raise ValueError(f"version {content['version']}")
+        return Definitions(
+            {
+                name: Definition(
+                    int(entry["created_ms"]),
+                    int(entry["updated_ms"]),
+                    entry["keys"],
+                    str(entry["fingerprint"]),
+                )
+                for name, entry in content["queues"].items()
+            },
+            frozenset((queue, flow) for queue, flow in content["paused"]),
+        )
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"not a catalogue: {problem!r}") from problem

@@ -1,0 +1,8 @@
+"""The wall clock, in the unit that everything stored uses."""
+
+import time
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,147 @@
+"""Dispatch: what a queue needs to be delivered, started when the queue is first seen.
+
+For each queue the router's lane of work, the promoter's, and a group of workers, unless its items
+wait to be pulled. A queue whose settings change gets a new group: the old one finishes what it has
+in hand while the new one starts, and no other queue notices. A handler that cannot be opened leaves
+its queue waiting, with one line in the log; the next change tries again.
+
+Also the ticks of warm: leases that ran out go back.
+
+On drain no group leases more; `run` returns when all are done. On cancel nothing is settled.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+
+from actors.catalogue import Catalogue
+from actors.handling import Handler, HandlerUnusable
+from actors.messages import QueueSeen
+from actors.promoter import Promoter
+from actors.queue_settings import QueueSettings
+from actors.rate import Destinations
+from actors.router import Router
+from actors.tiers import StoreUnavailable
+from actors.workers import Gate, Shared, WorkerGroup
+
+log = structlog.get_logger()
+
+EXPIRE_S: Final = 1.0
+
+OpenHandler = Callable[[str, QueueSettings], Handler | None]
+
+
+@dataclass(slots=True)
+class Crew:
+    """The workers of one queue."""
+
+    gate: Gate
+    settings: QueueSettings | None = None
+    group: WorkerGroup | None = None
+
+
+class Dispatch:
+    def __init__(
+        self,
+        inbox: trio.MemoryReceiveChannel[QueueSeen],
+        catalogue: Catalogue,
+        router: Router,
+        promoter: Promoter,
+        shared: Shared,
+        open_handler: OpenHandler,
+    ) -> None:
+        self._inbox = inbox
+        self._catalogue = catalogue
+        self._router = router
+        self._promoter = promoter
+        self._shared = shared
+        self._open_handler = open_handler
+        self._destinations = Destinations()
+        self._crews: dict[str, Crew] = {}
+        self._nursery: trio.Nursery | None = None
+        self._moving = trio.CancelScope()
+        self._is_draining = False
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._move)
+            task_status.started()
+
+    async def _move(self) -> None:
+        """Everything that ends at once when draining begins."""
+        with self._moving:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._expire)
+                nursery.start_soon(self._follow_changes)
+                async for seen in self._inbox:
+                    if seen.queue not in self._crews:
+                        self._crews[seen.queue] = Crew(Gate())
+                        self._staff(seen.queue)
+                        nursery.start_soon(self._router.route, seen.queue)
+                        nursery.start_soon(self._promoter.promote, seen.queue)
+
+    def drain(self) -> None:
+        """No group leases more. `run` returns when all are done."""
+        self._is_draining = True
+        self._moving.cancel()
+        for group in self.groups():
+            group.drain()
+
+    def groups(self) -> Iterable[WorkerGroup]:
+        for crew in self._crews.values():
+            if crew.group is not None:
+                yield crew.group
+
+    async def _follow_changes(self) -> None:
+        """Pauses, definitions and reloads."""
+        while True:
+            await self._catalogue.wait_changed()
+            for queue, crew in self._crews.items():
+                newly_paused = self._catalogue.paused_flows(queue) - crew.gate.except_flows
+                self._staff(queue)
+                for flow in newly_paused:
+                    await self._set_aside(queue, flow)
+
+    async def _set_aside(self, queue: str, flow: str) -> None:
+        """What waits in warm would keep the other flows out."""
+        try:
+            await self._router.set_aside(queue, flow)
+        except StoreUnavailable as problem:
+            log.warning("dispatch.flow_stays_warm", queue=queue, flow=flow, error=str(problem))
+
+    def _staff(self, queue: str) -> None:
+        """Gives a queue the workers that its settings ask for."""
+        crew = self._crews[queue]
+        settings = self._catalogue.settings_of(queue)
+        crew.gate.set(
+            is_open=settings.is_active and not self._catalogue.is_paused(queue),
+            except_flows=self._catalogue.paused_flows(queue),
+        )
+        if settings == crew.settings or self._is_draining or self._nursery is None:
+            return
+        if crew.group is not None:
+            crew.group.drain()
+            crew.group = None
+        crew.settings = settings
+        try:
+            handler = self._open_handler(queue, settings)
+        except HandlerUnusable as problem:
+            log.error("dispatch.handler_unusable", queue=queue, error=str(problem))
+            return
+        if handler is None:
+            self._destinations.leave(queue)
+            return
+        bucket = self._destinations.join(
+            queue, handler.destination, settings.rate_limit, handler.batch_items
+        )
+        crew.group = WorkerGroup(queue, settings, handler, bucket, crew.gate, self._shared)
+        self._nursery.start_soon(crew.group.run)
+
+    async def _expire(self) -> None:
+        while True:
+            await trio.sleep(EXPIRE_S)
+            for queue, items in (await self._shared.warm.expire()).items():
+                log.warning("dispatch.leases_ran_out", queue=queue, items=items)

@@ -1,0 +1,154 @@
+"""The promoter: brings due runs of the cold store back to warm, in order, as far as there is room.
+
+One lane of work a queue (`promote`). It looks when it is woken (something was handed over, came
+back, or came due), when warm falls below the line, and every 5 s. A row is acquired under a lock
+with a lease; the locks that are out are renewed while their rows wait or run, and a lock whose
+rows are all settled is forgotten. A row that does not fit enters slice by slice.
+
+It owns nothing but its locks. When it dies, or the store cannot be reached for too long, the
+leases run out, and whoever is there acquires the rows at their old place in the order.
+
+On cancel nothing is given back: warm forgets what it has, and the next life of this daemon finds
+the rows free, or free soon.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from actors.queue_settings import QueueSettings
+from actors.router import Routing
+from actors.slices import InCold, LentRun, Slice
+from actors.tiering import headroom
+from actors.tiers import ColdQueue, ColdRow, Limits, StoreUnavailable, WarmQueue
+from forebay.ids import new_run_id
+
+log = structlog.get_logger()
+
+TICK_S: Final = 5.0
+RENEW_SHARE: Final = 3
+"""A lease is renewed so many times before it would run out."""
+
+
+class Promoter:
+    def __init__(
+        self,
+        routing: Routing,
+        warm: WarmQueue,
+        cold: ColdQueue,
+        queue_settings: Callable[[str], QueueSettings],
+        paused_flows: Callable[[str], frozenset[str]],
+        acquire_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._routing = routing
+        self._warm = warm
+        self._cold = cold
+        self._queue_settings = queue_settings
+        self._paused_flows = paused_flows
+        self._acquire_s = acquire_s
+        self._now_ms = now_ms
+        self._wakes: dict[str, trio.Event] = {}
+        self._locks: set[bytes] = set()
+        self._is_away = False
+
+    def wake(self, queue: str) -> None:
+        """There may be something due."""
+        event = self._wakes.get(queue)
+        if event is not None:
+            event.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Ticks: wakes the queues that have something in cold, and renews leases."""
+        task_status.started()
+        renew_at = trio.current_time() + self._acquire_s / RENEW_SHARE
+        while True:
+            await trio.sleep(min(TICK_S, self._acquire_s / RENEW_SHARE))
+            try:
+                for queue, totals in (await self._cold.totals()).items():
+                    if totals.held:
+                        self.wake(queue)
+                if trio.current_time() >= renew_at:
+                    await self._renew()
+                    renew_at = trio.current_time() + self._acquire_s / RENEW_SHARE
+                self._see(None)
+            except StoreUnavailable as problem:
+                self._see(problem)
+
+    async def _renew(self) -> None:
+        locks = list(self._locks)
+        if locks:
+            counts = await self._cold.renew(locks, self._acquire_s)
+            self._locks -= {lock for lock, rows in zip(locks, counts, strict=True) if not rows}
+
+    async def promote(self, queue: str) -> None:
+        """The lane of work of one queue; never returns."""
+        while True:
+            woken = self._wakes[queue] = trio.Event()
+            try:
+                next_due_ms = await self._fill(queue)
+                self._see(None)
+            except StoreUnavailable as problem:
+                self._see(problem)
+                next_due_ms = None
+            pause_s = float("inf")
+            if next_due_ms is not None:
+                pause_s = max(0.0, (next_due_ms - self._now_ms()) / 1000)
+            with trio.move_on_after(pause_s):
+                await woken.wait()
+
+    async def _fill(self, queue: str) -> int | None:
+        """Brings in what is due; when the next row comes due, if one is known to."""
+        while True:
+            room = await self._room(queue)
+            if not room.items:
+                outlook = await self._cold.outlook(queue, self._paused_flows(queue))
+                if not outlook.has_due:
+                    return outlook.next_due_ms
+                if not (await self._room(queue)).items:
+                    with trio.move_on_after(TICK_S):
+                        await self._warm.wait_change(queue)
+                continue
+            lock = new_run_id()
+            rows = await self._cold.acquire(
+                queue, lock, room.items, room.bytes, self._acquire_s, self._paused_flows(queue)
+            )
+            if not rows:
+                return (await self._cold.outlook(queue, self._paused_flows(queue))).next_due_ms
+            self._locks.add(lock)
+            await self._enter(queue, [slice_of(row, lock) for row in rows])
+
+    async def _room(self, queue: str) -> Limits:
+        fill = await self._warm.fill(queue)
+        return headroom(fill, self._routing.routed[queue], self._limits(queue))
+
+    async def _enter(self, queue: str, slices: list[Slice]) -> None:
+        """All of them, as room comes."""
+        rest = (await self._warm.enter(queue, slices, self._limits(queue))).rest
+        try:
+            while rest:
+                self._routing.promoted[queue] = sum(slice_.items for slice_ in rest)
+                with trio.move_on_after(TICK_S):
+                    await self._warm.wait_change(queue)
+                rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
+        finally:
+            del self._routing.promoted[queue]
+
+    def _see(self, problem: StoreUnavailable | None) -> None:
+        if (problem is not None) != self._is_away:
+            self._is_away = problem is not None
+            if problem is None:
+                log.info("promoter.cold_is_back")
+            else:
+                log.error("promoter.cold_is_away", error=str(problem))
+
+    def _limits(self, queue: str) -> Limits:
+        settings = self._queue_settings(queue)
+        return Limits(settings.warm_max_items, settings.warm_max_bytes)
+
+
+def slice_of(row: ColdRow, lock: bytes) -> Slice:
+    run = LentRun(row.head, row.data, InCold(row.row, lock))
+    return Slice(run, row.bits, row.attempt, row.due_ms, row.errors)

@@ -1,0 +1,341 @@
+"""Pull: lends items to consumers that take them themselves, and hears what became of them.
+
+Owns what is lent that way: every lease that a consumer has and has not settled, by queue and
+token. The leases of a connection are its `Holdings`: when it ends they are given back, unless
+they were taken to be kept. Called by the tasks of connections, one a request; there is no task of
+its own, and what it owns is touched between awaits only.
+
+Durable when: nothing here is. What became of items is told to the `Settling` port, and an answer
+is given when that has recorded it. A report under a token that is not held is refused and changes
+nothing; the warm queue, which knows when a lease has run out, has the last word.
+
+Cancelled while it waits for items, it holds nothing. Cancelled right after a lease, it lets it run
+out. A report that has begun is carried through, within a deadline.
+
+What it can't do: notice at once that a paused queue was resumed (it looks every 250 ms), and
+remember leases across a restart.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+import trio
+
+from actors.handling import Failure
+from actors.queue_settings import QueueSettings
+from actors.refusals import unknown_queue
+from actors.shipping import Shipment, ship, unpacks_bytes
+from actors.slices import ranges
+from actors.tiers import Leased, StoreUnavailable, WarmQueue
+from forebay.errors import BadFrame
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+
+LEASE_S: Final = 60.0
+"""Where neither the consumer nor the queue says how long."""
+LOOK_S: Final = 0.25
+"""How often a paused queue is looked at for a consumer that waits."""
+SETTLE_S: Final = 30.0
+GIVE_BACK_S: Final = 5.0
+SWEEP_S: Final = 10.0
+GRACE_MS: Final = 60_000
+"""So long after its end a lease is remembered: until it is put back, nobody else has it."""
+UNPACK_BYTES_MAX: Final = 128 * 1024
+"""To unpack more than that is a thread's work: 128 KiB take about 0.1 ms."""
+
+log = structlog.get_logger(__name__)
+
+
+class ItemsFailed(NamedTuple):
+    bits: int
+    """Of the run."""
+    failure: Failure
+
+
+class Ended(NamedTuple):
+    """What became of a lease: each of its slice's items is in one of the three."""
+
+    leased: Leased
+    delivered: int
+    failed: tuple[ItemsFailed, ...]
+    released: int
+
+
+class Settling(Protocol):
+    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
+        """Records outcomes and ends the leases. False: the lease was lost, nothing changed.
+
+        Raises StoreUnavailable: it is unknown what was recorded, and repeating it is harmless.
+        """
+
+
+Key = tuple[str, int]
+"""Queue and token."""
+
+
+@dataclass(slots=True, eq=False)
+class Holdings:
+    """What one connection has leased, and its requests that wait for items."""
+
+    consumer: str = ""
+    keys: set[Key] = field(default_factory=set)
+    is_ending: bool = False
+    _waits: set[trio.CancelScope] = field(default_factory=set)
+
+    def end_waits(self) -> None:
+        """Nothing is leased any more; what waits is answered now."""
+        self.is_ending = True
+        for scope in self._waits:
+            scope.cancel()
+
+    @contextmanager
+    def waiting(self, seconds: float) -> Iterator[None]:
+        with trio.move_on_after(seconds) as scope:
+            self._waits.add(scope)
+            try:
+                yield
+            finally:
+                self._waits.remove(scope)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    leased: Leased
+    until_ms: int
+    holdings: Holdings | None
+    """None: the lease outlives its connection."""
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Pull:
+    def __init__(
+        self,
+        warm: WarmQueue,
+        settling: Settling,
+        queue_settings: Callable[[str], QueueSettings | None],
+        paused: Callable[[str], frozenset[str] | None],
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        """`paused` gives the flows of a queue that are paused; None: all of it is."""
+        self._warm = warm
+        self._settling = settling
+        self._queue_settings = queue_settings
+        self._paused = paused
+        self._now_ms = now_ms
+        self._held: dict[Key, _Held] = {}
+        self._sweep_at = 0.0
+
+    @property
+    def leases(self) -> int:
+        """How many leases consumers have."""
+        return len(self._held)
+
+    async def lease(self, wish: LeaseWish, holdings: Holdings) -> list[LeasedRun]:
+        """The next items, once there are some; none if the wait is over before."""
+        self._sweep()
+        if wish.consumer:
+            holdings.consumer = wish.consumer
+        deadline = trio.current_time() + wish.wait_ms / 1000
+        while not holdings.is_ending:
+            settings = self._queue_settings(wish.queue)
+            if settings is None:
+                raise unknown_queue(wish.queue)
+            paused = self._paused(wish.queue) if settings.is_active else None
+            if paused is not None:
+                leased = await self._warm.lease(
+                    wish.queue, wish.items, wish.bytes, lease_s(wish.lease_ms, settings), paused
+                )
+                if leased:
+                    return await self._send(wish, leased, holdings)
+            seconds = deadline - trio.current_time()
+            if seconds <= 0:
+                break
+            # A warm queue says when there is something new, not when something old is resumed.
+            with holdings.waiting(seconds if paused == frozenset() else min(seconds, LOOK_S)):
+                if paused is None:
+                    await trio.sleep_forever()
+                else:
+                    await self._warm.wait(wish.queue)
+        return []
+
+    async def settle(self, queue: str, reports: Sequence[LeaseReport]) -> list[bool]:
+        """What became of leased items. BadFrame if that cannot be, and then nothing is done."""
+        keys = [(queue, report.token) for report in reports]
+        _check_each_once(keys)
+        ended = {
+            key: conclude(held.leased, report.parts)
+            for key, report in zip(keys, reports, strict=True)
+            if (held := self._held.get(key)) is not None
+        }
+        settled = await self._settle(queue, ended, SETTLE_S)
+        return [settled.get(key, False) for key in keys]
+
+    async def extend(self, queue: str, tokens: Sequence[int], lease_ms: int) -> list[bool]:
+        """Leases last that long from now."""
+        keys = [(queue, token) for token in tokens]
+        _check_each_once(keys)
+        settings = self._queue_settings(queue)
+        if settings is None:
+            raise unknown_queue(queue)
+        seconds = lease_s(lease_ms, settings)
+        known = [token for key, token in zip(keys, tokens, strict=True) if key in self._held]
+        until_ms = self._now_ms() + round(seconds * 1000)
+        extended = dict(
+            zip(known, await self._warm.extend(queue, known, seconds), strict=True) if known else ()
+        )
+        for token, is_extended in extended.items():
+            held = self._held.get((queue, token))
+            if held is None:
+                continue
+            if is_extended:
+                held.until_ms = until_ms
+            else:
+                self._let_go((queue, token))
+        return [extended.get(token, False) for token in tokens]
+
+    async def give_back(self, holdings: Holdings) -> None:
+        """The connection has ended: others may have what it leased. Shielded, and bounded."""
+        holdings.end_waits()
+        for queue in sorted({queue for queue, _ in holdings.keys}):
+            ended = {
+                key: Ended(held.leased, 0, (), held.leased.slice.bits)
+                for key in holdings.keys
+                if key[0] == queue and (held := self._held.get(key)) is not None
+            }
+            items = sum(end.released.bit_count() for end in ended.values())
+            try:
+                await self._settle(queue, ended, GIVE_BACK_S)
+            except StoreUnavailable as problem:
+                log.warning(
+                    "pull.left_to_run_out",
+                    queue=queue,
+                    items=items,
+                    consumer=holdings.consumer,
+                    error=str(problem),
+                )
+                for key in ended:
+                    self._let_go(key)
+            else:
+                log.info("pull.given_back", queue=queue, items=items, consumer=holdings.consumer)
+
+    async def _send(
+        self, wish: LeaseWish, leased: list[Leased], holdings: Holdings
+    ) -> list[LeasedRun]:
+        """Notes who has the leases, and makes what is sent of them."""
+        owner = None if wish.keep else holdings
+        for lease in leased:
+            key = (wish.queue, lease.token)
+            self._held[key] = _Held(lease, lease.until_ms, owner)
+            if owner is not None:
+                owner.keys.add(key)
+        shipment = await self._ship(leased)
+        rest = {
+            (wish.queue, lease.token): Ended(lease, 0, (), lease.slice.bits)
+            for lease in shipment.rest
+        }
+        # What cannot be given back runs out.
+        with suppress(StoreUnavailable):
+            await self._settle(wish.queue, rest, GIVE_BACK_S)
+        return shipment.runs
+
+    async def _ship(self, leased: list[Leased]) -> Shipment:
+        if unpacks_bytes(leased) <= UNPACK_BYTES_MAX:
+            return ship(leased)
+        return await trio.to_thread.run_sync(ship, leased)
+
+    async def _settle(self, queue: str, ended: dict[Key, Ended], seconds: float) -> dict[Key, bool]:
+        """Tells the port. While it is told, nobody else can settle these leases."""
+        if not ended:
+            return {}
+        taken = {key: self._let_go(key) for key in ended}
+        settled: list[bool] | None = None
+        try:
+            with trio.move_on_after(seconds, shield=True):
+                settled = await self._settling.settle(queue, list(ended.values()))
+        finally:
+            if settled is None:
+                for key, held in taken.items():
+                    self._take_back(key, held)
+        if settled is None:
+            raise StoreUnavailable(f"nothing was recorded within {seconds:g} s")
+        return dict(zip(ended, settled, strict=True))
+
+    def _let_go(self, key: Key) -> _Held:
+        held = self._held.pop(key)
+        if held.holdings is not None:
+            held.holdings.keys.discard(key)
+        return held
+
+    def _take_back(self, key: Key, held: _Held) -> None:
+        self._held[key] = held
+        if held.holdings is not None:
+            held.holdings.keys.add(key)
+
+    def _sweep(self) -> None:
+        """Forgets leases that ran out and were never settled, once in a while."""
+        now = trio.current_time()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_S
+        before_ms = self._now_ms() - GRACE_MS
+        for key in [key for key, held in self._held.items() if held.until_ms < before_ms]:
+            self._let_go(key)
+
+
+def lease_s(lease_ms: int, settings: QueueSettings) -> float:
+    """How long a lease lasts: as the consumer says, or the queue, or by default."""
+    return lease_ms / 1000 or settings.lease_time or LEASE_S
+
+
+def conclude(leased: Leased, parts: Sequence[Part]) -> Ended:
+    """What a consumer says about the items of its lease, in terms of the run's items.
+
+    What it does not name is released. BadFrame if it names an item twice, or one that is not there.
+    """
+    slice_ = leased.slice
+    unnamed = (1 << slice_.items) - 1
+    delivered = released = 0
+    failed: list[ItemsFailed] = []
+    for part in parts:
+        items = part.bits or unnamed
+        if items & ~unnamed:
+            raise BadFrame(f"lease {leased.token}: an item is named twice, or is not there")
+        unnamed &= ~items
+        bits = to_run_bits(slice_.bits, items)
+        match part.what:
+            case What.DELIVERED:
+                delivered |= bits
+            case What.RELEASED:
+                released |= bits
+            case What.FAILED if bits:
+                failed.append(ItemsFailed(bits, _failure(part)))
+    return Ended(leased, delivered, tuple(failed), released | to_run_bits(slice_.bits, unnamed))
+
+
+def to_run_bits(slice_bits: int, items: int) -> int:
+    """Items counted within a slice, as items of its run."""
+    bits = at = 0
+    for first, last in ranges(slice_bits):
+        bits |= (items >> at & ((1 << last - first) - 1)) << first
+        at += last - first
+    return bits
+
+
+def _failure(part: Part) -> Failure:
+    return Failure(
+        part.error or "the consumer gave no reason",
+        retry_after_s=None if part.delay_ms is None else part.delay_ms / 1000,
+        is_permanent=part.is_permanent,
+        blames_destination=False,
+    )
+
+
+def _check_each_once(keys: Sequence[Key]) -> None:
+    if len(set(keys)) != len(keys):
+        raise BadFrame("a lease is named twice")

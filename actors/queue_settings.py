@@ -1,0 +1,120 @@
+"""What can be said of a queue: its handler, its limits, and how failures are met."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from actors.handler_settings import Handler, PullHandler
+from actors.section import MIB, Clash, Count, Section, not_in_this_version
+from actors.units import Duration, Size, durations, format_duration, numbers, sizes
+
+
+class BackoffSettings(Section):
+    enabled: bool = True
+    """False: tried again at once."""
+    initial: Annotated[Duration, durations("1ms", "1d")] = 5
+    multiplier: Annotated[float, numbers(1, 100)] = 2.0
+    max: Annotated[Duration, durations("1ms", "30d")] = 300
+    jitter: Annotated[float, numbers(0, 1)] = 0.2
+
+    @model_validator(mode="after")
+    def _initial_is_below_max(self) -> Self:
+        if self.initial > self.max:
+            raise Clash(
+                f"initial ({format_duration(self.initial)}) must not be longer than "
+                f"max ({format_duration(self.max)})",
+                "initial",
+                "max",
+            )
+        return self
+
+
+class RetryRule(Section):
+    """What is done about failures that match; the first rule that does counts."""
+
+    status: tuple[str, ...] = ()
+    """HTTP statuses or exit codes, "404" or "5xx"; empty: any."""
+    error: str = ""
+    """A regular expression, searched in the error's text; empty: any."""
+    then: Literal["retry", "dead"] = "retry"
+    delay: Annotated[Duration, durations("0s", "30d")] | None = None
+    """Instead of the backoff's."""
+    max_retries: Annotated[Count, numbers(0, 65534)] | None = None
+    """Instead of the queue's."""
+
+    @field_validator("status", mode="before")
+    @classmethod
+    def _statuses_are_patterns(cls, value: object) -> object:
+        given = value if isinstance(value, list | tuple) else [value]
+        patterns = tuple(str(pattern).lower() for pattern in given)
+        for pattern in patterns:
+            if not re.fullmatch(r"[0-9]{1,3}|[1-5]xx", pattern):
+                raise ValueError(f"{pattern!r} is no status: write 404 or 5xx")
+        return patterns
+
+    @field_validator("error")
+    @classmethod
+    def _error_is_a_pattern(cls, error: str) -> str:
+        try:
+            re.compile(error)
+        except re.error as problem:
+            raise ValueError(f"{error!r} is no regular expression: {problem}") from None
+        return error
+
+
+class BreakerSettings(Section):
+    enabled: bool = True
+    threshold: Annotated[Count, numbers(1, 10**6)] = 5
+    reset_timeout: Annotated[Duration, durations("10ms", "1d")] = 30
+    half_open_probes: Annotated[Count, numbers(1, 1000)] = 1
+
+
+class WorkersSettings(Section):
+    """0 workers: from the number of cores."""
+
+    count: Annotated[Count, numbers(0, 10000)] = 0
+    adaptive: bool = False
+    min: Annotated[Count, numbers(1, 10000)] = 1
+    max: Annotated[Count, numbers(0, 10000)] = 0
+    max_concurrent_sends: Annotated[Count, numbers(1, 1000)] = 1
+    """Sends in flight for each worker (or sender)."""
+
+    @model_validator(mode="after")
+    def _min_is_below_max(self) -> Self:
+        if 0 < self.max < self.min:
+            raise Clash(f"min ({self.min}) must not be more than max ({self.max})", "min", "max")
+        return self
+
+
+class PipelineSplitSettings(Section):
+    enabled: bool = False
+    preparer_count: Annotated[Count, numbers(0, 10000)] = 0
+    sender_count: Annotated[Count, numbers(0, 10000)] = 0
+    channel_size: Annotated[Count, numbers(1, 65536)] = 256
+
+
+class QueueSettings(Section):
+    description: str = ""
+    external_id: str | None = None
+    """What another system calls it."""
+    is_active: bool = True
+    """False: takes pushes, delivers nothing."""
+    handler: Handler = PullHandler()
+    warm_max_items: Annotated[Count, numbers(1, 10**9)] = 5000
+    warm_max_bytes: Annotated[Size, sizes("64Ki", "1Ti")] = 64 * MIB
+    full_policy: Literal["block", "drop_newest", "drop_oldest"] = "block"
+    full_timeout: Annotated[Duration, durations("0s", "1h")] = 30
+    lease_time: Annotated[Duration, durations("0s", "7d")] = 0
+    """How long a worker or consumer may keep items; 0: from the handler's timeout."""
+    max_retries: Annotated[Count, numbers(0, 65534)] = 8
+    unique: Annotated[Literal["off"], not_in_this_version("ignore", "reject", "replace")] = "off"
+    unique_window: Annotated[Duration, durations("0s", "365d")] = 0
+    backoff: BackoffSettings = BackoffSettings()
+    retry_rules: tuple[RetryRule, ...] = Field(default=())
+    breaker: BreakerSettings = BreakerSettings()
+    workers: WorkersSettings = WorkersSettings()
+    pipeline_split: PipelineSplitSettings = PipelineSplitSettings()
+    rate_limit: Annotated[float, numbers(0, 10**9)] = 0
+    """Items a second; 0: none."""
+    history: Literal["none", "failures", "all"] = "failures"

@@ -1,0 +1,255 @@
+"""What a client asks for, once its frame is whole and in the window.
+
+A push and a question about the books are handed to the spooler from the connection's own task:
+one send a run, and nothing else. What waits for stores or for items (LEASE, SETTLE, EXTEND,
+CONTROL) runs as a task in the connection's nursery, so that the connection goes on reading; the
+window bounds how many there are. Every request is answered through `Replies`, once.
+
+Owns what its connection has leased, and gives it back when the connection has ended.
+
+Cancelled, a task answers nothing and frees its place; what it had begun to record is recorded.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+import trio
+
+from actors.messages import Answers, Append, Inquire, SpoolerMessage
+from actors.pull import Holdings, Pull
+from actors.refusals import (
+    bad_request,
+    draining,
+    lease_lost,
+    too_large,
+    unavailable,
+    unknown_op,
+    unknown_queue,
+)
+from actors.settings import SocketSettings
+from actors.tiers import StoreCorrupt, StoreUnavailable
+from actors.window import Budget
+from forebay import lease_frames, wire
+from forebay.errors import BadFrame, BadRun, Refused
+from forebay.limits import FRAME_HEAD_BYTES, REPORT_BYTES_MAX
+from forebay.run import read_head, verify
+from forebay.wire import Kind
+
+M = TypeVar("M")
+
+LEASES_AT_ONCE: Final = 16
+"""A connection's LEASE requests that may wait: each may be answered with megabytes."""
+
+
+log = structlog.get_logger(__name__)
+
+
+class Control(Protocol):
+    """What people and their tools ask for: dead letters, pauses, queues, breakers."""
+
+    async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The RESULT of an operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
+
+
+class Replies(Answers, Protocol):
+    """A connection, for those who answer its requests. Nothing here blocks."""
+
+    def answer(self, sequence: int, data: bytes) -> None: ...
+
+    def refuse(self, sequence: int, refused: Refused) -> None: ...
+
+    def drop(self, sequence: int) -> None: ...
+
+    def hand_over(self) -> None: ...
+
+    def start(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
+
+    def note_bad_run(self, problem: BadRun) -> None: ...
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the connections of one ingest have in common."""
+
+    settings: SocketSettings
+    spooler: trio.MemorySendChannel[SpoolerMessage]
+    inquiries: trio.MemorySendChannel[Inquire]
+    known_queue: Callable[[str], bool]
+    budget: Budget
+    figures: Callable[[], dict[str, Any]]
+    """What a report says about the ingest."""
+    pull: Pull | None = None
+    control: Control | None = None
+    refused: Counter[str] = field(default_factory=Counter)
+    is_draining: bool = False
+
+
+class Requests:
+    def __init__(self, shared: Shared, replies: Replies) -> None:
+        self._shared = shared
+        self._replies = replies
+        self._holdings = Holdings()
+        self._leasing = 0
+
+    @property
+    def holds_leases(self) -> bool:
+        return bool(self._holdings.keys)
+
+    async def take(self, kind: Kind, sequence: int, body: bytes) -> None:
+        """A request, whole, in the window and in the connection's hands."""
+        match kind:
+            case Kind.PUSH:
+                await self._push(sequence, body)
+            case Kind.PING:
+                self._replies.answer(sequence, wire.frame(Kind.PONG, sequence, body))
+            case Kind.STATS:
+                await self._stats(sequence)
+            case Kind.LEASE:
+                self._begin(self._lease, sequence, body)
+            case Kind.SETTLE:
+                self._begin(self._settle, sequence, body)
+            case Kind.EXTEND:
+                self._begin(self._extend, sequence, body)
+            case Kind.CONTROL:
+                self._begin(self._control, sequence, body)
+            case _:
+                raise AssertionError(f"a connection takes no {kind.name} for a request")
+
+    def end_waits(self) -> None:
+        """No more is leased on this connection; who waits for items is told that there are none."""
+        self._holdings.end_waits()
+
+    async def close(self) -> None:
+        """The connection has ended."""
+        if self._shared.pull is not None and self._holdings.keys:
+            await self._shared.pull.give_back(self._holdings)
+
+    async def _push(self, sequence: int, data: bytes) -> None:
+        shared, replies = self._shared, self._replies
+        if shared.is_draining:
+            replies.refuse(sequence, draining())
+            return
+        try:
+            head = read_head(data)
+            if head.raw_bytes > shared.settings.max_run_bytes:
+                replies.refuse(sequence, too_large(shared.settings.max_run_bytes))
+                return
+            verify(head, data)
+        except BadRun as problem:
+            replies.note_bad_run(problem)
+            replies.refuse(sequence, Refused("BAD_RUN", str(problem)))
+            return
+        if not shared.known_queue(head.queue):
+            replies.refuse(sequence, unknown_queue(head.queue))
+            return
+        await self._hand_over(sequence, Append(head, data, replies, sequence), shared.spooler)
+
+    async def _stats(self, sequence: int) -> None:
+        def answer(report: dict[str, Any]) -> None:
+            figures = self._shared.figures()
+            try:
+                document = _document(Kind.REPORT, sequence, {**report, "ingest": figures})
+            except Refused as refused:
+                self._replies.refuse(sequence, refused)
+            else:
+                self._replies.answer(sequence, document)
+            self._replies.flush()
+
+        await self._hand_over(sequence, Inquire(answer), self._shared.inquiries)
+
+    async def _hand_over(
+        self, sequence: int, message: M, channel: trio.MemorySendChannel[M]
+    ) -> None:
+        try:
+            try:
+                channel.send_nowait(message)
+            except trio.WouldBlock:
+                self._replies.flush()
+                await channel.send(message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The spooler ends before its clients only when the daemon does.
+            self._replies.refuse(sequence, draining())
+        else:
+            self._replies.hand_over()
+
+    def _begin(
+        self, work: Callable[[int, bytes], Awaitable[bytes]], sequence: int, body: bytes
+    ) -> None:
+        self._replies.hand_over()
+        self._replies.start(self._see_through, work, sequence, body)
+
+    async def _see_through(
+        self, work: Callable[[int, bytes], Awaitable[bytes]], sequence: int, body: bytes
+    ) -> None:
+        """Does what was asked for, and answers."""
+        replies = self._replies
+        try:
+            data = await work(sequence, body)
+        except Refused as refused:
+            replies.refuse(sequence, refused)
+        except BadFrame as problem:
+            # The frame is whole, and only its body makes no sense: the connection goes on.
+            replies.refuse(sequence, bad_request(str(problem)))
+        except StoreUnavailable as problem:
+            replies.refuse(sequence, unavailable(problem))
+        except StoreCorrupt as problem:
+            log.error("requests.store_corrupt", error=str(problem))
+            replies.refuse(sequence, unavailable(problem))
+        except trio.Cancelled:
+            replies.drop(sequence)
+            raise
+        else:
+            replies.answer(sequence, data)
+        replies.flush()
+
+    async def _lease(self, sequence: int, body: bytes) -> bytes:
+        if self._shared.is_draining:
+            raise draining()
+        wish = lease_frames.read_lease(body)
+        if self._leasing >= LEASES_AT_ONCE:
+            raise bad_request(f"{LEASES_AT_ONCE} LEASE requests of this connection wait already")
+        self._leasing += 1
+        try:
+            leased = await self._pull().lease(wish, self._holdings)
+        finally:
+            self._leasing -= 1
+        return wire.frame(Kind.LEASED, sequence, lease_frames.pack_leased(leased))
+
+    async def _settle(self, sequence: int, body: bytes) -> bytes:
+        queue, reports = lease_frames.read_settle(body)
+        return _statuses(Kind.SETTLED, sequence, await self._pull().settle(queue, reports))
+
+    async def _extend(self, sequence: int, body: bytes) -> bytes:
+        queue, lease_ms, tokens = lease_frames.read_extend(body)
+        extended = await self._pull().extend(queue, tokens, lease_ms)
+        return _statuses(Kind.EXTENDED, sequence, extended)
+
+    async def _control(self, sequence: int, body: bytes) -> bytes:
+        fields = wire.read_json(body)
+        op = fields.pop("op", None)
+        if not isinstance(op, str):
+            raise bad_request("op is missing, or is not a text")
+        if self._shared.control is None:
+            raise unknown_op(op)
+        return _document(Kind.RESULT, sequence, await self._shared.control.perform(op, fields))
+
+    def _pull(self) -> Pull:
+        if self._shared.pull is None:
+            raise bad_request("this daemon lends no items to consumers")
+        return self._shared.pull
+
+
+def _statuses(kind: Kind, sequence: int, held: list[bool]) -> bytes:
+    if not any(held):
+        raise lease_lost(len(held))
+    return wire.frame(kind, sequence, lease_frames.pack_statuses(held))
+
+
+def _document(kind: Kind, sequence: int, content: dict[str, Any]) -> bytes:
+    document = wire.document(kind, sequence, content)
+    if len(document) > FRAME_HEAD_BYTES + REPORT_BYTES_MAX:
+        raise too_large(REPORT_BYTES_MAX)
+    return document

@@ -1,0 +1,217 @@
+"""The router: takes a queue's runs from the journal, in order, and sends each to a tier.
+
+One lane of work a queue (`route`), so that a queue whose tiers are full waits alone. A run goes to
+warm as long as there is room; at the limit the queue goes cold, and stays so until warm has room
+again and cold has nothing due left (actors/tiering.py). What is due later than a minute, or
+belongs to a paused flow, goes to cold by itself.
+
+It owns nothing: runs are borrowed from the journal and handed over or entered. What it holds is
+bounded by one batch a queue. While the cold store is away, or the disk has little room left,
+overflow stays in the journal, and what is in hand enters warm as room comes.
+
+A queue does not go cold the moment it is full: workers that keep up make room within milliseconds,
+and a detour over the disk would cost more than it gains. It does so after `PATIENCE_S`, or at
+once when the journal's backlog of the queue is more than what is kept in memory.
+
+On cancel it lets go of everything, and the journal lends it again in its next life.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+import trio
+
+from actors.handover import HandOver
+from actors.messages import GiveBack, Lease, SpoolerMessage, Take
+from actors.portions import slices_of
+from actors.queue_settings import QueueSettings
+from actors.slices import InCold, InJournal, LentRun, Slice
+from actors.tiering import SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
+from actors.tiers import ColdQueue, Limits, NewRow, RowOutcome, StoreUnavailable, WarmQueue
+from forebay.ids import new_run_id
+
+log = structlog.get_logger()
+
+TAKE_RUNS_MAX: Final = 64
+TAKE_BYTES_MAX: Final = 8 * 1024 * 1024
+PATIENCE_S: Final = 0.05
+GIVEN_BACK_MS: Final = 5000
+AWAY_S: Final = 1.0
+"""While cold cannot be used, it is looked at again that often."""
+
+
+class Routing:
+    """What router and promoter know of each other."""
+
+    def __init__(self) -> None:
+        self.tiers: dict[str, Tier] = {}
+        self.routed: Counter[str] = Counter()
+        """Items that the router has in hand for warm, by queue."""
+        self.promoted: Counter[str] = Counter()
+        """Items that the promoter has in hand for warm, by queue."""
+
+
+class Router:
+    def __init__(
+        self,
+        routing: Routing,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        warm: WarmQueue,
+        cold: ColdQueue,
+        hand_over: HandOver,
+        queue_settings: Callable[[str], QueueSettings],
+        paused_flows: Callable[[str], frozenset[str]],
+        disk_is_low: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._routing = routing
+        self._spooler = spooler
+        self._warm = warm
+        self._cold = cold
+        self._hand_over = hand_over
+        self._queue_settings = queue_settings
+        self._paused_flows = paused_flows
+        self._disk_is_low = disk_is_low
+        self._now_ms = now_ms
+
+    async def route(self, queue: str) -> None:
+        """The lane of work of one queue; never returns."""
+        # What an earlier life left in cold comes first.
+        has_due = await self._cold_has_due(queue)
+        self._routing.tiers[queue] = Tier.COLD if has_due else Tier.WARM
+        while True:
+            leases, is_spilled = await self._take(queue)
+            here = []
+            for lease in leases:
+                if self._must_be_cold(queue, lease):
+                    await self._send_away(lease)
+                else:
+                    here += slices_of(lent(lease), lease.done, lease.portions)
+            await self._place(queue, here, is_spilled=is_spilled)
+
+    async def set_aside(
+        self, queue: str, flow: str | None = None, positions: range | None = None
+    ) -> None:
+        """Moves what waits in warm to cold: of a flow that was paused, or of an old chunk."""
+        if not self._can_hand_over():
+            return
+        slices = await self._warm.withdraw(queue, flow, positions)
+        lent_by_journal = [s for s in slices if isinstance(s.run.owner, InJournal)]
+        if lent_by_journal:
+            await self._hand_over.give(lent_by_journal)
+        outcomes = [unlocked(s, s.run.owner) for s in slices if isinstance(s.run.owner, InCold)]
+        if outcomes:
+            await self._cold.settle(outcomes)
+
+    async def _take(self, queue: str) -> tuple[list[Lease], bool]:
+        """The next runs, at least one, and whether more wait on disk."""
+        items_max = sys.maxsize
+        if self._routing.tiers[queue] is Tier.WARM:
+            fill = await self._warm.fill(queue)
+            items_max = self._limits(queue).items - fill.items
+        taken: list[Lease] = []
+        is_spilled = False
+        there = trio.Event()
+
+        def answer(leases: list[Lease], has_more: bool) -> None:
+            nonlocal is_spilled
+            taken.extend(leases)
+            is_spilled = has_more
+            there.set()
+
+        await self._spooler.send(Take(queue, TAKE_RUNS_MAX, TAKE_BYTES_MAX, answer, items_max))
+        await there.wait()
+        return taken, is_spilled
+
+    def _must_be_cold(self, queue: str, lease: Lease) -> bool:
+        head = lease.run.head
+        if head.flow in self._paused_flows(queue):
+            return True
+        return not lease.portions and belongs_in_cold(head.due_ms, self._now_ms())
+
+    async def _send_away(self, lease: Lease) -> None:
+        """To cold; where that is not possible now, back to the journal for a while."""
+        if self._can_hand_over():
+            await self._hand_over.give(slices_of(lent(lease), lease.done, lease.portions))
+        else:
+            now_ms, due_ms = self._now_ms(), lease.run.head.due_ms
+            again_ms = now_ms + GIVEN_BACK_MS
+            if due_ms:
+                again_ms = min(again_ms, max(now_ms + 1, due_ms - SCHEDULED_MS))
+            await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
+
+    async def _place(self, queue: str, slices: Sequence[Slice], *, is_spilled: bool) -> None:
+        """Sends slices to where they belong now, all of them, whatever it takes."""
+        rest = list(slices)
+        patient_until = trio.current_time() + (0 if is_spilled else PATIENCE_S)
+        while rest:
+            if await self._choose(queue) is Tier.COLD:
+                if trio.current_time() < patient_until and self._was_warm(queue):
+                    await self._wait_for_room(queue, rest, patient_until)
+                    continue
+                self._note(queue, Tier.COLD)
+                if self._can_hand_over():
+                    await self._hand_over.give(rest)
+                    return
+            rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
+            if rest and not self._was_warm(queue):
+                # It cannot go cold now, and waits here.
+                await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
+
+    async def _choose(self, queue: str) -> Tier:
+        fill, limits = await self._warm.fill(queue), self._limits(queue)
+        before, pending = self._routing.tiers[queue], self._routing.promoted[queue]
+        tier = choose_tier(before, fill, pending, limits, cold_has_due=False)
+        if before is Tier.COLD and tier is Tier.WARM:
+            # Only now is it worth asking.
+            has_due = await self._cold_has_due(queue)
+            tier = choose_tier(before, fill, pending, limits, cold_has_due=has_due)
+            self._note(queue, tier)
+        return tier
+
+    def _was_warm(self, queue: str) -> bool:
+        return self._routing.tiers[queue] is Tier.WARM
+
+    def _note(self, queue: str, tier: Tier) -> None:
+        if self._routing.tiers[queue] is not tier:
+            self._routing.tiers[queue] = tier
+            log.info("router.went_cold" if tier is Tier.COLD else "router.went_warm", queue=queue)
+
+    async def _wait_for_room(self, queue: str, rest: Sequence[Slice], until: float) -> None:
+        """Returns when the queue's warm has become emptier, or at that time."""
+        self._routing.routed[queue] = sum(slice_.items for slice_ in rest)
+        try:
+            with trio.move_on_at(until):
+                await self._warm.wait_change(queue)
+        finally:
+            del self._routing.routed[queue]
+
+    async def _cold_has_due(self, queue: str) -> bool:
+        try:
+            return (await self._cold.outlook(queue, self._paused_flows(queue))).has_due
+        except StoreUnavailable:
+            return True
+
+    def _can_hand_over(self) -> bool:
+        return not self._hand_over.cold_is_away and not self._disk_is_low()
+
+    def _limits(self, queue: str) -> Limits:
+        settings = self._queue_settings(queue)
+        return Limits(settings.warm_max_items, settings.warm_max_bytes)
+
+
+def unlocked(slice_: Slice, owner: InCold) -> RowOutcome:
+    """A part of a row that was acquired, as a row that was not."""
+    run = slice_.run
+    row = NewRow(
+        new_run_id(), run.head, run.data, slice_.bits, slice_.attempt, slice_.due_ms, slice_.errors
+    )
+    return RowOutcome(owner.row, owner.lock, 0, (row,), slice_.bits)
+
+
+def lent(lease: Lease) -> LentRun:
+    run = lease.run
+    return LentRun(run.head, run.data, InJournal(lease.token, run.position))

@@ -1,0 +1,348 @@
+"""The tiers as interfaces: a warm queue to dispatch from, a cold one that stores, dead letters.
+
+Warm is never the only copy: whatever it forgets, the owners enter again. Cold is an owner: what
+it has confirmed is its own, durable, until it is settled, and its books say so.
+
+Every method is one step: it has happened as a whole or not at all. Under cancellation:
+
+- a method of `WarmQueue` may be cancelled before it takes effect, never in the middle; a caller
+  that is cancelled does not know whether it happened, and a lease that nobody knows of runs out.
+- a method of `ColdQueue` and `DeadLetters` that has begun is carried through (a store waits for
+  it, shielded, within its own deadline), so that nothing is committed behind the caller's back
+  without the caller being there to hear of it.
+
+A store that cannot be reached, is too slow or refuses raises `StoreUnavailable`; whether the step
+was taken is unknown then, and repeating it is harmless. Times are milliseconds since 1970.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from actors.slices import ItemError, Slice
+from forebay.run import RunHead
+
+
+class StoreUnavailable(Exception):
+    """The store did not answer, or not in time. It is tried again; the operator must look."""
+
+
+class StoreCorrupt(Exception):
+    """What the store gave back makes no sense: it is set aside, and somebody must look."""
+
+
+# Warm.
+
+
+class Limits(NamedTuple):
+    """How much of a queue may be warm, in all: waiting, scheduled and leased."""
+
+    items: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What a warm queue holds. `items` and `bytes` are exact, and never above the limits."""
+
+    items: int = 0
+    """Waiting + scheduled + leased."""
+    bytes: int = 0
+    scheduled: int = 0
+    """Items that are not due yet."""
+    leased: int = 0
+    """Items in the hands of workers."""
+    cold_items: int = 0
+    """Those of `items` that belong to the cold store."""
+
+    @property
+    def waiting(self) -> int:
+        return self.items - self.scheduled - self.leased
+
+
+class Entered(NamedTuple):
+    rest: list[Slice]
+    """What did not fit, in order; its first slice may be the end of one that was cut."""
+    fill: Fill
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leased:
+    """A slice in a worker's hands until `until_ms`. The token is never used again."""
+
+    token: int
+    slice: Slice
+    until_ms: int
+
+
+class Ending(NamedTuple):
+    """The end of a lease: `again` goes back to waiting (or scheduled), the rest leaves."""
+
+    token: int
+    again: tuple[Slice, ...] = ()
+
+
+class WarmQueue(Protocol):
+    async def enter(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
+        """Enters slices in the order given, as far as the limits allow, cutting the last one."""
+
+    async def lease(
+        self,
+        queue: str,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[Leased]:
+        """Leases the next due items, in order, within both limits; at least one if there is one.
+
+        A slice that is too long is cut; the rest of it stays. Empty if nothing is due.
+        """
+
+    async def wait(self, queue: str) -> None:
+        """Returns when `lease` may find something that it did not find before."""
+
+    async def wait_change(self, queue: str) -> None:
+        """Returns when there may be more room for the queue than at the call."""
+
+    async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
+        """Ends leases, each as a whole. False: the lease had run out or ended, nothing changed."""
+
+    async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:
+        """Leases last `lease_s` from now. False: the lease had run out or ended."""
+
+    async def expire(self) -> dict[str, int]:
+        """Puts back what was leased for too long, at its old place; how many items, by queue."""
+
+    async def withdraw(
+        self, queue: str, flow: str | None = None, positions: range | None = None
+    ) -> list[Slice]:
+        """Takes out, in one step, all that is not leased: of this flow, or of runs that lie in
+        the journal at these positions, where given."""
+
+    async def fill(self, queue: str) -> Fill: ...
+
+    async def fills(self) -> Mapping[str, Fill]:
+        """All queues that hold anything."""
+
+
+# Cold.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewRow:
+    """Items that change their owner, or their state within the cold store.
+
+    Several rows may share a body: a body is stored once, and goes with its last row.
+    """
+
+    row: bytes
+    """16 bytes, the row's id: storing it twice stores it once."""
+    head: RunHead
+    """Of the body; its run id is the body's id."""
+    data: bytes
+    bits: int
+    attempt: int = 0
+    due_ms: int = 0
+    """Not to be acquired before; 0: at once."""
+    errors: tuple[ItemError, ...] = ()
+    is_dead: bool = False
+    """A dead letter: exactly one item."""
+    origin: bytes = b""
+    """Where it came from, in the words of its former owner; empty: from this store itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColdRow:
+    """A row that was acquired under a lock."""
+
+    row: bytes
+    head: RunHead
+    data: bytes
+    bits: int
+    attempt: int
+    due_ms: int
+    errors: tuple[ItemError, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowOutcome:
+    """What became of items of an acquired row. Items that are named nowhere stay as they are.
+
+    When all of the row's items are named, the row is gone. `moved` rows are stored and visible in
+    the same step; their body is the row's own, unless they bring another.
+    """
+
+    row: bytes
+    lock: bytes
+    delivered: int = 0
+    moved: tuple[NewRow, ...] = ()
+    moved_bits: int = 0
+    """The row's items that `moved` stands for."""
+
+
+class Outlook(NamedTuple):
+    """What a queue has in cold for the promoter."""
+
+    has_due: bool
+    """Something can be acquired now."""
+    next_due_ms: int | None
+    """When the next row that is not due yet (or leased) comes due."""
+
+
+@dataclass(slots=True)
+class ColdTotals:
+    """The cold store's books of one queue: `taken` = delivered + dead + deleted + held, always."""
+
+    taken: int = 0
+    """Items that were confirmed here, ever."""
+    delivered: int = 0
+    dead: int = 0
+    """Dead letters that are here now."""
+    deleted: int = 0
+    held: int = 0
+    runs: int = 0
+    """Rows that are held."""
+
+
+class FlowCount(NamedTuple):
+    queue: str
+    flow: str
+    action: str
+    items: int
+    dead: int
+
+
+class Unconfirmed(NamedTuple):
+    row: bytes
+    origin: bytes
+    queue: str
+    items: int
+
+
+class ColdQueue(Protocol):
+    async def open(self) -> None:
+        """Connects and migrates. Before anything else, once."""
+
+    async def store(self, rows: Sequence[NewRow]) -> None:
+        """Durable on return, and invisible until confirmed: not acquired, not counted."""
+
+    async def confirm(self, rows: Sequence[bytes]) -> None:
+        """The former owner has let go: these are visible and counted from now on."""
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        """What a crash left between `store` and `confirm`."""
+
+    async def forget(self, rows: Sequence[bytes]) -> None:
+        """Removes rows that were stored and never confirmed."""
+
+    async def acquire(
+        self,
+        queue: str,
+        lock: bytes,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[ColdRow]:
+        """Leases the next due rows, in order, within both limits; at least one if there is one.
+
+        A row whose lease has run out is due again, at its old place.
+        """
+
+    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
+        """Rows under these locks are leased for `lease_s` from now; how many rows each has."""
+
+    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
+        """Gives rows back that were not tried; they are due again at once."""
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+        """Records outcomes, all in one transaction. False: the lock had moved on, nothing changed.
+
+        Delivered items may come again after a power loss within a second; nothing else may.
+        """
+
+    async def sync(self) -> None:
+        """What was settled before is durable on return."""
+
+    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook: ...
+
+    async def totals(self) -> Mapping[str, ColdTotals]: ...
+
+    async def flows(self) -> Sequence[FlowCount]:
+        """Maintained counters, not a count of rows."""
+
+    async def close(self) -> None: ...
+
+
+# Dead letters.
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    """Which dead letters; what is None does not matter. `ids` are item ids as text."""
+
+    queue: str | None = None
+    flow: str | None = None
+    action: str | None = None
+    error: str | None = None
+    """Part of the text of the last error, upper and lower case alike."""
+    died_before_ms: int | None = None
+    died_after_ms: int | None = None
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    row: bytes
+    id: str
+    """The item's."""
+    queue: str
+    flow: str
+    action: str
+    key: str | None
+    priority: int
+    attempt: int
+    enqueued_ms: int
+    died_ms: int
+    errors: tuple[ItemError, ...]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    payload: bytes | None = None
+    """Only where it was asked for."""
+
+
+class DeadPage(NamedTuple):
+    letters: list[DeadLetter]
+    cursor: bytes | None
+    """Where the next page begins; None: this was the last."""
+
+
+class DeadChange(NamedTuple):
+    """One step over many dead letters."""
+
+    done: int
+    queues: frozenset[str]
+    """Whose items these were: their promoters may have something to do."""
+    cursor: bytes | None
+    """Where the next step begins; None: all that match are done."""
+
+
+class DeadLetters(Protocol):
+    async def find(
+        self, which: DeadFilter, limit: int, cursor: bytes | None = None, *, payloads: bool = False
+    ) -> DeadPage:
+        """Dead letters, oldest first."""
+
+    async def count(self, which: DeadFilter, stop_at: int) -> int:
+        """How many match, counted up to `stop_at`."""
+
+    async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:
+        """Back to work: due at once, attempts from 0, the error history kept."""
+
+    async def remove(
+        self, which: DeadFilter, limit: int, cursor: bytes | None = None
+    ) -> DeadChange:
+        """Deleted for good, and counted as deleted."""
+
+    async def edit(self, item_id: str, payload: bytes) -> bool:
+        """Another payload for one dead letter, the id kept. False: there is no such."""

@@ -1,0 +1,355 @@
+"""Workers: a group for each queue, so that a slow queue cannot starve another.
+
+A worker leases the next items from warm, sends them over a connection of its own, and settles
+what became of them. Before it leases, it waits until there is something, until the queue is not
+paused, and until the destination's breaker lets it: a group that waits costs nothing and spends
+no attempt. With `pipeline_split` leasing and preparing are tasks of their own, and a bounded
+channel leads to the senders.
+
+Leases outlive the handler's deadline, so that they run out only if the process hangs; what comes
+back after that changes nothing. On `drain` no worker leases more; each finishes what it has in
+hand. On cancel nothing is settled, and the owner's next life delivers it again.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+
+from actors.adaptive import AdaptiveCount
+from actors.breaker import Admission, Breakers, SendOutcome
+from actors.handling import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
+from actors.queue_settings import QueueSettings
+from actors.rate import SendLimit, TokenBucket
+from actors.retry import conclude
+from actors.settlement import Settlement
+from actors.tiers import Ending, Leased, WarmQueue
+
+log = structlog.get_logger()
+
+ADAPT_S: Final = 1.0
+LOOK_S: Final = 0.25
+LEASE_MARGIN_S: Final = 30.0
+RATE_SLICE_S: Final = 1.0
+"""Under a rate limit a batch is at most what may go in that time."""
+LAST_SETTLE_S: Final = 1.0
+"""What a cancelled worker may still take to say what it has delivered."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a group has done, for the metrics."""
+
+    batches: int = 0
+    items: int = 0
+    failures: int = 0
+    """Batches of which something failed."""
+
+    def note(self, items: int, report: Report | Failure) -> None:
+        self.batches += 1
+        self.items += items
+        self.failures += isinstance(report, Failure) or bool(report.failures)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Leased items, ready to be sent."""
+
+    leased: list[Leased]
+    prepared: Prepared
+    leased_at: float
+
+    @property
+    def items(self) -> int:
+        return sum(lease.slice.items for lease in self.leased)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all groups use."""
+
+    warm: WarmQueue
+    settlement: Settlement
+    breakers: Breakers
+    send_limit: SendLimit
+    now_ms: Callable[[], int]
+    cores: int
+
+
+class Gate:
+    """Open while the queue may deliver. Others wait without cost."""
+
+    def __init__(self) -> None:
+        self._open = trio.Event()
+        self.except_flows: frozenset[str] = frozenset()
+
+    def set(self, *, is_open: bool, except_flows: frozenset[str]) -> None:
+        self.except_flows = except_flows
+        if is_open:
+            self._open.set()
+        elif self._open.is_set():
+            self._open = trio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    async def wait(self) -> None:
+        await self._open.wait()
+
+
+class WorkerGroup:
+    def __init__(
+        self,
+        queue: str,
+        settings: QueueSettings,
+        handler: Handler,
+        bucket: TokenBucket,
+        gate: Gate,
+        shared: Shared,
+    ) -> None:
+        self._queue = queue
+        self._settings = settings
+        self._handler = handler
+        self._bucket = bucket
+        self._gate = gate
+        self._shared = shared
+        self._count = AdaptiveCount(settings.workers, shared.cores)
+        self._alive = 0
+        self._busy = self._busy_max = 0
+        self._idle: set[trio.CancelScope] = set()
+        self._is_draining = False
+        self.sent = Sent()
+
+    @property
+    def queue(self) -> str:
+        return self._queue
+
+    def figures(self) -> dict[str, int | str]:
+        return {
+            "destination": self._handler.destination,
+            "count": self._alive,
+            "busy": self._busy,
+            "batches": self.sent.batches,
+            "items": self.sent.items,
+            "failures": self.sent.failures,
+        }
+
+    @property
+    def lease_s(self) -> float:
+        return self._settings.lease_time or 2 * self._handler.timeout_s + LEASE_MARGIN_S
+
+    async def run(self) -> None:
+        """Until `drain`, and then until all are done."""
+        self._shared.breakers.name(self._handler.destination, self._settings.breaker)
+        try:
+            if self._settings.pipeline_split.enabled:
+                await self._run_split()
+            else:
+                await self._run_workers()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._handler.aclose()
+
+    def drain(self) -> None:
+        self._is_draining = True
+        for scope in self._idle:
+            scope.cancel()
+
+    # One task leases, prepares, sends and settles.
+
+    async def _run_workers(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._hire(nursery)
+            if self._settings.workers.adaptive:
+                with self._until_drain():
+                    while True:
+                        await trio.sleep(ADAPT_S)
+                        fill = await self._shared.warm.fill(self._queue)
+                        self._count.decide(fill.waiting, self._busy_max)
+                        self._busy_max = self._busy
+                        self._hire(nursery)
+
+    def _hire(self, nursery: trio.Nursery) -> None:
+        while self._alive < self._wanted and not self._is_draining:
+            self._alive += 1
+            nursery.start_soon(self._work)
+
+    @property
+    def _wanted(self) -> int:
+        return self._count.count * self._settings.workers.max_concurrent_sends
+
+    async def _work(self) -> None:
+        sender = self._handler.open_sender()
+        try:
+            while not self._is_draining and self._alive <= self._wanted:
+                batch = await self._lease_when_admitted()
+                if batch is not None:
+                    await self._send_admitted(sender, *batch)
+        finally:
+            self._alive -= 1
+            with trio.CancelScope(shield=True):
+                await sender.aclose()
+
+    async def _lease_when_admitted(self) -> tuple[Admission, Batch] | None:
+        """A batch, and leave to send it; None if draining began, or others were faster."""
+        breakers = self._shared.breakers
+        with self._until_drain():
+            await self._gate.wait()
+            admission = await breakers.admit(self._handler.destination)
+            leased: list[Leased] = []
+            try:
+                leased = await self._lease()
+            finally:
+                if not leased:
+                    breakers.give_up(admission)
+            if leased:
+                prepared = self._handler.prepare([lease.slice for lease in leased])
+                return admission, Batch(leased, prepared, trio.current_time())
+            await self._wait()
+        return None
+
+    # Preparers and senders apart.
+
+    async def _run_split(self) -> None:
+        split = self._settings.pipeline_split
+        preparers = split.preparer_count or self._shared.cores
+        senders = split.sender_count or self._count.count
+        put, take = trio.open_memory_channel[Batch](split.channel_size)
+        async with trio.open_nursery() as nursery, put, take:
+            for _ in range(preparers):
+                nursery.start_soon(self._prepare_all, put.clone())
+            for _ in range(senders * self._settings.workers.max_concurrent_sends):
+                self._alive += 1
+                nursery.start_soon(self._send_all, take.clone())
+
+    async def _prepare_all(self, senders: trio.MemorySendChannel[Batch]) -> None:
+        breakers, destination = self._shared.breakers, self._handler.destination
+        async with senders:
+            while not self._is_draining:
+                leased: list[Leased] = []
+                with self._until_drain():
+                    await self._gate.wait()
+                    breakers.give_up(await breakers.admit(destination))
+                    leased = await self._lease()
+                    if not leased:
+                        await self._wait()
+                if leased:
+                    slices = [lease.slice for lease in leased]
+                    leased_at = trio.current_time()
+                    # Compression lets the interpreter go, which only a thread can use.
+                    prepared = await trio.to_thread.run_sync(self._handler.prepare, slices)
+                    await senders.send(Batch(leased, prepared, leased_at))
+
+    async def _send_all(self, preparers: trio.MemoryReceiveChannel[Batch]) -> None:
+        sender = self._handler.open_sender()
+        try:
+            async with preparers:
+                async for batch in preparers:
+                    admission: Admission | None = None
+                    with self._until_drain():
+                        admission = await self._shared.breakers.admit(self._handler.destination)
+                    if admission is not None:
+                        await self._send_admitted(sender, admission, batch)
+                    else:
+                        await self._give_back(batch.leased)
+        finally:
+            self._alive -= 1
+            with trio.CancelScope(shield=True):
+                await sender.aclose()
+
+    # What both do.
+
+    async def _lease(self) -> list[Leased]:
+        """The next items, if there are any."""
+        items_max = self._handler.batch_items
+        if self._bucket.rate:
+            items_max = max(1, min(items_max, int(self._bucket.rate * RATE_SLICE_S)))
+        return await self._shared.warm.lease(
+            self._queue,
+            items_max,
+            self._handler.batch_bytes,
+            self.lease_s,
+            self._gate.except_flows,
+        )
+
+    async def _wait(self) -> None:
+        """Until there may be something. Warm says when something comes, not when a flow that was
+        paused is resumed."""
+        with trio.move_on_after(LOOK_S if self._gate.except_flows else math.inf):
+            await self._shared.warm.wait(self._queue)
+
+    async def _send_admitted(self, sender: Sender, admission: Admission, batch: Batch) -> None:
+        """Sends a batch and settles it."""
+        shared = self._shared
+        try:
+            await self._bucket.take(batch.items)
+            async with shared.send_limit:
+                if not await self._still_ours(batch):
+                    return
+                began = trio.current_time()
+                report = await self._send(sender, batch.prepared)
+            self._count.sent(trio.current_time() - began)
+            shared.breakers.report(outcome_of(admission, report))
+        finally:
+            shared.breakers.give_up(admission)
+        self.sent.note(batch.items, report)
+        conclusions = conclude(
+            batch.prepared.batch, report, self._settings, shared.now_ms(), random.random
+        )
+        # Delivered is delivered, even if this task is cancelled now.
+        with trio.move_on_after(LAST_SETTLE_S, shield=True):
+            await shared.settlement.settle(self._queue, batch.leased, conclusions)
+
+    async def _still_ours(self, batch: Batch) -> bool:
+        """What has waited long may have run out: then it is somebody else's, and not sent."""
+        if trio.current_time() - batch.leased_at < self.lease_s / 4:
+            return True
+        warm, queue = self._shared.warm, self._queue
+        tokens = [lease.token for lease in batch.leased]
+        kept = await warm.extend(queue, tokens, self.lease_s)
+        if all(kept):
+            return True
+        await self._give_back([one for one, ok in zip(batch.leased, kept, strict=True) if ok])
+        log.warning("delivery.lease_lost", queue=queue, leases=kept.count(False))
+        return False
+
+    async def _give_back(self, leased: Sequence[Leased]) -> None:
+        endings = [Ending(lease.token, (lease.slice,)) for lease in leased]
+        await self._shared.warm.end(self._queue, endings)
+
+    async def _send(self, sender: Sender, prepared: Prepared) -> Report | Failure:
+        self._busy += 1
+        self._busy_max = max(self._busy_max, self._busy)
+        try:
+            return await sender.send(prepared)
+        except DeliveryFailed as failed:
+            return failed.failure
+        finally:
+            self._busy -= 1
+
+    @contextmanager
+    def _until_drain(self) -> Iterator[None]:
+        """What is done in it ends when draining begins."""
+        with trio.CancelScope() as scope:
+            if self._is_draining:
+                scope.cancel()
+            self._idle.add(scope)
+            try:
+                yield
+            finally:
+                self._idle.remove(scope)
+
+
+def outcome_of(admission: Admission, report: Report | Failure) -> SendOutcome:
+    """What the breaker is told: an answer that refuses items is still an answer."""
+    failures = [report] if isinstance(report, Failure) else [f.failure for f in report.failures]
+    for failure in failures:
+        if failure.blames_destination:
+            return SendOutcome(admission, ok=False, error=failure.text)
+    return SendOutcome(admission, ok=True)

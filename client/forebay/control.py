@@ -1,0 +1,121 @@
+"""Control requests (docs/protocol.md, "CONTROL"): dead letters, pauses, queues, breakers.
+
+    with forebay.connect() as client:
+        control = forebay.Control(client.control)
+        for letter in control.dead_letters({"queue": "crm"}):
+            print(letter["id"], letter["errors"][-1]["text"])
+
+Thin: what comes back are the JSON objects of the document. Lists that may be long are read page
+by page, changes of many dead letters are made step by step.
+"""
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, Protocol
+
+PAGE: Final = 100
+STEP: Final = 1000
+
+Which = Mapping[str, Any]
+"""Which dead letters: `queue`, `flow`, `action`, `error`, `died_before_ms`, `died_after_ms`,
+`ids`; all of them must match, and what is not given does not matter."""
+
+
+class Perform(Protocol):
+    """`Client.control`: an operation and its members, for its result."""
+
+    def __call__(self, op: str, /, **fields: Any) -> dict[str, Any]: ...
+
+
+class Control:
+    def __init__(self, perform: Perform) -> None:
+        self._perform = perform
+
+    def dead_letters(
+        self, which: Which, *, limit: int | None = None, payloads: bool = False, page: int = PAGE
+    ) -> Iterator[dict[str, Any]]:
+        """Dead letters, oldest first; `limit` of them, or all."""
+        cursor: str | None = None
+        while limit is None or limit > 0:
+            wanted = page if limit is None else min(page, limit)
+            result = self._perform(
+                "dead.find", which=dict(which), limit=wanted, cursor=cursor, payloads=payloads
+            )
+            yield from result["letters"]
+            if limit is not None:
+                limit -= len(result["letters"])
+            cursor = result.get("cursor")
+            if cursor is None:
+                return
+
+    def dead_count(self, which: Which, *, stop_at: int = 100_000) -> int:
+        """How many match, counted up to `stop_at`."""
+        count: int = self._perform("dead.count", which=dict(which), stop_at=stop_at)["count"]
+        return count
+
+    def dead_retry(self, which: Which, *, progress: Callable[[int], None] | None = None) -> int:
+        """Puts all that match back to work; how many. `progress` is told how many so far."""
+        return self._steps("dead.retry", which, progress)
+
+    def dead_remove(self, which: Which, *, progress: Callable[[int], None] | None = None) -> int:
+        """Deletes all that match for good; how many."""
+        return self._steps("dead.remove", which, progress)
+
+    def dead_edit(self, item_id: str, payload: bytes) -> None:
+        """Another payload for a dead letter, which keeps its id and stays dead."""
+        try:
+            self._perform("dead.edit", id=item_id, payload=payload.decode())
+        except UnicodeDecodeError:
+            encoded = base64.b64encode(payload).decode()
+            self._perform("dead.edit", id=item_id, payload_b64=encoded)
+
+    def pause(self, queue: str, flow: str | None = None) -> dict[str, Any]:
+        return self._perform("queue.pause", **_of_queue(queue, flow))
+
+    def resume(self, queue: str, flow: str | None = None) -> dict[str, Any]:
+        return self._perform("queue.resume", **_of_queue(queue, flow))
+
+    def queues(self) -> list[dict[str, Any]]:
+        queues: list[dict[str, Any]] = self._perform("queues.list")["queues"]
+        return queues
+
+    def create_queue(self, queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return self._perform("queues.create", queue=queue, settings=dict(settings))
+
+    def change_queue(self, queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return self._perform("queues.change", queue=queue, settings=dict(settings))
+
+    def delete_queue(self, queue: str) -> None:
+        self._perform("queues.delete", queue=queue)
+
+    def breakers(self) -> list[dict[str, Any]]:
+        breakers: list[dict[str, Any]] = self._perform("breakers.list")["breakers"]
+        return breakers
+
+    def force_breaker(
+        self, destination: str, state: Literal["open", "closed", "auto"]
+    ) -> dict[str, Any]:
+        return self._perform("breakers.force", destination=destination, state=state)
+
+    def _steps(self, op: str, which: Which, progress: Callable[[int], None] | None) -> int:
+        done: int = 0
+        cursor: str | None = None
+        while True:
+            result = self._perform(op, which=dict(which), limit=STEP, cursor=cursor)
+            done += result["done"]
+            if progress is not None:
+                progress(done)
+            cursor = result.get("cursor")
+            if cursor is None:
+                return done
+
+
+def letter_payload(letter: Mapping[str, Any]) -> bytes:
+    """A letter's payload, where it was asked for."""
+    if "payload_b64" in letter:
+        return base64.b64decode(letter["payload_b64"])
+    return str(letter.get("payload", "")).encode()
+
+
+def _of_queue(queue: str, flow: str | None) -> dict[str, str]:
+    return {"queue": queue} if flow is None else {"queue": queue, "flow": flow}

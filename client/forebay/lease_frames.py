@@ -1,0 +1,332 @@
+"""Frames about leases (docs/protocol.md): what is leased, what became of it, for both ends.
+
+Bodies in, bodies out, no I/O. Whatever the input, a reader raises BadFrame and nothing else, and
+allocates nothing before the length it allocates for has been checked. Sets of items are numbers:
+bit i stands for item i. In LEASED the bits are about the run; from there on an item is counted
+within its lease, so that a client need not know which run the daemon keeps it in.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from forebay.errors import BadFrame, BadRun
+from forebay.head import check_queue_name
+from forebay.limits import (
+    CONSUMER_BYTES_MAX,
+    ITEM_BITS_BYTES_MAX,
+    LEASE_HEAD_BYTES,
+    LEASE_ITEMS_DEFAULT,
+    LEASE_ITEMS_MAX,
+    LEASE_MS_MAX,
+    LEASE_RUN_BYTES_DEFAULT,
+    LEASE_RUN_BYTES_MAX,
+    LEASE_WAIT_MS_MAX,
+    LEASES_MAX,
+    NACK_ERROR_BYTES_MAX,
+    RUN_ITEMS_MAX,
+)
+from forebay.wire import Buffer, Kind, frame, pack_json, read_json
+
+TOKEN_MAX: Final = 2**64 - 1
+NO_DELAY: Final = 2**32 - 1
+"""As the queue's backoff says."""
+
+_COUNT = struct.Struct("<H")
+_LEASE = struct.Struct("<QQHHI")
+_SETTLED_LEASE = struct.Struct("<QH")
+_PART = struct.Struct("<BBIHH")
+_EXTENSION = struct.Struct("<IH")
+
+_PERMANENT: Final = 1
+_HELD: Final = 0
+_LOST: Final = 1
+
+assert _LEASE.size == LEASE_HEAD_BYTES
+
+
+class What(IntEnum):
+    """What became of items."""
+
+    DELIVERED = 1
+    FAILED = 2
+    RELEASED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWish:
+    """The body of a LEASE."""
+
+    queue: str
+    items: int = LEASE_ITEMS_DEFAULT
+    bytes: int = LEASE_RUN_BYTES_DEFAULT
+    lease_ms: int = 0
+    """0: as the queue says."""
+    wait_ms: int = 0
+    consumer: str = ""
+    keep: bool = False
+    """The leases outlive the connection."""
+
+
+class LeasedRun(NamedTuple):
+    """A lease, as a LEASED has it."""
+
+    token: int
+    until_ms: int
+    attempt: int
+    bits: int
+    """Of the run's items; 0: all of them."""
+    run: bytes
+
+
+class Part(NamedTuple):
+    """What became of some of a lease's items."""
+
+    what: What
+    bits: int = 0
+    """Of the lease's items; 0: all that no part before names."""
+    error: str = ""
+    delay_ms: int | None = None
+    """None: as the queue's backoff says."""
+    is_permanent: bool = False
+
+
+class LeaseReport(NamedTuple):
+    """The end of a lease, as a SETTLE has it."""
+
+    token: int
+    parts: tuple[Part, ...]
+
+
+def lease(sequence: int, wish: LeaseWish) -> bytes:
+    """A whole LEASE frame."""
+    return frame(Kind.LEASE, sequence, pack_lease(wish))
+
+
+def pack_lease(wish: LeaseWish) -> bytes:
+    """The body of a LEASE: the queue, and what differs from the defaults."""
+    members: dict[str, Any] = {"queue": wish.queue}
+    if wish.items != LEASE_ITEMS_DEFAULT:
+        members["items"] = wish.items
+    if wish.bytes != LEASE_RUN_BYTES_DEFAULT:
+        members["bytes"] = wish.bytes
+    for name in ("lease_ms", "wait_ms", "consumer", "keep"):
+        if value := getattr(wish, name):
+            members[name] = value
+    return pack_json(members)
+
+
+def read_lease(body: Buffer) -> LeaseWish:
+    content = read_json(body)
+    queue = content.get("queue")
+    if not isinstance(queue, str):
+        raise BadFrame("queue is missing, or is not a text")
+    _check_queue(queue)
+    consumer = content.get("consumer", "")
+    if not isinstance(consumer, str) or len(consumer.encode(errors="replace")) > CONSUMER_BYTES_MAX:
+        raise BadFrame(f"consumer is not a text of at most {CONSUMER_BYTES_MAX} bytes")
+    keep = content.get("keep", False)
+    if not isinstance(keep, bool):
+        raise BadFrame("keep is not true or false")
+    return LeaseWish(
+        queue=queue,
+        items=_number(content, "items", 1, LEASE_ITEMS_MAX, LEASE_ITEMS_DEFAULT),
+        bytes=_number(content, "bytes", 1, LEASE_RUN_BYTES_MAX, LEASE_RUN_BYTES_DEFAULT),
+        lease_ms=_number(content, "lease_ms", 0, LEASE_MS_MAX, 0),
+        wait_ms=_number(content, "wait_ms", 0, LEASE_WAIT_MS_MAX, 0),
+        consumer=consumer,
+        keep=keep,
+    )
+
+
+def pack_leased(leases: Sequence[LeasedRun]) -> bytes:
+    parts: list[bytes] = [_COUNT.pack(len(leases))]
+    for token, until_ms, attempt, bits, run in leases:
+        packed = pack_bits(bits)
+        parts += (_LEASE.pack(token, until_ms, attempt, len(packed), len(run)), packed, run)
+    return b"".join(parts)
+
+
+def read_leased(body: Buffer) -> list[LeasedRun]:
+    reader = _Reader(body, "a LEASED")
+    (count,) = reader.unpack(_COUNT)
+    leases = []
+    for _ in range(count):
+        token, until_ms, attempt, bits_len, run_bytes = reader.unpack(_LEASE)
+        bits = reader.bits(bits_len)
+        if bits_len and not bits:
+            raise BadFrame("a LEASED has a lease of no items")
+        leases.append(LeasedRun(token, until_ms, attempt, bits, reader.take(run_bytes)))
+    reader.end()
+    return leases
+
+
+def pack_settle(queue: str, reports: Sequence[LeaseReport]) -> bytes:
+    """The body of a SETTLE; an error that is too long is cut."""
+    parts = [_pack_queue(queue), _COUNT.pack(len(reports))]
+    for report in reports:
+        parts.append(pack_report(report))
+    return b"".join(parts)
+
+
+def pack_report(report: LeaseReport) -> bytes:
+    """One lease of a SETTLE."""
+    packed = [_SETTLED_LEASE.pack(report.token, len(report.parts))]
+    for what, item_bits, text, delay_ms, is_permanent in report.parts:
+        bits = pack_bits(item_bits)
+        is_failed = what is What.FAILED
+        error = _cut(text) if is_failed else b""
+        flags = _PERMANENT if is_failed and is_permanent else 0
+        delay = 0 if not is_failed else NO_DELAY if delay_ms is None else delay_ms
+        packed += (_PART.pack(what, flags, delay, len(bits), len(error)), bits, error)
+    return b"".join(packed)
+
+
+def read_settle(body: Buffer) -> tuple[str, list[LeaseReport]]:
+    reader = _Reader(body, "a SETTLE")
+    queue = reader.queue()
+    reports = []
+    for _ in range(reader.lease_count()):
+        token, part_count = reader.unpack(_SETTLED_LEASE)
+        if part_count > RUN_ITEMS_MAX:
+            raise BadFrame(f"a lease has at most {RUN_ITEMS_MAX} parts, not {part_count}")
+        reports.append(LeaseReport(token, tuple(_read_part(reader) for _ in range(part_count))))
+    reader.end()
+    return queue, reports
+
+
+def pack_extend(queue: str, lease_ms: int, tokens: Sequence[int]) -> bytes:
+    head = _pack_queue(queue) + _EXTENSION.pack(lease_ms, len(tokens))
+    return head + struct.pack(f"<{len(tokens)}Q", *tokens)
+
+
+def read_extend(body: Buffer) -> tuple[str, int, list[int]]:
+    """Queue, milliseconds and tokens."""
+    reader = _Reader(body, "an EXTEND")
+    queue = reader.queue()
+    lease_ms, count = reader.unpack(_EXTENSION)
+    if lease_ms > LEASE_MS_MAX:
+        raise BadFrame(f"a lease lasts at most {LEASE_MS_MAX} ms, not {lease_ms}")
+    _check_lease_count(count)
+    tokens = list(reader.unpack(struct.Struct(f"<{count}Q")))
+    reader.end()
+    return queue, lease_ms, tokens
+
+
+def pack_statuses(held: Sequence[bool]) -> bytes:
+    """The body of a SETTLED or EXTENDED."""
+    return _COUNT.pack(len(held)) + bytes(_HELD if is_held else _LOST for is_held in held)
+
+
+def read_statuses(body: Buffer) -> list[bool]:
+    reader = _Reader(body, "a list of leases")
+    (count,) = reader.unpack(_COUNT)
+    statuses = reader.take(count)
+    reader.end()
+    if statuses.strip(b"\x00\x01"):
+        raise BadFrame("a lease has an unknown status")
+    return [status == _HELD for status in statuses]
+
+
+def pack_bits(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _read_part(reader: "_Reader") -> Part:
+    number, flags, delay, bits_len, error_len = reader.unpack(_PART)
+    if number not in _WHATS:
+        raise BadFrame(f"a part says {number}, which is not known")
+    what = _WHATS[number]
+    is_failed = what is What.FAILED
+    if flags & ~_PERMANENT or (not is_failed and (flags or delay or error_len)):
+        raise BadFrame("a part says more than there is to say")
+    if error_len > NACK_ERROR_BYTES_MAX:
+        raise BadFrame(f"an error has at most {NACK_ERROR_BYTES_MAX} bytes, not {error_len}")
+    bits = reader.bits(bits_len)
+    if bits_len and not bits:
+        raise BadFrame("a part is about no items")
+    try:
+        error = reader.take(error_len).decode()
+    except UnicodeDecodeError as problem:
+        raise BadFrame("an error is not UTF-8") from problem
+    delay_ms = None if not is_failed or delay == NO_DELAY else delay
+    return Part(what, bits, error, delay_ms, bool(flags))
+
+
+_WHATS: Final = {int(what): what for what in What}
+
+
+class _Reader:
+    """Takes one field after the other out of a body."""
+
+    __slots__ = ("_at", "_body", "_name")
+
+    def __init__(self, body: Buffer, name: str) -> None:
+        self._body = body
+        self._at = 0
+        self._name = name
+
+    def take(self, size: int) -> bytes:
+        start, self._at = self._at, self._at + size
+        if self._at > len(self._body):
+            raise BadFrame(f"{self._name} is too short")
+        return bytes(self._body[start : self._at])
+
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        return form.unpack(self.take(form.size))
+
+    def bits(self, size: int) -> int:
+        if size > ITEM_BITS_BYTES_MAX:
+            raise BadFrame(f"a run has at most {RUN_ITEMS_MAX} items")
+        return int.from_bytes(self.take(size), "little")
+
+    def queue(self) -> str:
+        try:
+            queue = self.take(self.take(1)[0]).decode()
+        except UnicodeDecodeError as problem:
+            raise BadFrame("a queue's name is not UTF-8") from problem
+        _check_queue(queue)
+        return queue
+
+    def lease_count(self) -> int:
+        count: int = self.unpack(_COUNT)[0]
+        _check_lease_count(count)
+        return count
+
+    def end(self) -> None:
+        if self._at != len(self._body):
+            raise BadFrame(f"{self._name} is too long")
+
+
+def _check_lease_count(count: int) -> None:
+    if not 1 <= count <= LEASES_MAX:
+        raise BadFrame(f"1 to {LEASES_MAX} leases are named at a time, not {count}")
+
+
+def _check_queue(queue: str) -> None:
+    try:
+        check_queue_name(queue)
+    except BadRun as problem:
+        raise BadFrame(str(problem)) from problem
+
+
+def _pack_queue(queue: str) -> bytes:
+    packed = queue.encode()
+    return bytes([len(packed)]) + packed
+
+
+def _number(content: dict[str, Any], name: str, low: int, high: int, default: int) -> int:
+    value = content.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadFrame(f"{name} is not a whole number from {low} to {high}")
+    return value
+
+
+def _cut(error: str) -> bytes:
+    """At most so many bytes as are allowed, and no half of a character."""
+    data = error.encode(errors="replace")
+    if len(data) <= NACK_ERROR_BYTES_MAX:
+        return data
+    return data[:NACK_ERROR_BYTES_MAX].decode(errors="ignore").encode()

@@ -1,0 +1,327 @@
+"""Items that were leased from a queue, and what becomes of them.
+
+    with client.lease("crm", 100, wait_s=20) as items:
+        for item in items:
+            send(item.json())
+
+Leaving the block normally acknowledges every item that nothing else was said about. Leaving it by
+an exception gives those back: they are due again at once and have used up no attempt. In between,
+`ack`, `nack` and `release` say it for single items. After `until_ms` the items may be given to
+somebody else; `extend` puts that off.
+
+The daemon ends a lease as a whole, and there is one lease for each run that items come from. So
+what is said of an item is sent as soon as something was said of all the items of its run here, or
+at the end of the block; until then, a process that dies gets all of them again.
+
+Delivery is at least once, with an item id that never changes.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Final, Self, overload
+
+from forebay import lease_frames
+from forebay.errors import BadRun, ForebayError, LeaseLost, Refused
+from forebay.item import Item
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+from forebay.limits import LEASE_MS_MAX, LEASES_MAX, QUEUE_BYTES_MAX, SETTLE_BYTES_MAX
+from forebay.run import read_run
+from forebay.wire import Kind
+
+WAIT_STEP_S: Final = 20.0
+"""A longer wait is made of several requests: each is well within the client's own timeout."""
+RETRY_S: Final = 0.1
+DELAY_MS_MAX: Final = lease_frames.NO_DELAY - 1
+
+Ask = Callable[[Kind, bytes], bytes]
+"""Sends a request and waits for its answer; raises Refused."""
+
+
+def take(
+    ask: Ask, wish: LeaseWish, *, wait_s: float, step_s: float = WAIT_STEP_S, patience_s: float
+) -> "Lease":
+    """Leases what is due; waits until something is, for `wait_s` at most.
+
+    A refusal that passes (the daemon restarts, a store is away) is waited for as well.
+    """
+    deadline = monotonic() + wait_s
+    while True:
+        left = max(deadline - monotonic(), 0.0)
+        step = replace(wish, wait_ms=round(min(left, step_s) * 1000))
+        try:
+            leased = lease_frames.read_leased(ask(Kind.LEASE, lease_frames.pack_lease(step)))
+        except Refused as refused:
+            if not refused.retryable or left <= 0:
+                raise
+            sleep(min(max(refused.retry_after_ms / 1000, RETRY_S), left))
+            continue
+        lease = Lease(ask, wish.queue, leased, patience_s)
+        if lease or monotonic() >= deadline:
+            return lease
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """The items of one run, which are settled together."""
+
+    token: int
+    until_ms: int
+    items: list[Item]
+    open: int
+    """A bit for each item that nothing was said about."""
+    delivered: int = 0
+    failed: dict[tuple[str, int | None, bool], int] = field(default_factory=dict)
+    """Bits, by error, delay and whether it is permanent."""
+
+    def report(self) -> LeaseReport:
+        """What is neither delivered nor failed is released by being left out."""
+        parts = [Part(What.DELIVERED, self.delivered)] if self.delivered else []
+        parts += [
+            Part(What.FAILED, bits, error, delay_ms, is_permanent)
+            for (error, delay_ms, is_permanent), bits in self.failed.items()
+        ]
+        return LeaseReport(self.token, tuple(parts))
+
+    def reported(self) -> list[Item]:
+        """The items whose outcome is lost if the report comes too late."""
+        bits = self.delivered
+        for failed in self.failed.values():
+            bits |= failed
+        return [item for index, item in enumerate(self.items) if bits >> index & 1]
+
+
+class Lease(Sequence[Item]):
+    """Leased items, in order. Made by `Client.lease`; a context manager and a sequence.
+
+    Falsy if nothing was due. One thread at a time, and the client's other calls between.
+    """
+
+    def __init__(
+        self, ask: Ask, queue: str, leased: Sequence[LeasedRun], patience_s: float
+    ) -> None:
+        self.queue = queue
+        self.unreadable = 0
+        """Leases on runs that could not be unpacked; their items are reported as failed."""
+        self._ask = ask
+        self._patience_s = patience_s
+        self._items: list[Item] = []
+        self._shares: dict[int, _Share] = {}
+        """Those that are not settled, by token."""
+        self._places: dict[str, tuple[_Share, int]] = {}
+        """By item id: where it is. An item that is settled has none."""
+        spoiled = []
+        for run in leased:
+            try:
+                self._add(run)
+            except BadRun as problem:
+                part = Part(What.FAILED, 0, f"cannot be unpacked: {problem}", None, True)
+                spoiled.append(LeaseReport(run.token, (part,)))
+        self.unreadable = len(spoiled)
+        if spoiled:
+            self._settle(spoiled)
+
+    @property
+    def until_ms(self) -> int:
+        """When the first lease that is not settled ends, in milliseconds since 1970; 0: none."""
+        return min((share.until_ms for share in self._shares.values()), default=0)
+
+    def ack(self, items: Item | Iterable[Item]) -> None:
+        """These are done. LeaseLost if it is too late to say so."""
+        for share, bit in self._decide(items):
+            share.delivered |= bit
+        self._send_complete()
+
+    def nack(
+        self,
+        items: Item | Iterable[Item],
+        delay_s: float | None = None,
+        error: str = "",
+        permanent: bool = False,
+    ) -> None:
+        """These have failed: an attempt is used up. They come again after the queue's backoff, and
+        not before `delay_s`; `permanent`, or after the last attempt, they become dead letters."""
+        if delay_s is not None and not 0 <= delay_s * 1000 <= DELAY_MS_MAX:
+            raise ValueError(f"a delay of {delay_s} s cannot be")
+        reason = (error, None if delay_s is None else round(delay_s * 1000), permanent)
+        for share, bit in self._decide(items):
+            share.failed[reason] = share.failed.get(reason, 0) | bit
+        self._send_complete()
+
+    def release(self, items: Item | Iterable[Item] | None = None) -> None:
+        """Gives these back, or all that nothing was said about: due again at once, no attempt
+        used up."""
+        for _ in self._decide(self.open_items() if items is None else items):
+            pass  # What is left out of a report is released.
+        self._send_complete()
+
+    def extend(self, seconds: float) -> None:
+        """The leases last so long from now. LeaseLost with the items for which it is too late."""
+        lease_ms = round(seconds * 1000)
+        if not 1 <= lease_ms <= LEASE_MS_MAX:
+            raise ValueError(f"a lease of {seconds} s cannot be")
+        lost: list[Item] = []
+        tokens = list(self._shares)
+        for at in range(0, len(tokens), LEASES_MAX):
+            some = tokens[at : at + LEASES_MAX]
+            held = self._statuses(
+                Kind.EXTEND, lease_frames.pack_extend(self.queue, lease_ms, some), len(some)
+            )
+            until_ms = time.time_ns() // 1_000_000 + lease_ms
+            for token, is_held in zip(some, held, strict=True):
+                if is_held:
+                    self._shares[token].until_ms = until_ms
+                else:
+                    lost += self._forget(token).items
+        if lost:
+            raise LeaseLost(lost)
+
+    def open_items(self) -> list[Item]:
+        """The items that nothing was said about, in order."""
+        return [
+            item
+            for share in self._shares.values()
+            for index, item in enumerate(share.items)
+            if share.open >> index & 1
+        ]
+
+    def close(self) -> None:
+        """Acknowledges all that nothing was said about, and sends everything."""
+        self.ack(self.open_items())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # The exception under way says more than another about the same daemon would.
+            self._patience_s = 0.0
+            with suppress(ForebayError):
+                self.release()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        return self._items[index]
+
+    def _add(self, leased: LeasedRun) -> None:
+        items = unpack(leased)
+        share = _Share(leased.token, leased.until_ms, items, (1 << len(items)) - 1)
+        self._shares[leased.token] = share
+        self._items += items
+        for index, item in enumerate(items):
+            self._places[item.id] = (share, index)
+
+    def _decide(self, items: Item | Iterable[Item]) -> list[tuple[_Share, int]]:
+        """The places of these items, which nothing was said about, all or none of them."""
+        given = [items] if isinstance(items, Item) else list(items)
+        chosen: list[tuple[_Share, int]] = []
+        for item in given:
+            place = self._places.get(item.id)
+            if place is None or not place[0].open >> place[1] & 1:
+                raise ValueError(f"item {item.id} is not leased here, or was settled before")
+            chosen.append((place[0], 1 << place[1]))
+        for share, bit in chosen:
+            share.open &= ~bit
+        return chosen
+
+    def _send_complete(self) -> None:
+        """Settles the runs of which something was said about every item."""
+        complete = [share for share in self._shares.values() if not share.open]
+        if not complete:
+            return
+        held = self._settle([share.report() for share in complete])
+        lost: list[Item] = []
+        for share, is_held in zip(complete, held, strict=True):
+            self._forget(share.token)
+            if not is_held:
+                lost += share.reported()
+        if lost:
+            raise LeaseLost(lost)
+
+    def _settle(self, reports: Sequence[LeaseReport]) -> list[bool]:
+        held: list[bool] = []
+        for some in batches(reports):
+            body = lease_frames.pack_settle(self.queue, some)
+            held += self._statuses(Kind.SETTLE, body, len(some))
+        return held
+
+    def _statuses(self, kind: Kind, body: bytes, leases: int) -> list[bool]:
+        deadline = monotonic() + self._patience_s
+        while True:
+            try:
+                return lease_frames.read_statuses(self._ask(kind, body))
+            except Refused as refused:
+                if refused.code == "LEASE_LOST":
+                    return [False] * leases
+                if not refused.retryable or monotonic() >= deadline:
+                    raise
+                sleep(max(refused.retry_after_ms / 1000, RETRY_S))
+
+    def _forget(self, token: int) -> _Share:
+        share = self._shares.pop(token)
+        for item in share.items:
+            self._places.pop(item.id, None)
+        return share
+
+
+def unpack(leased: LeasedRun) -> list[Item]:
+    """The leased items of a run. BadRun if it cannot be unpacked."""
+    run = read_run(leased.run)
+    head = run.head
+    headers = head.headers()
+    bits = leased.bits or (1 << head.count) - 1
+    if bits.bit_length() > head.count:
+        raise BadRun(f"a run of {head.count} items has no item {bits.bit_length() - 1}")
+    columns = zip(run.item_ids(), run.keys(), run.payloads(), strict=True)
+    return [
+        Item(
+            id=item_id,
+            queue=head.queue,
+            key=key.decode(errors="replace") or None,
+            payload=payload,
+            priority=head.priority,
+            flow=head.flow,
+            action=head.action,
+            attempt=leased.attempt,
+            headers=headers,
+            enqueued_ms=head.enqueued_ms,
+        )
+        for index, (item_id, key, payload) in enumerate(columns)
+        if bits >> index & 1
+    ]
+
+
+def batches(reports: Sequence[LeaseReport]) -> Iterator[list[LeaseReport]]:
+    """As many reports as fit into a frame, at a time."""
+    some: list[LeaseReport] = []
+    size = room = SETTLE_BYTES_MAX - 1 - QUEUE_BYTES_MAX - 2
+    for report in reports:
+        length = len(lease_frames.pack_report(report))
+        if some and (length > room or len(some) == LEASES_MAX):
+            yield some
+            some, room = [], size
+        some.append(report)
+        room -= length
+    if some:
+        yield some

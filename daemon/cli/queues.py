@@ -1,0 +1,167 @@
+"""`forebay queues`: which queues there are, and their settings."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.asking import (
+    DaemonSocket,
+    Json,
+    Yes,
+    make_sure,
+    open_control,
+    print_json,
+    print_table,
+    print_yaml,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, help="List, create, change and delete queues.")
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting, as in the configuration: [bold]max_retries=3[/bold] or "
+        "[bold]handler.type=pull[/bold]; may be repeated.",
+    ),
+]
+
+
+@app.command(epilog="Example: [bold]forebay queues ls[/bold]")
+def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """List the queues: where each was defined, what delivers its items, and what is paused."""
+    with open_control(socket) as control:
+        queues = control.queues()
+    if as_json:
+        for queue in queues:
+            print_json(queue)
+    else:
+        print_table(_table(queues))
+
+
+@app.command(epilog="Example: [bold]forebay queues show crm[/bold]")
+def show(queue: Queue, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Print all settings of a queue that are in force, as YAML."""
+    with open_control(socket) as control:
+        found = find(control.queues(), queue)
+    if as_json:
+        print_json(found)
+    else:
+        print_yaml(found)
+
+
+@app.command(
+    epilog="Example: [bold]forebay queues create mail --set handler.type=pull "
+    "--set max_retries=3[/bold]"
+)
+def create(
+    queue: Queue, sets: Sets = None, as_json: Json = False, socket: DaemonSocket = None
+) -> None:
+    """Create a queue. What is not set is as the daemon's defaults say."""
+    settings = read_sets(sets or ())
+    with open_control(socket) as control:
+        made = control.create_queue(queue, settings)
+    _say(made, f"{queue} is created", as_json)
+
+
+@app.command(epilog="Example: [bold]forebay queues change mail --set rate_limit=50[/bold]")
+def change(
+    queue: Queue, sets: Sets = None, as_json: Json = False, socket: DaemonSocket = None
+) -> None:
+    """Change settings of a queue; what is not set stays as it is.
+
+    Queues that stand in the configuration file are changed there.
+    """
+    settings = read_sets(sets or ())
+    if not settings:
+        raise typer.BadParameter("say what to change, as --set max_retries=3")
+    with open_control(socket) as control:
+        changed = control.change_queue(queue, settings)
+    _say(changed, f"{queue} is changed", as_json)
+
+
+@app.command(epilog="Example: [bold]forebay queues delete mail[/bold]")
+def delete(queue: Queue, yes: Yes = False, socket: DaemonSocket = None) -> None:
+    """Delete a queue that was created here and holds nothing."""
+    make_sure(f"Delete the queue {queue}?", yes)
+    with open_control(socket) as control:
+        control.delete_queue(queue)
+    typer.echo(f"{queue} is deleted")
+
+
+def find(queues: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    from forebay.errors import Refused
+
+    for queue in queues:
+        if queue["queue"] == name:
+            return queue
+    raise Refused("NOT_FOUND", f"there is no queue {name}")
+
+
+def read_sets(sets: Iterable[str]) -> dict[str, Any]:
+    """`handler.type=pull` and the like, as a tree of settings."""
+    from daemon.yaml_source import read_scalar
+
+    tree: dict[str, Any] = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        path = key.split(".")
+        if not equals or not all(path):
+            raise typer.BadParameter(f"--set: {text!r} is not KEY=VALUE, as max_retries=3")
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise typer.BadParameter(f"--set: {key} and {part} cannot both be set")
+        try:
+            node[path[-1]] = read_scalar(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"--set {key}: {error}") from error
+    return tree
+
+
+def _say(queue: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(queue)
+    else:
+        typer.echo(text)
+
+
+def _table(queues: list[dict[str, Any]]) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("queue", no_wrap=True)
+    table.add_column("defined by", no_wrap=True)
+    table.add_column("handler", no_wrap=True)
+    table.add_column("held", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("description")
+    for queue in queues:
+        settings = queue.get("settings", {})
+        table.add_row(
+            queue["queue"],
+            queue.get("origin", ""),
+            settings.get("handler", {}).get("type", ""),
+            f"{queue.get('held', 0):,}",
+            escape(state(queue)),
+            escape(settings.get("description", "")),
+        )
+    return table
+
+
+def state(queue: dict[str, Any]) -> str:
+    """Whether it runs."""
+    if queue.get("is_paused"):
+        return "paused"
+    if not queue.get("settings", {}).get("is_active", True):
+        return "not active"
+    flows = queue.get("paused_flows")
+    return f"paused: {', '.join(flows)}" if flows else "running"

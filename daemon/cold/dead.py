@@ -1,0 +1,213 @@
+"""Dead letters in SQLite: rows of one item each, searched in pages and changed in bounded steps.
+
+Every change is durable on return. However many there are, one transaction looks at `SCANNED_MAX`
+of them at most, so that the queue is never kept waiting by a search: `find` and `count` go on in
+another transaction, `retry` and `remove` give back a cursor to go on with, and may have done
+nothing yet. A chain of `retry` or `remove` ends with the letters that were there when it began,
+even if those that are tried again die again meanwhile.
+"""
+
+import sqlite3
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from actors.slices import lowest_bit
+from actors.tiers import DeadChange, DeadFilter, DeadLetter, DeadPage, StoreCorrupt
+from daemon.cold.books import Books
+from daemon.cold.connection import Database
+from daemon.cold.dead_search import After, Found, known_count, newest, search
+from daemon.cold.rows import (
+    BadRow,
+    Unpacked,
+    delete_row,
+    drop_body,
+    insert_body,
+    pack_bits,
+    read_body,
+    read_errors,
+    unpack_bits,
+)
+from forebay.errors import BadRun
+from forebay.headers import unpack_headers
+from forebay.part import take_items
+from forebay.run import Run, read_head
+
+_CURSOR: Final = struct.Struct(">qq16s")
+_NO_END: Final = 2**63 - 1
+
+
+class _Cursor(NamedTuple):
+    """Where a search goes on, and the time of death at which it ends."""
+
+    until: int
+    died_at: int
+    row: bytes
+
+
+class SqliteDeadLetters:
+    """Made by SqliteCold, whose connection it shares."""
+
+    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+        self._db = db
+        self._now_ms = now_ms
+
+    async def find(
+        self, which: DeadFilter, limit: int, cursor: bytes | None = None, *, payloads: bool = False
+    ) -> DeadPage:
+        letters: list[DeadLetter] = []
+        after = _after(cursor)
+
+        def work(db: sqlite3.Connection) -> After | None:
+            found = search(db, which, limit - len(letters), after, _NO_END)
+            letters.extend(_letters(db, found.rows, payloads))
+            return found.after
+
+        while True:
+            after = await self._db.read(work)
+            if after is None or len(letters) >= limit:
+                return DeadPage(letters, after and _CURSOR.pack(_NO_END, *after))
+
+    async def count(self, which: DeadFilter, stop_at: int) -> int:
+        known = await self._db.read(partial(known_count, which=which))
+        if known is not None:
+            return min(known, stop_at)
+        count, after = 0, None
+        while count < stop_at:
+            found = await self._db.read(
+                partial(search, which=which, limit=stop_at - count, after=after, until=_NO_END)
+            )
+            count += len(found.rows)
+            after = found.after
+            if after is None:
+                break
+        return count
+
+    async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:
+        now = self._now_ms()
+
+        def retry_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
+            db.execute(RETRY, (now, letter.n))
+            books.enter(letter.place, 1, is_dead=False)
+
+        return await self._db.write(lambda db: _change(db, which, limit, cursor, retry_one))
+
+    async def remove(
+        self, which: DeadFilter, limit: int, cursor: bytes | None = None
+    ) -> DeadChange:
+        def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
+            delete_row(db, letter.n)
+            drop_body(db, letter.body_id)
+            books.delete(letter.place.queue, 1)
+
+        return await self._db.write(lambda db: _change(db, which, limit, cursor, remove_one))
+
+    async def edit(self, item_id: str, payload: bytes) -> bool:
+        """StoreCorrupt if the old run cannot be unpacked; BadRun if the payload is too long."""
+        return await self._db.write(lambda db: _edit(db, item_id, payload))
+
+
+def _change(
+    db: sqlite3.Connection,
+    which: DeadFilter,
+    limit: int,
+    cursor: bytes | None,
+    change_one: Callable[[sqlite3.Connection, Found, Books], None],
+) -> DeadChange:
+    until = _unpack(cursor).until if cursor is not None else newest(db)
+    found = search(db, which, limit, _after(cursor), until)
+    books = Books()
+    for letter in found.rows:
+        change_one(db, letter, books)
+        books.leave_dead(letter.place, 1)
+    books.write(db)
+    return DeadChange(
+        done=len(found.rows),
+        queues=frozenset(letter.place.queue for letter in found.rows),
+        cursor=found.after and _CURSOR.pack(until, *found.after),
+    )
+
+
+def _edit(db: sqlite3.Connection, item_id: str, payload: bytes) -> bool:
+    # One, as a rule; more if an item was delivered twice and failed twice.
+    letters = db.execute(SELECT_BY_ITEM, (item_id,)).fetchall()
+    for n, body_id, packed in letters:
+        try:
+            run = Run(*read_body(db, body_id))
+            run.packed_ids()
+        except (BadRow, BadRun) as error:
+            raise StoreCorrupt(f"the run of {item_id} cannot be unpacked: {error}") from error
+        data = take_items(run, [lowest_bit(unpack_bits(packed))], [payload])
+        head = read_head(data)
+        insert_body(db, head.run_id, data)
+        db.execute(EDIT, (head.run_id, pack_bits(1), len(data), n))
+        drop_body(db, body_id)
+    return bool(letters)
+
+
+def _letters(db: sqlite3.Connection, found: list[Found], payloads: bool) -> list[DeadLetter]:
+    runs = Unpacked()
+    letters = []
+    for row in found:
+        (item_id, key, priority, attempt, enqueued_ms, errors, headers, packed) = db.execute(
+            SELECT_LETTER, (row.n,)
+        ).fetchone()
+        try:
+            history = read_errors(errors)
+        except BadRow:
+            # What is left of a letter is shown: it may still be removed.
+            history = ()
+        letters.append(
+            DeadLetter(
+                row=row.id,
+                id=item_id,
+                queue=row.place.queue,
+                flow=row.place.flow,
+                action=row.place.action,
+                key=key,
+                priority=priority,
+                attempt=attempt,
+                enqueued_ms=enqueued_ms,
+                died_ms=row.died_at,
+                errors=history,
+                headers=unpack_headers(headers),
+                payload=_payload(db, row, unpack_bits(packed), runs) if payloads else None,
+            )
+        )
+    return letters
+
+
+def _payload(db: sqlite3.Connection, row: Found, bits: int, runs: Unpacked) -> bytes | None:
+    """None if it cannot be unpacked; the rest of the letter is shown all the same."""
+    index = lowest_bit(bits)
+    try:
+        run = runs.get(row.body_id) or runs.run(*read_body(db, row.body_id))
+        return run.payloads(index, index + 1)[0]
+    except (BadRow, BadRun, IndexError):
+        return None
+
+
+def _after(cursor: bytes | None) -> After | None:
+    if cursor is None:
+        return None
+    place = _unpack(cursor)
+    return After(place.died_at, place.row)
+
+
+def _unpack(cursor: bytes) -> _Cursor:
+    """ValueError if it is no cursor."""
+    if len(cursor) != _CURSOR.size:
+        raise ValueError("not a cursor of dead letters")
+    return _Cursor._make(_CURSOR.unpack(cursor))
+
+
+RETRY: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = 1, scheduled_at = ?, due_ms = 0,
+    attempt = 0, lock_uuid = NULL, item_id = NULL, died_at = NULL, error_folded = NULL,
+    headers = NULL
+    WHERE n = ?"""
+EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
+SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item
+    WHERE state = 'FAILED' AND item_id = ?"""
+SELECT_LETTER: Final = """SELECT item_id, key, priority, attempt, created_at, error_history,
+    headers, bits FROM runs WHERE n = ?"""

@@ -1,0 +1,199 @@
+"""Rows and bodies of the cold tier: how they are written, read back, and removed.
+
+A body is inserted if it is not there, whichever row brings it, and goes with its last row. A row
+is inserted if its id is not there.
+
+Can a row come back that was stored, confirmed, settled and deleted? Only if `store` were called
+again after `confirm`. In a hand-over the former owner stores, marks the run as handed over on its
+own disk, and confirms; it may repeat the first step until the second has happened, never after it,
+and a step that has begun is waited for, so that none arrives late. After a crash the owner goes
+on from its marks, and what is unconfirmed is either confirmed or forgotten. So no trace of deleted
+rows is kept.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, Final
+
+from actors.slices import ItemError, lowest_bit
+from actors.tiers import ColdRow, NewRow
+from daemon.cold.books import Place
+from daemon.cold.connection import is_corrupt
+from forebay.errors import BadRun
+from forebay.ids import format_item_id
+from forebay.run import IDS, KEYS, Run, RunHead, read_head, verify
+
+STORED: Final = "STORED"
+QUEUED: Final = "COLD_QUEUED"
+FAILED: Final = "FAILED"
+CORRUPT: Final = "CORRUPT"
+
+
+class BadRow(Exception):
+    """What is stored for a row makes no sense."""
+
+
+class Unpacked:
+    """The runs that one step unpacks, each once: a thousand dead letters may share a body."""
+
+    def __init__(self) -> None:
+        self._runs: dict[bytes, Run] = {}
+
+    def run(self, head: RunHead, data: bytes) -> Run:
+        if head.run_id not in self._runs:
+            self._runs[head.run_id] = Run(head, data)
+        return self._runs[head.run_id]
+
+    def get(self, run_id: bytes) -> Run | None:
+        return self._runs.get(run_id)
+
+
+def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
+    """False: there is a row with this id already."""
+    head, count, at = new.head, new.bits.bit_count(), new.due_ms or now
+    if not 0 < new.bits < 1 << head.count:
+        raise ValueError(f"a row of {count} items, of a run of {head.count}")
+    if new.is_dead and count != 1:
+        raise ValueError(f"a dead letter of {count} items")
+    first = lowest_bit(new.bits)
+    last_error = new.errors[-1] if new.errors else None
+    is_row_new = db.execute(
+        _INSERT_ROW,
+        (
+            new.row,
+            head.run_id,
+            state,
+            int(state == QUEUED and at <= now),
+            head.queue,
+            head.flow,
+            head.headers().get("flow_type", "") if head.packed_headers else "",
+            head.action,
+            _key(head, new.data, first, runs) if new.is_dead or head.count == 1 else None,
+            head.priority,
+            at,
+            head.due_ms or head.enqueued_ms,
+            new.due_ms,
+            first,
+            count,
+            len(new.data),
+            new.attempt,
+            head.enqueued_ms,
+            new.origin,
+            _item_id(head, new.data, first, runs) if new.is_dead else None,
+            (last_error.at_ms if last_error else now) if new.is_dead else None,
+            fold(last_error.text if last_error else "") if new.is_dead else None,
+            pack_bits(new.bits),
+            json.dumps(new.errors),
+            head.packed_headers if new.is_dead else None,
+        ),
+    ).rowcount
+    if not is_row_new:
+        return False
+    insert_body(db, head.run_id, new.data)
+    return True
+
+
+def insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
+    # Looked up first: a body that is there need not be handed to SQLite only to be refused.
+    if not db.execute("SELECT 1 FROM bodies WHERE id = ?", (body_id,)).fetchone():
+        db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
+
+
+def delete_row(db: sqlite3.Connection, n: int) -> None:
+    """The caller also drops the body."""
+    db.execute("DELETE FROM runs WHERE n = ?", (n,))
+
+
+def drop_body(db: sqlite3.Connection, body_id: bytes) -> None:
+    """Removes a body, unless a row needs it."""
+    db.execute(DROP_BODY, (body_id,))
+
+
+def read_body(db: sqlite3.Connection, body_id: bytes) -> tuple[RunHead, bytes]:
+    """The body, its checksum verified; BadRow if it is not what was stored."""
+    try:
+        row = db.execute("SELECT data FROM bodies WHERE id = ?", (body_id,)).fetchone()
+    except sqlite3.Error as error:
+        if is_corrupt(error):
+            raise BadRow(str(error)) from error
+        raise
+    if row is None:
+        raise BadRow("its body is missing")
+    data: bytes = row[0]
+    try:
+        head = read_head(data)
+        verify(head, data)
+    except (BadRun, TypeError) as error:
+        raise BadRow(str(error)) from error
+    if head.run_id != body_id:
+        raise BadRow("its body is another's")
+    return head, data
+
+
+def read_row(db: sqlite3.Connection, n: int, head: RunHead, data: bytes) -> ColdRow:
+    row, packed, attempt, due_ms, errors = db.execute(_SELECT_ROW, (n,)).fetchone()
+    bits = unpack_bits(packed)
+    if not 0 < bits < 1 << head.count:
+        raise BadRow("its items are not its body's")
+    return ColdRow(row, head, data, bits, attempt, due_ms, read_errors(errors))
+
+
+def place_of(head: RunHead) -> Place:
+    return Place(head.queue, head.flow, head.action)
+
+
+def pack_bits(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def unpack_bits(packed: bytes) -> int:
+    return int.from_bytes(packed, "little")
+
+
+def read_errors(history: str) -> tuple[ItemError, ...]:
+    try:
+        return tuple(ItemError(*_three(error)) for error in json.loads(history))
+    except (ValueError, TypeError) as error:
+        raise BadRow(f"its error history: {error}") from error
+
+
+def fold(text: str) -> str:
+    """For a search that ignores case, in this and in any other store."""
+    return text.casefold().encode(errors="replace").decode()
+
+
+def _three(error: Any) -> Iterator[Any]:
+    attempt, at_ms, text = error
+    return iter((int(attempt), int(at_ms), str(text)))
+
+
+def _key(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str | None:
+    if not head.flags & KEYS:
+        return None
+    try:
+        key = runs.run(head, data).keys(index, index + 1)[0]
+    except BadRun:
+        # Whoever delivers the item will say so; here it is only a text to be shown.
+        return None
+    return key.decode(errors="replace") or None
+
+
+def _item_id(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str:
+    if head.flags & IDS:
+        try:
+            return runs.run(head, data).item_ids(index, index + 1)[0]
+        except BadRun:
+            pass
+    return format_item_id(head.run_id, index)
+
+
+DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)"""
+_INSERT_ROW: Final = """INSERT INTO runs (
+    id, body_id, state, is_due, queue, flow, flow_type, action, key, priority, scheduled_at,
+    scheduled_at_initially, due_ms, first_item, count, size, attempt, created_at, origin, item_id,
+    died_at, error_folded, bits, error_history, headers
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING"""
+_SELECT_ROW: Final = "SELECT id, bits, attempt, due_ms, error_history FROM runs WHERE n = ?"

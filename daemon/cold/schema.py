@@ -1,0 +1,127 @@
+"""The schema of the cold tier in SQLite, as numbered migrations, each one transaction.
+
+`runs` has a row for each set of items that share a body and a state; `bodies` has the encoded
+runs, apart from the rows, so that changing a row never rewrites a body. `flows` and `totals` are
+the books: they change in the transaction that changes the rows, and nothing is ever counted.
+
+A row's `state` is STORED (invisible until confirmed), COLD_QUEUED, FAILED (a dead letter) or
+CORRUPT (set aside). A queued row is also in one of two orders. `is_due` = 1: in the order of
+delivery. `is_due` = 0: not due yet or leased, by `scheduled_at`. One index over the order of
+delivery with the time as a condition would walk past everything that is leased or scheduled, each
+time; so a row is moved to the first order when its time has come, once.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from daemon.errors import CannotStart
+
+APPLICATION_ID: Final = 0x46424344
+"""`FBCD`, in the file's header: what `file` and a careful operator look at."""
+
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (
+    (
+        """CREATE TABLE runs (
+            n INTEGER PRIMARY KEY,
+            id BLOB NOT NULL UNIQUE,
+            body_id BLOB NOT NULL,
+            state TEXT NOT NULL,
+            is_due INTEGER NOT NULL DEFAULT 0,
+            queue TEXT NOT NULL,
+            flow TEXT NOT NULL,
+            flow_type TEXT NOT NULL,
+            action TEXT NOT NULL,
+            key TEXT,
+            priority INTEGER NOT NULL,
+            scheduled_at INTEGER NOT NULL,
+            scheduled_at_initially INTEGER NOT NULL,
+            due_ms INTEGER NOT NULL,
+            first_item INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            lock_uuid BLOB,
+            created_at INTEGER NOT NULL,
+            origin BLOB NOT NULL,
+            item_id TEXT,
+            died_at INTEGER,
+            error_folded TEXT,
+            bits BLOB NOT NULL,
+            error_history TEXT NOT NULL,
+            headers BLOB
+        )""",
+        "CREATE TABLE bodies (id BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
+        """CREATE TABLE flows (
+            queue TEXT NOT NULL,
+            flow TEXT NOT NULL,
+            action TEXT NOT NULL,
+            items INTEGER NOT NULL,
+            runs INTEGER NOT NULL,
+            dead INTEGER NOT NULL,
+            PRIMARY KEY (queue, flow, action)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE totals (
+            queue TEXT PRIMARY KEY,
+            taken INTEGER NOT NULL,
+            delivered INTEGER NOT NULL,
+            dead INTEGER NOT NULL,
+            deleted INTEGER NOT NULL,
+            held INTEGER NOT NULL,
+            runs INTEGER NOT NULL,
+            corrupt INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE TABLE synced (times INTEGER NOT NULL)",
+        "INSERT INTO synced VALUES (0)",
+        """CREATE INDEX runs_due ON runs
+            (queue, priority, scheduled_at_initially, body_id, first_item, flow, count, size)
+            WHERE state = 'COLD_QUEUED' AND is_due = 1""",
+        """CREATE INDEX runs_later ON runs (queue, scheduled_at, flow)
+            WHERE state = 'COLD_QUEUED' AND is_due = 0""",
+        "CREATE INDEX runs_lock ON runs (lock_uuid) WHERE lock_uuid IS NOT NULL",
+        "CREATE INDEX runs_body ON runs (body_id)",
+        "CREATE INDEX runs_stored ON runs (id) WHERE state = 'STORED'",
+        "CREATE INDEX runs_dead ON runs (died_at, id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_dead_queue ON runs (queue, died_at, id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_dead_item ON runs (item_id) WHERE state = 'FAILED'",
+    ),
+)
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Brings the schema up to date. CannotStart if a newer version of forebay has written it."""
+    known = len(MIGRATIONS)
+    version = _version(db)
+    if version > known:
+        raise CannotStart(
+            f"the cold store's schema is version {version}, and this forebay knows {known}: "
+            "it was written by a newer one"
+        )
+    while version < known:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            if version == 0:
+                db.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
+                db.execute("INSERT INTO schema_version VALUES (0)")
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            for statement in MIGRATIONS[version]:
+                db.execute(statement)
+            version += 1
+            db.execute("UPDATE schema_version SET version = ?", (version,))
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+def _version(db: sqlite3.Connection) -> int:
+    has_table = db.execute(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'"
+    ).fetchone()
+    if not has_table:
+        return 0
+    row = db.execute("SELECT version FROM schema_version").fetchone()
+    if row is None or not isinstance(row[0], int):
+        raise CannotStart("the cold store's schema has no version: it is not forebay's")
+    return row[0]

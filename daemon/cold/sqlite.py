@@ -1,0 +1,169 @@
+"""The cold tier in SQLite: the `ColdQueue` of a daemon that is alone.
+
+Owns one file in WAL mode, and what was confirmed in it. Every method is one transaction in the
+connection's thread (daemon/cold/connection.py). Durable on return: `store`, `confirm`, `forget`,
+every change of dead letters, and `settle` where items move to other rows. Within a second, given
+that somebody calls `sync`: `acquire`, `renew`, `release`, and `settle` of delivered items; losing
+one of these can only deliver again, and the books go back with it.
+
+Leases are kept on this daemon's clock. When it goes backwards, leases last longer; what was due
+stays due.
+
+What it can't do: serve two daemons, or give disk space back (what is deleted is used again).
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from actors.tiers import (
+    ColdRow,
+    ColdTotals,
+    FlowCount,
+    NewRow,
+    Outlook,
+    RowOutcome,
+    Unconfirmed,
+)
+from daemon.cold import leasing, settling
+from daemon.cold.books import Books, Place, read_corrupt, read_flows, read_totals
+from daemon.cold.connection import PAGE_BYTES, WAL_PAGES, Database
+from daemon.cold.dead import SqliteDeadLetters
+from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
+
+BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class SqliteCold:
+    def __init__(
+        self,
+        path: Path,
+        timeout_s: float,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        ballast_bytes: int = BALLAST_BYTES,
+    ) -> None:
+        self._db = Database(path, timeout_s, ballast_bytes)
+        self._now_ms = now_ms
+        self.dead_letters = SqliteDeadLetters(self._db, now_ms)
+
+    async def open(self) -> None:
+        await self._db.open()
+
+    async def store(self, rows: Sequence[NewRow]) -> None:
+        await self._db.write(partial(_store, rows=rows, now=self._now_ms()), is_new_work=True)
+
+    async def confirm(self, rows: Sequence[bytes]) -> None:
+        await self._db.write(partial(_confirm, rows=rows, now=self._now_ms()))
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        return await self._db.read(
+            lambda db: [Unconfirmed(*row) for row in db.execute(SELECT_UNCONFIRMED)]
+        )
+
+    async def forget(self, rows: Sequence[bytes]) -> None:
+        await self._db.write(partial(_forget, rows=rows))
+
+    async def acquire(
+        self,
+        queue: str,
+        lock: bytes,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[ColdRow]:
+        """Counted against `bytes_max` are bodies, whole, since whole they are in memory: each
+        once, however many rows share it, and 1 for each row."""
+
+        def work(db: sqlite3.Connection) -> list[ColdRow] | None:
+            now = self._now_ms()
+            if not leasing.move_due(db, queue, now):
+                return None
+            until = now + round(lease_s * 1000)
+            return leasing.acquire(db, queue, lock, items_max, bytes_max, until, except_flows)
+
+        # When very many rows come due at once, others get their turn between the transactions.
+        while True:
+            rows = await self._db.write(work, is_durable=False)
+            if rows is not None:
+                return rows
+
+    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
+        until = self._now_ms() + round(lease_s * 1000)
+        return await self._db.write(lambda db: leasing.renew(db, locks, until), is_durable=False)
+
+    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
+        now = self._now_ms()
+        await self._db.write(lambda db: leasing.release(db, lock, rows, now), is_durable=False)
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+        now = self._now_ms()
+        return await self._db.write(
+            lambda db: settling.settle(db, outcomes, now),
+            is_durable=any(outcome.moved for outcome in outcomes),
+        )
+
+    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
+        now = self._now_ms()
+        return await self._db.read(lambda db: leasing.outlook(db, queue, now, except_flows))
+
+    async def totals(self) -> Mapping[str, ColdTotals]:
+        return await self._db.read(read_totals)
+
+    async def flows(self) -> Sequence[FlowCount]:
+        return await self._db.read(read_flows)
+
+    async def corrupt_items(self) -> int:
+        """Items that are held in rows which could not be read and were set aside."""
+        return await self._db.read(read_corrupt)
+
+    async def sync(self) -> None:
+        """Everything so far is durable on return; to be called about once a second."""
+        await self._db.sync()
+
+    async def close(self) -> None:
+        await self._db.close()
+
+
+def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
+    runs = Unpacked()
+    for new in rows:
+        insert_row(db, new, STORED, now, runs)
+
+
+def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int) -> None:
+    books = Books()
+    for row in rows:
+        found = db.execute(SELECT_STORED, (row,)).fetchone()
+        if found is None:
+            continue
+        n, count, died_at, queue, flow, action = found
+        is_dead = died_at is not None
+        db.execute(CONFIRM, (now, n))
+        books.take(Place(queue, flow, action), count, is_dead=is_dead)
+    books.write(db)
+
+
+def _forget(db: sqlite3.Connection, rows: Sequence[bytes]) -> None:
+    for row in rows:
+        found = db.execute("SELECT body_id FROM runs WHERE id = ? AND state = 'STORED'", (row,))
+        for (body_id,) in found.fetchall():
+            db.execute("DELETE FROM runs WHERE id = ?", (row,))
+            drop_body(db, body_id)
+
+
+SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs INDEXED BY runs_stored
+    WHERE state = 'STORED' ORDER BY id"""
+SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action FROM runs
+    WHERE id = ? AND state = 'STORED'"""
+CONFIRM: Final = """UPDATE runs SET
+    state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
+    is_due = died_at IS NULL AND scheduled_at <= ?
+    WHERE n = ?"""

@@ -1,0 +1,63 @@
+"""The catalogue's file, `queues.json` in the state directory: replaced as a whole, durably.
+
+A file that makes no sense is kept aside, and the daemon starts without it: what it defined and
+paused must be said again, and the log says so.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from actors.catalogue import (
+    Definitions,
+    Save,
+    definitions_from_json,
+    definitions_to_json,
+)
+from daemon.errors import CannotStart
+
+log = structlog.get_logger()
+
+NAME: Final = "queues.json"
+
+
+def load_definitions(directory: Path) -> Definitions:
+    path = directory / NAME
+    try:
+        return definitions_from_json(path.read_text())
+    except FileNotFoundError:
+        return Definitions()
+    except OSError as error:
+        raise CannotStart(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as problem:
+        aside = path.with_name(f"{NAME}.damaged-{time.time_ns():x}")
+        path.rename(aside)
+        log.error("catalogue.damaged", file=str(path), kept=str(aside), error=str(problem))
+        return Definitions()
+
+
+def saver(directory: Path) -> Save:
+    async def save(definitions: Definitions) -> None:
+        text = definitions_to_json(definitions)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_replace, directory / NAME, text)
+
+    return save
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,88 @@
+"""A batch unpacked: as items for Python functions, as columns for Parquet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from actors.handling import Failure, ItemsFailed
+from actors.slices import Slice, indexes, lowest_bit
+from daemon.handlers.unpacked import UnpackedRuns
+from forebay.errors import BadRun
+from forebay.head import RunHead
+from forebay.item import Item
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SliceColumns:
+    """The items of a slice: what they share, and what each has."""
+
+    head: RunHead
+    headers: dict[str, str]
+    attempt: int
+    ids: list[str]
+    keys: list[str | None]
+    payloads: list[bytes]
+
+    def items(self) -> list[Item]:
+        head = self.head
+        return [
+            Item(
+                id=item_id,
+                queue=head.queue,
+                key=key,
+                payload=payload,
+                priority=head.priority,
+                flow=head.flow,
+                action=head.action,
+                attempt=self.attempt,
+                headers=self.headers,
+                enqueued_ms=head.enqueued_ms,
+            )
+            for item_id, key, payload in zip(self.ids, self.keys, self.payloads, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchColumns:
+    """The slices that could be unpacked."""
+
+    slices: list[SliceColumns]
+    places: list[tuple[int, int]]
+    """(slice's number in the batch, item's index in its run) of each item."""
+    rejected: tuple[ItemsFailed, ...] = ()
+    """What could not be unpacked."""
+
+    def items(self) -> list[Item]:
+        return [item for part in self.slices for item in part.items()]
+
+
+def unpack_batch(batch: Sequence[Slice], unpacked: UnpackedRuns) -> BatchColumns:
+    """The items of a batch, in order. Never raises for what is wrong with a run."""
+    slices: list[SliceColumns] = []
+    places: list[tuple[int, int]] = []
+    rejected: list[ItemsFailed] = []
+    for order, part in enumerate(batch):
+        try:
+            slices.append(_unpack(part, unpacked))
+        except (BadRun, IndexError) as problem:
+            failure = Failure(
+                f"cannot be unpacked: {problem}", is_permanent=True, blames_destination=False
+            )
+            rejected.append(ItemsFailed(order, part.bits, failure))
+            continue
+        places += zip(repeat(order), indexes(part.bits))
+    return BatchColumns(slices, places, tuple(rejected))
+
+
+def _unpack(part: Slice, unpacked: UnpackedRuns) -> SliceColumns:
+    run = unpacked.run_of(part)
+    first, last = lowest_bit(part.bits), part.bits.bit_length()
+    ids = run.item_ids(first, last)
+    keys = [key.decode(errors="replace") or None for key in run.keys(first, last)]
+    payloads = run.payloads(first, last)
+    if part.items < last - first:
+        chosen = [index - first for index in indexes(part.bits)]
+        ids = [ids[at] for at in chosen]
+        keys = [keys[at] for at in chosen]
+        payloads = [payloads[at] for at in chosen]
+    return SliceColumns(run.head, run.head.headers(), part.attempt, ids, keys, payloads)

@@ -1,0 +1,29 @@
+"""From what is known of each item to the report on a batch."""
+
+from collections.abc import Sequence
+
+from actors.handling import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+
+Verdict = Failure | None
+"""None: delivered."""
+
+
+def report(
+    prepared: Prepared, places: Sequence[tuple[int, int]], verdicts: Sequence[Verdict]
+) -> Report:
+    """The report on a batch of which each item that was sent has a verdict."""
+    failed: dict[tuple[int, Failure], int] = {}
+    for (order, index), verdict in zip(places, verdicts, strict=True):
+        if verdict is not None:
+            failed[order, verdict] = failed.get((order, verdict), 0) | 1 << index
+    return Report(
+        prepared.rejected
+        + tuple(ItemsFailed(order, bits, failure) for (order, failure), bits in failed.items())
+    )
+
+
+def all_failed(prepared: Prepared, places: Sequence[tuple[int, int]], failure: Failure) -> Report:
+    """Nothing was taken. What was rejected before has its own reason, which a report keeps."""
+    if not prepared.rejected:
+        raise DeliveryFailed(failure)
+    return report(prepared, places, [failure] * len(places))

@@ -1,0 +1,66 @@
+"""SIGHUP: another configuration for queues, handlers and limits, without dropping a connection.
+
+All of it is in force, or none: a file that cannot be used and a handler that cannot be opened
+leave everything as it was. What only a restart can change is named in the log.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from actors.catalogue import Catalogue
+from actors.handling import HandlerUnusable
+from actors.rate import SendLimit
+from actors.settings import Settings
+from daemon.errors import CannotStart, ConfigError
+from daemon.handlers import open_handler
+
+log = structlog.get_logger()
+
+RELOADED: Final = frozenset({"queues", "defaults", "auto_create_queues", "global_send_limit"})
+Load = Callable[[], Settings]
+
+
+class Reload:
+    def __init__(
+        self, settings: Settings, load: Load | None, catalogue: Catalogue, send_limit: SendLimit
+    ) -> None:
+        self._settings = settings
+        self._load = load
+        self._catalogue = catalogue
+        self._send_limit = send_limit
+
+    async def __call__(self) -> None:
+        if self._load is None:
+            log.warning("daemon.cannot_reload", hint="it was started without a configuration")
+            return
+        try:
+            settings = self._load()
+            await check_handlers(settings)
+            await self._catalogue.reload(settings)
+        except (ConfigError, CannotStart, HandlerUnusable, OSError) as problem:
+            log.error("daemon.not_reloaded", error=str(problem), in_force="as before")
+            return
+        self._send_limit.change(settings.global_send_limit)
+        log.info("daemon.reloaded", queues=len(settings.queues))
+        waiting = restart_needed(self._settings, settings)
+        if waiting:
+            log.warning("daemon.restart_needed", keys=waiting)
+
+
+def restart_needed(before: Settings, after: Settings) -> list[str]:
+    """The top-level keys that have changed and are read at the start alone."""
+    return [
+        name
+        for name in type(before).model_fields
+        if name not in RELOADED and getattr(before, name) != getattr(after, name)
+    ]
+
+
+async def check_handlers(settings: Settings) -> None:
+    """Opens every configured handler once, to hear now what is wrong with it."""
+    for queue, queue_settings in settings.queues.items():
+        handler = open_handler(queue, queue_settings)
+        if handler is not None:
+            await handler.aclose()

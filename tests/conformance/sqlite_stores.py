@@ -1,0 +1,76 @@
+"""SQLite for the suites: a file in a directory, and a clock that the test moves."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from daemon.cold.dead import SqliteDeadLetters
+from daemon.cold.sqlite import SqliteCold
+from tests.conformance.cold_stores import START_MS
+
+T = TypeVar("T")
+
+TIMEOUT_S = 5.0
+
+
+class SqliteStores:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lives = 0
+        self._now_ms = START_MS
+        self.cold = self._make()
+
+    @property
+    def path(self) -> Path:
+        return self._directory / str(self._lives) / "cold.db"
+
+    @property
+    def dead(self) -> SqliteDeadLetters:
+        return self.cold.dead_letters
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def advance(self, ms: int) -> None:
+        self._now_ms += ms
+
+    async def reopen(self) -> None:
+        await self.cold.close()
+        self.cold = self._make()
+        await self.cold.open()
+
+    async def crash(self) -> None:
+        """The files as they are at this moment are what a killed process leaves."""
+        left, dying = self.path, self.cold
+        self._lives += 1
+        self.cold = self._make()
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{left}{suffix}", f"{self.path}{suffix}")
+        await dying.close()
+        await self.cold.open()
+
+    async def damage_body(self, run_id: bytes) -> None:
+        def damage(db: sqlite3.Connection) -> None:
+            (data,) = db.execute("SELECT data FROM bodies WHERE id = ?", (run_id,)).fetchone()
+            at = len(data) - 2
+            damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            db.execute("UPDATE bodies SET data = ? WHERE id = ?", (damaged, run_id))
+
+        self.beside(damage)
+
+    async def bodies(self) -> set[bytes]:
+        return self.beside(lambda db: {id_ for (id_,) in db.execute("SELECT id FROM bodies")})
+
+    def beside(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs `work` on a connection of its own, as somebody with a shell would."""
+        db = sqlite3.connect(self.path, isolation_level=None, timeout=TIMEOUT_S)
+        try:
+            return work(db)
+        finally:
+            db.close()
+
+    def _make(self) -> SqliteCold:
+        self.path.parent.mkdir(exist_ok=True)
+        return SqliteCold(self.path, TIMEOUT_S, self.now_ms, ballast_bytes=0)

@@ -1,0 +1,355 @@
+"""What is SQLite's own in the cold tier: its file, its indexes, its errors, its syncs."""
+
+import os
+import resource
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+import trio
+
+from actors.slices import ItemError
+from actors.tiers import ColdTotals, DeadFilter, RowOutcome, StoreCorrupt, StoreUnavailable
+from daemon.cold import dead, dead_search, leasing, rows, schema, settling, sqlite
+from daemon.cold.sqlite import SqliteCold
+from daemon.errors import CannotStart
+from tests.conformance.cold_stores import (
+    LEASE_S,
+    START_MS,
+    acquire,
+    acquired_ids,
+    check_books,
+    dead_row,
+    new_row,
+    part_of,
+    put,
+)
+from tests.conformance.sqlite_stores import SqliteStores
+
+LOCK = b"L" * 16
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[SqliteStores]:
+    stores = SqliteStores(tmp_path)
+    await stores.cold.open()
+    yield stores
+    await stores.cold.close()
+
+
+async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> None:
+    after = dead_search.After(1, b"")
+    plans = {
+        "acquire": leasing.pick_sql(2),
+        "move": leasing.MOVE_DUE,
+        "lease": leasing.LEASE,
+        "renew": leasing.RENEW,
+        "release": leasing.RELEASE,
+        "has due": leasing.has_due_sql(1),
+        "came due": leasing.came_due_sql(1),
+        "later": leasing.later_sql(1),
+        "settle": settling.SELECT_LEASED,
+        "shrink": settling.SHRINK,
+        "confirm": sqlite.CONFIRM,
+        "stored": sqlite.SELECT_STORED,
+        "drop body": rows.DROP_BODY,
+        "retry": dead.RETRY,
+        "by item": dead.SELECT_BY_ITEM,
+        "find in queue": dead_search.search_sql(DeadFilter(queue="q"), after, 9)[0],
+        "find by age": dead_search.search_sql(DeadFilter(died_before_ms=9), None, 9)[0],
+        "find by id": dead_search.search_sql(DeadFilter(ids=("a",)), None, 9)[0],
+    }
+    for name, sql in plans.items():
+        values = [0] * (1 if "?1" in sql else sql.count("?"))
+        if "json_each" in sql:
+            values = ["[]" if value == 2 else 0 for value in range(len(values))]  # type: ignore[misc]
+        plan = stores.beside(
+            lambda db, sql=sql, values=values: [  # type: ignore[misc]
+                row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)
+            ]
+        )
+        steps = [step for step in plan if "runs" in step or "bodies" in step]
+        assert steps, name
+        assert all(step.startswith("SEARCH") for step in steps), (name, plan)
+        if name not in ("find by id",):
+            assert not any("TEMP B-TREE" in step for step in plan), (name, plan)
+
+
+async def test_only_what_may_come_again_is_written_without_a_sync(stores: SqliteStores) -> None:
+    commits: list[str] = []
+    level = "FULL"
+
+    def note(sql: str) -> None:
+        nonlocal level
+        if sql.startswith("PRAGMA synchronous"):
+            level = sql.split()[-1]
+        elif sql == "COMMIT":
+            commits.append(level)
+
+    await stores.cold._db.write(lambda db: db.set_trace_callback(note))
+    cold, letters = stores.cold, stores.dead
+
+    async def levels() -> list[str]:
+        await trio.lowlevel.checkpoint()
+        noted = commits[:]
+        commits.clear()
+        return noted
+
+    await levels()
+    first, second = new_row(), dead_row()
+    for name, step, expected in (
+        ("store", lambda: cold.store([first, second]), ["FULL"]),
+        ("confirm", lambda: cold.confirm([first.row, second.row]), ["FULL"]),
+        ("acquire", lambda: acquire(stores), ["NORMAL"]),
+        ("renew", lambda: cold.renew([LOCK], 1.0), ["NORMAL"]),
+        ("settle", lambda: cold.settle([RowOutcome(first.row, LOCK, 0b1)]), ["NORMAL"]),
+        ("sync", cold.sync, ["FULL"]),
+        ("sync again", cold.sync, []),
+        (
+            "move",
+            lambda: cold.settle([RowOutcome(first.row, LOCK, 0, (part_of(first, 0b10),), 0b10)]),
+            ["FULL"],
+        ),
+        ("release", lambda: cold.release(LOCK, [first.row]), ["NORMAL"]),
+        ("edit", lambda: letters.edit("no such", b""), ["FULL"]),
+        # An edit that found nothing wrote nothing, and so the release is not on disk yet.
+        ("sync after release", cold.sync, ["FULL"]),
+        ("retry", lambda: letters.retry(DeadFilter(), 1), ["FULL"]),
+        ("sync after retry", cold.sync, []),
+        ("remove", lambda: letters.remove(DeadFilter(), 1), ["FULL"]),
+        ("forget", lambda: cold.forget([]), ["FULL"]),
+    ):
+        await step()
+        assert await levels() == expected, name
+
+
+async def test_the_log_is_synced_at_the_level_that_was_chosen(stores: SqliteStores) -> None:
+    def level(db: sqlite3.Connection) -> object:
+        return db.execute("PRAGMA synchronous").fetchone()[0]
+
+    assert await stores.cold._db.write(level) == 2
+    assert await stores.cold._db.write(level, is_durable=False) == 1
+    assert await stores.cold._db.read(lambda db: db.execute("PRAGMA journal_mode").fetchone()) == (
+        "wal",
+    )
+
+
+async def test_more_rows_than_fit_a_transaction_come_due_in_order(
+    stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leasing, "MOVED_MAX", 3)
+    late = [new_row(priority=9 - n, row_due_ms=START_MS + 100 + n) for n in range(10)]
+    await put(stores, *late)
+    stores.advance(200)
+    assert await acquired_ids(stores, items_max=3) == [late[-1].row]
+    assert await acquired_ids(stores) == [row.row for row in late[-2::-1]]
+
+
+async def test_a_search_looks_at_a_stretch_at_a_time(
+    stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_search, "SCANNED_MAX", 3)
+    letters = [dead_row("rare" if n in (4, 9) else "common", START_MS + n) for n in range(12)]
+    await put(stores, *letters)
+    rare = DeadFilter(error="rare")
+    page = await stores.dead.find(rare, 2)
+    assert [letter.row for letter in page.letters] == [letters[4].row, letters[9].row]
+    assert await stores.dead.count(rare, 9) == 2
+    done, cursor = [], None
+    while True:
+        step = await stores.dead.retry(rare, 5, cursor)
+        done.append(step.done)
+        cursor = step.cursor
+        if cursor is None:
+            break
+    assert sum(done) == 2
+    assert done[0] == 0
+    assert await stores.dead.count(DeadFilter(), 99) == 10
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM bodies WHERE id = :body",
+        "UPDATE bodies SET data = x'00' WHERE id = :body",
+        "UPDATE bodies SET data = 'text' WHERE id = :body",
+        "UPDATE bodies SET data = (SELECT data FROM bodies WHERE id <> :body) WHERE id = :body",
+        "UPDATE runs SET bits = x'ff' WHERE body_id = :body",
+        "UPDATE runs SET bits = x'' WHERE body_id = :body",
+        "UPDATE runs SET error_history = '[[1]]' WHERE body_id = :body",
+        "UPDATE runs SET error_history = '{' WHERE body_id = :body",
+    ],
+)
+async def test_a_row_that_makes_no_sense_is_set_aside(stores: SqliteStores, damage: str) -> None:
+    bad, good = new_row(), new_row()
+    await put(stores, bad, good)
+    stores.beside(lambda db: db.execute(damage, {"body": bad.head.run_id}))
+    with structlog.testing.capture_logs() as logs:
+        assert await acquired_ids(stores) == [good.row]
+        assert await acquired_ids(stores) == []
+    assert [(line["event"], line["items"]) for line in logs] == [("cold.row_corrupt", 3)]
+    assert await stores.cold.corrupt_items() == 3
+    assert await stores.cold.totals() == {"q": ColdTotals(taken=6, held=6, runs=2)}
+
+
+async def test_a_letter_whose_run_is_damaged_cannot_be_edited_but_removed(
+    stores: SqliteStores,
+) -> None:
+    row = dead_row()
+    await put(stores, row)
+    (letter,) = (await stores.dead.find(DeadFilter(), 1)).letters
+    await stores.damage_body(row.head.run_id)
+    with pytest.raises(StoreCorrupt):
+        await stores.dead.edit(letter.id, b"x")
+    assert (await stores.dead.remove(DeadFilter(), 1)).done == 1
+    assert await stores.bodies() == set()
+
+
+async def test_a_newer_schema_is_refused(stores: SqliteStores) -> None:
+    await stores.cold.close()
+    version = len(schema.MIGRATIONS)
+    stores.beside(lambda db: db.execute("UPDATE schema_version SET version = version + 1"))
+    with pytest.raises(CannotStart, match=f"version {version + 1}.* knows {version}"):
+        await stores.cold.open()
+    stores.beside(lambda db: db.execute("UPDATE schema_version SET version = version - 1"))
+    await stores.cold.open()
+
+
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = schema.MIGRATIONS[0]
+    stores = SqliteStores(tmp_path)
+    second = ("CREATE TABLE extra (a INTEGER)", "CREATE TABLE runs (a INTEGER)")
+    monkeypatch.setattr(schema, "MIGRATIONS", (first, second))
+    with pytest.raises(StoreUnavailable):
+        await stores.cold.open()
+    monkeypatch.setattr(schema, "MIGRATIONS", (first, second[:1]))
+    await stores.cold.open()
+    assert stores.beside(
+        lambda db: db.execute("SELECT version FROM schema_version").fetchone()
+    ) == (2,)
+    await stores.cold.close()
+
+
+async def test_what_is_no_database_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "cold.db"
+    path.write_bytes(b"not a database, " * 1000)
+    cold = SqliteCold(path, 1.0, ballast_bytes=0)
+    with pytest.raises(StoreCorrupt):
+        await cold.open()
+    with pytest.raises(StoreUnavailable):
+        await cold.totals()
+    assert path.read_bytes() == b"not a database, " * 1000
+
+
+async def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+    cold = SqliteCold(tmp_path / "missing" / "cold.db", 1.0)
+    with pytest.raises(StoreUnavailable, match=r"cold\.db"):
+        await cold.open()
+    (tmp_path / "missing").mkdir()
+    await cold.open()
+    await cold.close()
+
+
+async def test_a_locked_database_is_unavailable_and_then_not(tmp_path: Path) -> None:
+    stores = SqliteStores(tmp_path)
+    stores.cold = SqliteCold(stores.path, 0.01, stores.now_ms, ballast_bytes=0)
+    await stores.cold.open()
+    row = new_row()
+    other = sqlite3.connect(stores.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        await stores.cold.store([row])
+    other.execute("ROLLBACK")
+    other.close()
+    await put(stores, row)
+    assert await acquired_ids(stores) == [row.row]
+    await stores.cold.close()
+
+
+async def test_a_full_database_refuses_new_work_and_drains(stores: SqliteStores) -> None:
+    old = [new_row(100, payload=os.urandom(100)) for _ in range(5)]
+    await put(stores, *old)
+
+    def fill(db: sqlite3.Connection) -> None:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+    await stores.cold._db.read(fill)
+    new = new_row(100, payload=os.urandom(400))
+    with pytest.raises(StoreUnavailable, match="full"):
+        await stores.cold.store([new, new_row()])
+    assert await stores.cold.unconfirmed() == []
+    got = await acquire(stores)
+    assert [row.row for row in got] == [row.row for row in old]
+    outcomes = [RowOutcome(row.row, LOCK, delivered=row.bits) for row in got]
+    assert await stores.cold.settle(outcomes) == [True] * 5
+    await put(stores, new)
+    assert await acquired_ids(stores) == [new.row]
+    await check_books(stores)
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond: what SQLite sees is an I/O error."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_after_an_io_error_the_store_works_again(stores: SqliteStores) -> None:
+    kept = new_row()
+    await put(stores, kept)
+    lost = new_row(100, payload=os.urandom(5000))
+    log_bytes = os.stat(f"{stores.path}-wal").st_size
+    with files_end_at(log_bytes + 10_000), pytest.raises(StoreUnavailable, match="I/O"):
+        await stores.cold.store([lost])
+    assert await stores.cold.unconfirmed() == []
+    await put(stores, lost)
+    assert await acquired_ids(stores) == [kept.row, lost.row]
+    await stores.crash()
+    assert (await stores.cold.totals())["q"].taken == 103
+    assert await stores.cold.renew([LOCK], LEASE_S) == [2]
+
+
+async def test_settling_on_a_full_disk_takes_the_ballast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is a number of pages that grows when the ballast goes."""
+    stores = SqliteStores(tmp_path)
+    stores.cold = SqliteCold(stores.path, 1.0, stores.now_ms, ballast_bytes=100_000)
+    await stores.cold.open()
+    ballast = stores.path.with_name("cold.db.ballast")
+    assert ballast.stat().st_size == 100_000
+    row = new_row(200, payload=os.urandom(100))
+    await put(stores, row)
+    (got,) = await acquire(stores)
+    database = stores.cold._db
+    (pages,) = await database.read(lambda db: db.execute("PRAGMA page_count").fetchone())
+    attempt = database._transact
+
+    def on_a_small_disk(work, is_durable):  # type: ignore[no-untyped-def]
+        room = pages + 400 * (not ballast.exists())
+        database._connected().execute(f"PRAGMA max_page_count = {room}").fetchall()
+        return attempt(work, is_durable)
+
+    monkeypatch.setattr(database, "_transact", on_a_small_disk)
+    with pytest.raises(StoreUnavailable, match="full"):
+        await stores.cold.store([new_row(1, payload=os.urandom(80_000))])
+    assert ballast.exists()
+    errors = tuple(ItemError(n, START_MS, os.urandom(200).hex()) for n in range(20))
+    letters = tuple(part_of(got, 1 << index, errors=errors, is_dead=True) for index in range(200))
+    outcome = RowOutcome(row.row, LOCK, moved=letters, moved_bits=got.bits)
+    assert await stores.cold.settle([outcome]) == [True]
+    assert not ballast.exists()
+    assert await stores.dead.count(DeadFilter(queue="q"), 999) == 200
+    await stores.cold.sync()
+    assert ballast.exists()
+    await stores.cold.close()

@@ -1,0 +1,1 @@
+"""Handlers that start processes or call other people's code, with real ones."""

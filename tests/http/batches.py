@@ -1,0 +1,78 @@
+"""Batches for the tests, and what a sender makes of them."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from actors.handler_settings import HttpHandler
+from actors.handling import DeliveryFailed, Failure, Prepared, Report
+from actors.slices import InJournal, LentRun, Slice
+from daemon.handlers.http import HttpDelivery
+from daemon.handlers.http_sender import HttpSender
+from forebay.run import encode_run, read_head
+
+
+def lent(
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[bytes] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> LentRun:
+    data = encode_run(
+        list(payloads),
+        queue="crm",
+        keys=None if keys is None else list(keys),
+        flow="nightly",
+        action="upsert",
+        priority=5,
+        headers=dict(headers or {}),
+    )
+    return LentRun(read_head(data), data, InJournal(token=1, position=0))
+
+
+def a_slice(*payloads: bytes, bits: int | None = None, attempt: int = 0, **fields: Any) -> Slice:
+    run = lent(payloads, **fields)
+    return Slice(run, (1 << len(payloads)) - 1 if bits is None else bits, attempt)
+
+
+def damaged_slice() -> Slice:
+    """A run whose header is fine and whose body is not."""
+    whole = lent([b"a" * 1000, b"b" * 1000])
+    head = whole.head
+    data = whole.data[: head.head_bytes] + b"\xff" * head.body_bytes
+    return Slice(LentRun(head, data, whole.owner), 0b11)
+
+
+class Sending:
+    """A handler, and one sender of it."""
+
+    def __init__(self, handler: HttpDelivery) -> None:
+        self.handler = handler
+        self.sender: HttpSender = handler.open_sender()
+
+    def prepare(self, *batch: Slice) -> Prepared:
+        return self.handler.prepare(batch)
+
+    async def send(self, *batch: Slice) -> Report:
+        return await self.sender.send(self.prepare(*batch))
+
+    async def delivers(self, *batch: Slice) -> None:
+        assert await self.send(*batch) == Report()
+
+    async def failure(self, *batch: Slice) -> Failure:
+        with pytest.raises(DeliveryFailed) as caught:
+            await self.send(*batch)
+        return caught.value.failure
+
+
+@asynccontextmanager
+async def sending(url: str, **settings: Any) -> AsyncIterator[Sending]:
+    handler = HttpDelivery("crm", HttpHandler(url=url, **settings))
+    opened = Sending(handler)
+    try:
+        yield opened
+    finally:
+        await opened.sender.aclose()
+        await handler.aclose()

@@ -1,0 +1,213 @@
+"""What answers mean: statuses, Retry-After, words, and results for single items."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.handling import Failure
+from daemon.handlers.http_answer import (
+    Answer,
+    failure_of,
+    item_failures,
+    retry_after_s,
+    text_of,
+    verdict,
+)
+
+NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
+IDS = ["r-0", "r-1", "r-2"]
+
+
+def failed(answer: Answer) -> Failure:
+    return failure_of(answer, "http://crm:80", NOW)
+
+
+def results(content: Any, ids: list[str] = IDS) -> dict[int, tuple[bool, int | None, str]]:
+    found = item_failures(Answer(200, {}, json.dumps(content).encode()), ids)
+    return {at: (one.is_permanent, one.status, one.text) for at, one in found.items()}
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 207, 299])
+def test_2xx_is_delivered(status: int) -> None:
+    assert verdict(status) == "delivered"
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599, 999])
+def test_what_may_pass_is_tried_again_and_blames_the_destination(status: int) -> None:
+    failure = failed(Answer(status))
+    assert verdict(status) == "retry"
+    assert (failure.is_permanent, failure.blames_destination) == (False, True)
+    assert failure.status == status
+
+
+@pytest.mark.parametrize("status", [300, 301, 304, 308, 400, 401, 403, 404, 409, 410, 413, 422])
+def test_what_was_refused_is_permanent_and_blames_nobody(status: int) -> None:
+    failure = failed(Answer(status))
+    assert (failure.is_permanent, failure.blames_destination) == (True, False)
+    assert failure.status == status
+
+
+def test_a_redirect_says_where_it_points() -> None:
+    text = failed(Answer(307, {"location": "https://new.example/hook"})).text
+    assert text.startswith("307 from http://crm:80: redirects to https://new.example/hook")
+
+
+@pytest.mark.parametrize(
+    "value, pause",
+    [
+        ("0", 0),
+        ("7", 7),
+        (" 1.5 ", 1.5),
+        ("-3", 0),
+        ("86401", 86400),
+        ("inf", 86400),
+        ("1e999", 86400),
+        ("nan", None),
+        ("Tue, 14 Nov 2023 22:14:00 GMT", 40),
+        ("Tue, 14 Nov 2023 22:13:00 GMT", 0),
+        ("Tue, 14 Nov 2034 22:13:00 GMT", 86400),
+        ("Tue, 99 Nov 2023 22:14:00 GMT", None),
+        ("soon", None),
+        ("", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(value: str, pause: float | None) -> None:
+    assert retry_after_s(value, NOW) == pause
+    assert failed(Answer(503, {"retry-after": value})).retry_after_s == pause
+    assert failed(Answer(400, {"retry-after": value})).retry_after_s is None
+
+
+def test_the_beginning_of_what_it_says_is_told() -> None:
+    said = b"no such\r\n  field: \x07" + b"x" * 1000
+    text = failed(Answer(400, {"content-type": "text/plain"}, said)).text
+    assert text.startswith("400 from http://crm:80: no such field: \ufffdxxx")
+    assert len(text) < 250
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"content-type": "image/png"}, {"content-type": "text/plain", "content-encoding": "gzip"}],
+)
+def test_what_is_no_text_is_not_told(headers: dict[str, str]) -> None:
+    assert text_of(Answer(500, headers, b"\x89PNG")) == ""
+
+
+class TestItems:
+    @pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"results": found}])
+    def test_results_are_found_by_id(self, wrap: Any) -> None:
+        content = [
+            {"id": "r-2", "status": 503, "error": "busy"},
+            {"id": "r-0", "status": 422, "error": "no name"},
+            {"id": "r-9", "status": 422},
+        ]
+        assert results(wrap(content)) == {2: (False, 503, "busy"), 0: (True, 422, "no name")}
+
+    def test_results_without_ids_are_in_order_if_there_is_one_for_each(self) -> None:
+        content = [{"status": 200}, {"status": "failed"}, {"status": "ok"}]
+        assert results(content) == {1: (True, None, "the answer says failed")}
+        assert results(content, ["r-0", "r-1"]) == {}
+
+    def test_a_bulk_answer_is_read_in_order(self) -> None:
+        content = {
+            "took": 3,
+            "errors": True,
+            "items": [
+                {"index": {"_id": "x", "id": "r-2", "status": 201}},
+                {"create": {"status": 429, "error": {"type": "es_rejected", "reason": "full"}}},
+                {"delete": {"status": 404}},
+            ],
+        }
+        assert results(content) == {
+            1: (False, 429, '{"type":"es_rejected","reason":"full"}'),
+            2: (True, 404, "the answer says 404"),
+        }
+
+    @pytest.mark.parametrize("status", [200, 204, "201", "ok", "OK", "done", "success", True, None])
+    def test_delivered(self, status: object) -> None:
+        assert results([{"id": "r-0", "status": status}]) == {}
+
+    @pytest.mark.parametrize("status", [429, 500, "503", "retry", "later", False, 0, 3.5, [], {}])
+    def test_retried(self, status: object) -> None:
+        ((permanent, _, _),) = results([{"id": "r-0", "status": status}]).values()
+        assert not permanent
+
+    @pytest.mark.parametrize("status", [400, "404", 301, 413, "failed", "Rejected", "invalid"])
+    def test_refused(self, status: object) -> None:
+        ((permanent, _, _),) = results([{"id": "r-0", "status": status}]).values()
+        assert permanent
+
+    def test_an_error_without_a_status_is_tried_again(self) -> None:
+        assert results([{"id": "r-0", "error": "busy"}]) == {0: (False, None, "busy")}
+
+    def test_an_item_may_ask_for_a_pause(self) -> None:
+        body = b'[{"id":"r-1","status":"retry","retry_after":12}]'
+        assert item_failures(Answer(200, {}, body), IDS)[1].retry_after_s == 12
+
+    def test_the_last_word_on_an_item_counts(self) -> None:
+        again = [{"id": "r-0", "status": 500}, {"id": "r-0", "status": 200}]
+        assert results(again) == {}
+        assert list(results(again[::-1])) == [0]
+
+    def test_refused_items_blame_nobody_unless_all_of_them_are_to_wait(self) -> None:
+        def blamed(*statuses: int) -> list[bool]:
+            content = [{"status": status} for status in statuses]
+            found = item_failures(Answer(200, {}, json.dumps(content).encode()), IDS)
+            return [one.blames_destination for one in found.values()]
+
+        assert blamed(429, 503, 200) == [False, False]
+        assert blamed(429, 503, 400) == [False, False, False]
+        assert blamed(429, 503, 503) == [True, True, True]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"ok",
+            b'{"results":',
+            b"[" * 100_000,
+            b'{"results":null}',
+            b'{"results":{"r-0":500}}',
+            b'[null,1,"r-0",[500]]',
+            b'[{"id":7,"status":500}]',
+            b'[{"id":["r-0"],"status":500}]',
+            b"\x1f\x8b",
+        ],
+    )
+    def test_what_is_not_understood_counts_as_nothing_said(self, body: bytes) -> None:
+        assert item_failures(Answer(200, {}, body), IDS) == {}
+
+    def test_half_a_list_counts_as_nothing_said(self) -> None:
+        body = b'[{"id":"r-0","status":500}]'
+        assert item_failures(Answer(200, {}, body, is_cut=True), IDS) == {}
+
+
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["r-0", "ok", "retry", "failed", 200, 429, 1e400, -1])
+)
+_names = st.sampled_from(["results", "items", "id", "status", "error", "retry_after", "index"])
+_json = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(_json)
+def test_no_answer_is_too_odd(content: Any) -> None:
+    body = json.dumps(content).encode("utf-8", "surrogatepass")
+    for failure in item_failures(Answer(200, {}, body), IDS).values():
+        failure.text.encode()
+
+
+@given(st.binary(max_size=60), st.dictionaries(_names, st.text(max_size=9)), st.integers(100, 999))
+def test_no_failure_is_too_odd(body: bytes, headers: dict[str, str], status: int) -> None:
+    failed(Answer(status, headers, body)).text.encode()
+    item_failures(Answer(status, headers, body), IDS)
