@@ -19,7 +19,7 @@ import trio
 
 from actors.catalogue import Catalogue
 from actors.handling import Handler, HandlerUnusable
-from actors.messages import QueueSeen
+from actors.messages import Pinned, QueueSeen
 from actors.promoter import Promoter
 from actors.queue_settings import QueueSettings
 from actors.rate import Destinations
@@ -46,7 +46,7 @@ class Crew:
 class Dispatch:
     def __init__(
         self,
-        inbox: trio.MemoryReceiveChannel[QueueSeen],
+        inbox: trio.MemoryReceiveChannel[QueueSeen | Pinned],
         catalogue: Catalogue,
         router: Router,
         promoter: Promoter,
@@ -77,7 +77,9 @@ class Dispatch:
                 nursery.start_soon(self._expire)
                 nursery.start_soon(self._follow_changes)
                 async for seen in self._inbox:
-                    if seen.queue not in self._crews:
+                    if isinstance(seen, Pinned):
+                        await self._set_aside(seen.queue, positions=seen.positions)
+                    elif seen.queue not in self._crews:
                         self._crews[seen.queue] = Crew(Gate())
                         self._staff(seen.queue)
                         nursery.start_soon(self._router.route, seen.queue)
@@ -105,12 +107,14 @@ class Dispatch:
                 for flow in newly_paused:
                     await self._set_aside(queue, flow)
 
-    async def _set_aside(self, queue: str, flow: str) -> None:
-        """What waits in warm would keep the other flows out."""
+    async def _set_aside(
+        self, queue: str, flow: str | None = None, positions: range | None = None
+    ) -> None:
+        """Out of warm: a paused flow would keep the others out, an old item its chunk on disk."""
         try:
-            await self._router.set_aside(queue, flow)
+            await self._router.set_aside(queue, flow, positions)
         except StoreUnavailable as problem:
-            log.warning("dispatch.flow_stays_warm", queue=queue, flow=flow, error=str(problem))
+            log.warning("dispatch.stays_warm", queue=queue, error=str(problem))
 
     def _staff(self, queue: str) -> None:
         """Gives a queue the workers that its settings ask for."""

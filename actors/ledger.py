@@ -7,10 +7,17 @@ A sealed chunk in which nothing is held may be freed. Plain data, touched by the
 
 from bisect import bisect_right, insort
 from dataclasses import dataclass, field
+from typing import Final
 
 from actors.books import Books, Totals, count_fate, merge
 from actors.messages import Fate
 from actors.ports import RecoveredChunk
+
+PINNED_FACTOR: Final = 2
+PINNED_SHARE: Final = 0.25
+"""A chunk of which so little is left is worth emptying."""
+HEAD_BYTES_MAX: Final = 4096
+"""More than a chunk's own head takes, before its first run."""
 
 
 @dataclass(slots=True)
@@ -116,6 +123,26 @@ class Ledger:
             for account in self._chunks.values()
             if account.is_sealed and account.held_items == 0
         ]
+
+    def pinned(self, disk_bytes_max: int) -> list[tuple[str, range]]:
+        """Which queues' items keep old chunks alive that hold little else, and where they lie.
+
+        None, as long as the chunks take little more than what is live in them.
+        """
+        surplus = self.disk_bytes - max(disk_bytes_max, PINNED_FACTOR * self.live_bytes)
+        found: list[tuple[str, range]] = []
+        for number in self._numbers:
+            account = self._chunks[number]
+            if surplus <= 0:
+                break
+            accepted = sum(totals.accepted for totals in account.totals.values())
+            if account.is_sealed and 0 < account.held_items <= PINNED_SHARE * accepted:
+                surplus -= account.used_bytes
+                positions = range(number, number + account.used_bytes + HEAD_BYTES_MAX)
+                found += [
+                    (queue, positions) for queue, totals in account.totals.items() if totals.held
+                ]
+        return found
 
     def base_without(self, numbers: list[int]) -> Books:
         """The base as it is once these chunks are gone. Nothing changes yet."""

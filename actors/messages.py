@@ -177,4 +177,12 @@ class QueueSeen:
     queue: str
 
 
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A few items of this queue, at these positions, keep an old chunk on disk."""
+
+    queue: str
+    positions: range
+
+
 SpoolerMessage = Append | Take | Settle | GiveBack | Inquire | Tick | Drain | Finish

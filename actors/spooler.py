@@ -36,6 +36,7 @@ from actors.messages import (
     Finish,
     GiveBack,
     Inquire,
+    Pinned,
     Place,
     QueueSeen,
     Settle,
@@ -69,6 +70,9 @@ READ_RUNS_MAX: Final = 256
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 READ_BYTES_MIN: Final = 256 * 1024
 PROGRESS_S: Final = 1.0
+PINNED_S: Final = 5.0
+PINNED_CHUNKS: Final = 4
+"""So many chunks may lie there, however little is in them."""
 
 assert MARKS_WAITING_MAX <= MARKS_UNWRITTEN_MAX
 
@@ -81,7 +85,7 @@ class Spooler:
         journal: Journal,
         inbox: trio.MemoryReceiveChannel[SpoolerMessage],
         own_inbox: trio.MemorySendChannel[SpoolerMessage],
-        seen: trio.MemorySendChannel[QueueSeen],
+        seen: trio.MemorySendChannel[QueueSeen | Pinned],
         disowned: Mapping[int, Sequence[Origin]] | None = None,
     ) -> None:
         """`disowned`, by position: what the cold store had stored when an earlier life ended."""
@@ -121,6 +125,7 @@ class Spooler:
         self._marks_are_due = False
         self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
+        self._next_pinned = 0.0
 
     @property
     def disk_is_low(self) -> bool:
@@ -216,6 +221,7 @@ class Spooler:
                 self._intake.expire(trio.current_time())
                 self._ready.update(self._backlog.wake_due(_now_ms()))
                 self._marks_are_due = True
+                self._tell_pinned()
             case Drain():
                 self._intake.drain()
             case Finish():
@@ -349,6 +355,15 @@ class Spooler:
             self._queues_seen.add(queue)
         except trio.WouldBlock:
             self._ready.add(queue)
+
+    def _tell_pinned(self) -> None:
+        """Asks for old items to be handed over that keep mostly empty chunks on disk."""
+        if trio.current_time() < self._next_pinned:
+            return
+        self._next_pinned = trio.current_time() + PINNED_S
+        for queue, positions in self._ledger.pinned(PINNED_CHUNKS * self._settings.chunk_size):
+            with suppress(trio.WouldBlock):
+                self._seen.send_nowait(Pinned(queue, positions))
 
     def _start_reading(self, queue: str) -> None:
         lane = self._backlog.lane_to_read(queue)

@@ -11,6 +11,7 @@ under way are finished within `drain_timeout` and recorded, the journal is seale
 does not wait. SIGHUP reloads queues, handlers and limits.
 """
 
+import gc
 import os
 import resource
 import sys
@@ -30,7 +31,7 @@ from actors.handling import Handler, HandlerUnusable
 from actors.handover import Failover, HandOver
 from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
-from actors.messages import Drain, Finish, Inquire, QueueSeen, SpoolerMessage
+from actors.messages import Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage
 from actors.origin import Origin, unpack_origin
 from actors.promoter import Promoter
 from actors.pull import Pull
@@ -53,6 +54,7 @@ from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.listen import ListeningSocket, open_socket
 from daemon.lock import StateLock
+from daemon.malloc import return_freed_memory
 from daemon.memory import machine_limit_bytes, size_queues
 from daemon.reload import Load, Reload, check_handlers
 from daemon.signals import SIGNALS, stop_at_once, stop_wanted
@@ -73,6 +75,10 @@ def main(settings: Settings, load: Load | None = None) -> int:
     again."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
+    return_freed_memory()
+    # What is imported stays: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
     trio.run(serve, settings, Files, load)
     return 0
 
@@ -102,7 +108,7 @@ async def _serve(
     cold: SqliteCold,
 ) -> None:
     to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](SPOOLER_INBOX)
-    to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen](QUEUES_MAX)
+    to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen | Pinned](QUEUES_MAX)
     to_reporter, reporter_inbox = trio.open_memory_channel[Inquire](INQUIRIES_MAX)
 
     memory = size_queues(settings, machine_limit_bytes())

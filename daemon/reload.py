@@ -15,6 +15,7 @@ from actors.rate import SendLimit
 from actors.settings import Settings
 from daemon.errors import CannotStart, ConfigError
 from daemon.handlers import open_handler
+from daemon.systemd import notify, reloading
 
 log = structlog.get_logger()
 
@@ -32,6 +33,11 @@ class Reload:
         self._send_limit = send_limit
 
     async def __call__(self) -> None:
+        notify(*reloading())
+        await self._reload()
+        notify("READY=1")
+
+    async def _reload(self) -> None:
         if self._load is None:
             log.warning("daemon.cannot_reload", hint="it was started without a configuration")
             return

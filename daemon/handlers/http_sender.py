@@ -73,8 +73,9 @@ class HttpSender:
             stop = Failure(f"{self._target.address}: {doing.what} took longer than {patience}")
         if stop is not None and waiting == [whole] and not failures:
             raise DeliveryFailed(stop)
-        for content in waiting if stop is not None else []:
-            failures += everything(content, stop)
+        if stop is not None:
+            for content in waiting:
+                failures += everything(content, stop)
         return Report(tuple(failures))
 
     async def aclose(self) -> None:

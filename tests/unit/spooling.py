@@ -16,6 +16,7 @@ from actors.messages import (
     HandedOver,
     Inquire,
     Lease,
+    Pinned,
     QueueSeen,
     Retried,
     Settle,
@@ -182,7 +183,7 @@ async def running_spooler(
     """A spooler on a real journal; finished in good order at the end."""
     chosen = {name: QueueSettings.model_validate(own) for name, own in (queues or {}).items()}
     to_spooler, inbox = trio.open_memory_channel[SpoolerMessage](2048)
-    seen, _seen = trio.open_memory_channel[QueueSeen](math.inf)
+    seen, _seen = trio.open_memory_channel[QueueSeen | Pinned](math.inf)
     settings = spool_settings(**changes)
     spooler = Spooler(
         settings,
