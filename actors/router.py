@@ -148,17 +148,22 @@ class Router:
         rest = list(slices)
         patient_until = trio.current_time() + (0 if is_spilled else PATIENCE_S)
         while rest:
-            if await self._choose(queue) is Tier.COLD:
-                if trio.current_time() < patient_until and self._was_warm(queue):
-                    await self._wait_for_room(queue, rest, patient_until)
-                    continue
-                self._note(queue, Tier.COLD)
-                if self._can_hand_over():
-                    await self._hand_over.give(rest)
+            if await self._choose(queue) is Tier.WARM:
+                rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
+                if not rest:
                     return
+                # What does not fit is as good as a limit reached, also where there is room that
+                # is too small, or that the memory of all queues takes away.
+            if trio.current_time() < patient_until and self._was_warm(queue):
+                await self._wait_for_room(queue, rest, patient_until)
+                continue
+            self._note(queue, Tier.COLD)
+            if self._can_hand_over():
+                await self._hand_over.give(rest)
+                return
+            # It cannot go cold now, and waits here.
             rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
-            if rest and not self._was_warm(queue):
-                # It cannot go cold now, and waits here.
+            if rest:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
     async def _choose(self, queue: str) -> Tier:
@@ -166,8 +171,9 @@ class Router:
         before, pending = self._routing.tiers[queue], self._routing.promoted[queue]
         tier = choose_tier(before, fill, pending, limits, cold_has_due=False)
         if before is Tier.COLD and tier is Tier.WARM:
-            # Only now is it worth asking.
+            # Only now is it worth asking. Meanwhile the promoter may have brought in more.
             has_due = await self._cold_has_due(queue)
+            fill, pending = await self._warm.fill(queue), self._routing.promoted[queue]
             tier = choose_tier(before, fill, pending, limits, cold_has_due=has_due)
             self._note(queue, tier)
         return tier

@@ -29,16 +29,25 @@ KEY: Final = b"bench"
 
 class RedisList:
     def __init__(self, path: Path, pid: int) -> None:
-        self._pid = pid
+        self.path = path
+        self.pid = pid
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._sock.connect(str(path))
 
     def push_for(self, seconds: float, batch: int) -> tuple[Pushed, float]:
         """What was pushed, and fdatasyncs for 1,000 items. The list is empty before and after."""
+        writes = self._write_calls()
+        pushed = self.feed(seconds, batch)
+        # It calls write twice for each command: once for the file, once for the answer.
+        syncs = (self._write_calls() - writes) / 2
+        self._empty()
+        return pushed, syncs / pushed.items * 1000
+
+    def feed(self, seconds: float, batch: int) -> Pushed:
+        """Pushes, and leaves the items to whoever takes them."""
         items = [item for run in crm_runs(max(8, batch // 1000), 1000) for item in run]
         batches = cycle([items[at : at + batch] for at in range(0, len(items), batch)])
-        writes = self._write_calls()
         sent = size = in_flight = 0
         started = time.perf_counter()
         while time.perf_counter() - started < seconds:
@@ -51,11 +60,7 @@ class RedisList:
                 in_flight -= self._answers()
         while in_flight:
             in_flight -= self._answers()
-        took = time.perf_counter() - started
-        # It calls write twice for each command: once for the file, once for the answer.
-        syncs = (self._write_calls() - writes) / 2
-        self._empty()
-        return Pushed(sent, size, took), syncs / sent * 1000
+        return Pushed(sent, size, time.perf_counter() - started)
 
     def close(self) -> None:
         self._sock.close()
@@ -71,7 +76,7 @@ class RedisList:
         return data.count(b"\n")
 
     def _write_calls(self) -> int:
-        for line in Path(f"/proc/{self._pid}/io").read_text().splitlines():
+        for line in Path(f"/proc/{self.pid}/io").read_text().splitlines():
             if line.startswith("syscw:"):
                 return int(line.split()[1])
         raise RuntimeError("/proc does not count write calls here")

@@ -15,7 +15,7 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,14 +87,22 @@ async def serve(
     settings: Settings,
     make_files: Callable[[Path], Files] = Files,
     load: Load | None = None,
+    make_cold: Callable[[Path, float], SqliteCold] = SqliteCold,
 ) -> None:
-    """The daemon's life. `make_files` lets a test stand between the journal and the disk."""
-    with StateLock(settings.state_dir), open_socket(settings.socket) as listening:
+    """The daemon's life. `make_files` and `make_cold` let a test stand between the stores and the
+    disk."""
+    with (
+        trio.open_signal_receiver(*SIGNALS) as signals,
+        StateLock(settings.state_dir),
+        open_socket(settings.socket) as listening,
+    ):
         await check_handlers(settings)
-        cold = SqliteCold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
+        cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
         await cold.open()
+        # What was in hand when an earlier life ended comes first, not when its lease runs out.
+        await cold.release_all()
         try:
-            await _serve(settings, make_files, load, listening, cold)
+            await _serve(settings, make_files, load, signals, listening, cold)
         finally:
             await cold.close()
     log.info("daemon.stopped")
@@ -104,6 +112,7 @@ async def _serve(
     settings: Settings,
     make_files: Callable[[Path], Files],
     load: Load | None,
+    signals: AsyncIterator[int],
     listening: ListeningSocket,
     cold: SqliteCold,
 ) -> None:
@@ -191,42 +200,41 @@ async def _serve(
     reload = Reload(settings, load, catalogue, send_limit)
 
     # The last to start is the first to stop.
-    with trio.open_signal_receiver(*SIGNALS) as signals:
-        async with trio.open_nursery() as storing:
-            await storing.start(spooler.run)
-            await _finish_hand_overs(cold, spooler, unconfirmed)
-            storing.start_soon(Watchdog(spooler_answers(to_spooler.clone())).run)
-            storing.start_soon(reporter.run)
-            storing.start_soon(breakers.run)
-            storing.start_soon(promoter.run)
-            async with trio.open_nursery() as settling:
-                await settling.start(settlement.run)
-                async with trio.open_nursery() as delivering:
-                    await delivering.start(dispatch.run)
-                    for queue, totals in (await cold.totals()).items():
-                        if totals.held:
-                            await to_dispatch.send(QueueSeen(queue))
-                    async with trio.open_nursery() as receiving:
-                        await receiving.start(ingest.run)
-                        log.info(
-                            "daemon.ready",
-                            socket=str(listening.path),
-                            state=str(settings.state_dir),
-                        )
-                        notify("READY=1", f"STATUS=serving on {listening.path}")
-                        await stop_wanted(signals, reload)
-                        notify("STOPPING=1", "STATUS=draining")
-                        storing.start_soon(stop_at_once, signals, storing.cancel_scope)
-                        deadline = trio.current_time() + settings.drain_timeout
-                        for scope in (receiving, delivering, settling):
-                            scope.cancel_scope.deadline = deadline
-                        await to_spooler.send(Drain())
-                        await ingest.drain()
-                    dispatch.drain()
-                settlement.close()
-            await to_spooler.send(Finish())
-            await spooler.finished.wait()
-            storing.cancel_scope.cancel()
+    async with trio.open_nursery() as storing:
+        await storing.start(spooler.run)
+        await _finish_hand_overs(cold, spooler, unconfirmed)
+        storing.start_soon(Watchdog(spooler_answers(to_spooler.clone())).run)
+        storing.start_soon(reporter.run)
+        storing.start_soon(breakers.run)
+        storing.start_soon(promoter.run)
+        async with trio.open_nursery() as settling:
+            await settling.start(settlement.run)
+            async with trio.open_nursery() as delivering:
+                await delivering.start(dispatch.run)
+                for queue, totals in (await cold.totals()).items():
+                    if totals.held:
+                        await to_dispatch.send(QueueSeen(queue))
+                async with trio.open_nursery() as receiving:
+                    await receiving.start(ingest.run)
+                    log.info(
+                        "daemon.ready",
+                        socket=str(listening.path),
+                        state=str(settings.state_dir),
+                    )
+                    notify("READY=1", f"STATUS=serving on {listening.path}")
+                    await stop_wanted(signals, reload)
+                    notify("STOPPING=1", "STATUS=draining")
+                    storing.start_soon(stop_at_once, signals, storing.cancel_scope)
+                    deadline = trio.current_time() + settings.drain_timeout
+                    for scope in (receiving, delivering, settling):
+                        scope.cancel_scope.deadline = deadline
+                    await to_spooler.send(Drain())
+                    await ingest.drain()
+                dispatch.drain()
+            settlement.close()
+        await to_spooler.send(Finish())
+        await spooler.finished.wait()
+        storing.cancel_scope.cancel()
 
 
 async def _finish_hand_overs(

@@ -107,6 +107,10 @@ def release(db: sqlite3.Connection, lock: bytes, rows: Sequence[bytes], now: int
     db.executemany(RELEASE, [(now, row, lock) for row in rows])
 
 
+def release_all(db: sqlite3.Connection, now: int) -> int:
+    return db.execute(RELEASE_ALL, (now,)).rowcount
+
+
 def outlook(db: sqlite3.Connection, queue: str, now: int, except_flows: frozenset[str]) -> Outlook:
     flows = sorted(except_flows)
     has_due = (
@@ -162,6 +166,8 @@ RENEW: Final = """UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at 
     WHERE lock_uuid = ? AND state = 'COLD_QUEUED'"""
 RELEASE: Final = """UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
     WHERE id = ? AND lock_uuid = ? AND state = 'COLD_QUEUED'"""
+RELEASE_ALL: Final = """UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
+    WHERE lock_uuid IS NOT NULL AND state = 'COLD_QUEUED'"""
 
 
 def pick_sql(flows: int) -> str:

@@ -103,6 +103,11 @@ class SqliteCold:
         now = self._now_ms()
         await self._db.write(lambda db: leasing.release(db, lock, rows, now), is_durable=False)
 
+    async def release_all(self) -> int:
+        """Frees what an earlier life had acquired: nobody else can have it. How many rows."""
+        now = self._now_ms()
+        return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
+
     async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
         now = self._now_ms()
         return await self._db.write(

@@ -224,12 +224,14 @@ class LeaseSuite:
         assert len(await acquire(stores)) == 3
 
     async def test_a_lease_that_nobody_took_over_can_be_renewed(self, stores: ColdStores) -> None:
-        await put(stores, new_row())
+        rows = [new_row(1), new_row(1)]
+        await put(stores, *rows)
         await acquire(stores)
         stores.advance(LEASE_MS)
-        assert await acquire(stores, OTHER, queue="other") == []
+        assert await acquired_ids(stores, OTHER, items_max=1) == [rows[0].row]
         assert await stores.cold.renew([LOCK], LEASE_S) == [1]
         assert await acquire(stores, OTHER) == []
+        assert await stores.cold.outlook("q") == Outlook(False, stores.now_ms() + LEASE_MS)
 
     async def test_released_rows_are_due_at_once(self, stores: ColdStores) -> None:
         rows = [new_row() for _ in range(3)]
@@ -299,12 +301,15 @@ class SettleSuite:
         assert (await stores.cold.totals())["q"] == ColdTotals(taken=3, delivered=1, held=2, runs=1)
 
     async def test_a_lease_that_nobody_took_over_can_be_settled(self, stores: ColdStores) -> None:
-        row = new_row()
-        await put(stores, row, new_row(queue="other"))
+        rows = [new_row(2), new_row(2)]
+        await put(stores, *rows)
         await acquire(stores)
         stores.advance(LEASE_MS)
-        await acquire(stores, OTHER, queue="other")
-        assert await stores.cold.settle([RowOutcome(row.row, LOCK, delivered=0b111)]) == [True]
+        assert await acquired_ids(stores, OTHER, items_max=1) == [rows[0].row]
+        outcomes = [RowOutcome(row.row, LOCK, delivered=0b01) for row in rows]
+        assert await stores.cold.settle(outcomes) == [False, True]
+        (rest,) = await acquire(stores, OTHER)
+        assert (rest.row, rest.bits) == (rows[1].row, 0b10)
 
     async def test_retries_and_dead_letters_become_rows(self, stores: ColdStores) -> None:
         row = new_row(4)
@@ -339,7 +344,10 @@ class SettleSuite:
         assert await acquired_ids(stores, OTHER) == [again.row]
         await stores.cold.settle([RowOutcome(again.row, OTHER, delivered=0b001)])
         assert await stores.cold.settle([outcome]) == [True]
+        more = RowOutcome(row.row, LOCK, 0b010, moved=(again,), moved_bits=0b001)
+        assert await stores.cold.settle([more]) == [True]
         assert await acquire(stores, OTHER) == []
+        assert await stores.cold.totals() == {"q": ColdTotals(taken=3, delivered=2, held=1, runs=1)}
         await check_books(stores)
 
     async def test_a_move_of_items_that_have_left_in_part_is_refused(

@@ -136,6 +136,7 @@ class Judge:
         else:
             assert live is not None, f"{where} is lost"
             assert live.done == block.done
+            assert live.portions == block.portions, f"{where} forgot what has failed"
         assert live is None or block.position in found.runs, f"{where} cannot be read"
 
     def must_be_missed(self, *, meta_is_good: bool) -> set[int]:

@@ -6,8 +6,6 @@ to a mark file, `after_block_sync` is after the sync of a group and before its a
 a write, the first half of its bytes has been written.
 """
 
-import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +13,7 @@ from typing import Final
 from daemon.journal import chunk
 from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META
 from daemon.journal.recent import RECENT
+from tests.crash.killer import Killer, die
 from tests.crash.named_files import NamedFiles
 
 SERVING_POINTS: Final = (
@@ -89,30 +88,11 @@ POINTS: Final = (
 )
 
 
-def parse_plan(plan: str) -> tuple[str, int]:
-    """`point:n`, or nothing: then nobody is killed."""
-    point, _, count = plan.partition(":")
-    if point and point not in POINTS:
-        raise ValueError(f"{point!r} is no point to be killed at")
-    return point, int(count or 1)
-
-
 class KillingFiles(NamedFiles):
-    def __init__(self, directory: Path, plan: str) -> None:
+    def __init__(self, directory: Path, killer: Killer) -> None:
         super().__init__(directory)
-        self._point, self._left = parse_plan(plan)
+        self._arrives, self._reach = killer.arrives, killer.reach
         self._is_recovering = True
-
-    def _arrives(self, point: str) -> bool:
-        """Whether this is the time and the place."""
-        if point != self._point:
-            return False
-        self._left -= 1
-        return self._left == 0
-
-    def _reach(self, point: str) -> None:
-        if self._arrives(point):
-            _die()
 
     def _kind(self, name: str) -> str:
         """What a file is, as the points call it."""
@@ -141,7 +121,7 @@ class KillingFiles(NamedFiles):
         if self._arrives(f"mid_{kind}_write"):
             data = b"".join(parts)
             super().write(fd, [data[: len(data) // 2]], at)
-            _die()
+            die()
         super().write(fd, parts, at)
         self._reach(f"after_{kind}_write")
 
@@ -149,7 +129,7 @@ class KillingFiles(NamedFiles):
         self._reach("before_mark_append")
         if self._arrives("mid_mark_append"):
             super().append(fd, data[: len(data) // 2])
-            _die()
+            die()
         super().append(fd, data)
         self._reach("after_mark_append")
 
@@ -197,7 +177,3 @@ class KillingFiles(NamedFiles):
             self._reach("at_recovery_end")
             self._is_recovering = False
         return super().free_bytes()
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -25,13 +25,20 @@ class Zygote:
         )
         self._life: Life | None = None
 
-    def start(self, settings: dict[str, Any], plan: str, log: Path) -> "Life":
+    def start(
+        self, settings: dict[str, Any], plan: str, log: Path, clock_ahead_s: int = 0
+    ) -> "Life":
         """A daemon that can be connected to, or that has died before it came that far."""
         assert self._process.stdin is not None
         if self._life is not None:
             # What a test that failed has left.
             self._life.end()
-        order = {"settings": json.dumps(settings), "plan": plan, "log": str(log)}
+        order = {
+            "settings": json.dumps(settings),
+            "plan": plan,
+            "log": str(log),
+            "clock_ahead_s": str(clock_ahead_s),
+        }
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         self._life = Life(self, self.answer()["pid"], log)

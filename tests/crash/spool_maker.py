@@ -13,6 +13,7 @@ from typing import Final
 
 from actors.books import Books, Totals
 from actors.messages import Fate
+from actors.portions import Portions, RetryNote, retried, without
 from actors.ports import ItemMark
 from actors.settings import SpoolSettings
 from daemon.journal import chunk
@@ -30,6 +31,7 @@ SETTINGS: Final = SpoolSettings(
     spare_chunks=1,
 )
 QUEUES: Final = ("north", "south", "west")
+ENDS: Final = tuple(fate for fate in Fate if fate is not Fate.RETRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class KnownBlock:
     raw: bytes
     """The block."""
     done: int
+    portions: Portions = ()
 
     @property
     def all_done(self) -> bool:
@@ -103,6 +106,7 @@ class _Maker:
         self._runs: dict[int, tuple[int, int, RunHead, bytes]] = {}
         """By position: number, size, and the run."""
         self._done: dict[int, int] = {}
+        self._portions: dict[int, Portions] = {}
         self._base: Books = {}
         self._gone_ids: list[bytes] = []
         self._numbers: list[int] = []
@@ -153,18 +157,30 @@ class _Maker:
 
     def mark_some(self) -> None:
         for position, (_, _, head, _) in self._runs.items():
-            match self._rng.randrange(4):
+            first = self._rng.randrange(head.count)
+            match self._rng.randrange(6):
                 case 0:
-                    self._mark(position, 0, head.count, self._rng.choice(list(Fate)))
+                    self._mark(position, 0, head.count, self._rng.choice(ENDS))
                 case 1:
-                    first = self._rng.randrange(head.count)
                     self._mark(position, first, first + 1, Fate.DELIVERED)
+                case 2:
+                    self._mark(position, 0, head.count, Fate.RETRY, RetryNote(1, 5, 4, "refused"))
+                    self._mark(position, first, first + 1, Fate.RETRY, RetryNote(2, 7, 6, "é" * 9))
+                    self._mark(position, 0, self._rng.randrange(2), Fate.DELIVERED)
 
-    def _mark(self, position: int, first: int, last: int, fate: Fate) -> None:
+    def _mark(
+        self, position: int, first: int, last: int, fate: Fate, note: RetryNote | None = None
+    ) -> None:
         number, _, head, _ = self._runs[position]
-        mark = ItemMark(number, position - number, head.run_id, first, last, fate)
+        mark = ItemMark(number, position - number, head.run_id, first, last, fate, note)
         assert self._journal.commit([], [mark], durable=False).marks_failure is None
-        self._done[position] = self._done.get(position, 0) | (1 << last) - (1 << first)
+        bits = (1 << last) - (1 << first)
+        portions = self._portions.get(position, ())
+        if note is not None:
+            self._portions[position] = retried(portions, bits, note)
+        else:
+            self._done[position] = self._done.get(position, 0) | bits
+            self._portions[position] = without(portions, bits)
 
     def finish(self) -> KnownSpool:
         spool = self._spool
@@ -172,7 +188,9 @@ class _Maker:
             file = (spool.directory / chunk.chunk_name(number)).read_bytes()
             raw = file[position - number : position - number + size]
             done = self._done.get(position, 0)
-            spool.blocks[position] = KnownBlock(number, position, head, data, raw, done)
+            spool.blocks[position] = KnownBlock(
+                number, position, head, data, raw, done, self._portions.get(position, ())
+            )
         live = [block for block in spool.blocks.values() if not block.all_done]
         self._journal.write_meta(
             min(block.number for block in live),

@@ -1,7 +1,7 @@
 """A process that has imported everything and forks a daemon for each order: a start costs 10 ms.
 
 Orders come on stdin and answers go to stdout, a JSON object a line. To an order (`settings`,
-`plan`, `log`) it answers three times: the daemon's process id at once, whether it `listens` when
+`plan`, `clock_ahead_s`, `log`) it answers three times: the daemon's process id at once, whether it `listens` when
 that is known, and its exit `status` when it has ended. One daemon at a time.
 """
 
@@ -12,9 +12,10 @@ import signal
 import sys
 import traceback
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from tests.crash import daemon
+from tests.crash import daemon, flaky
 
 PR_SET_PDEATHSIG: Final = 1
 
@@ -48,7 +49,9 @@ def _become_daemon(order: dict[str, str], teller: int) -> None:
         os.dup2(log, 2)
         os.dup2(log, 1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        daemon.run(order["settings"], order["plan"], partial(os.write, teller, b"."))
+        flaky.tell(Path(order["log"]).with_name(flaky.NAME))
+        ahead_s = int(order["clock_ahead_s"])
+        daemon.run(order["settings"], order["plan"], ahead_s, partial(os.write, teller, b"."))
         status = 0
     except BaseException:
         traceback.print_exc()

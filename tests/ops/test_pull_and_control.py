@@ -137,8 +137,7 @@ async def said(served: Served, *arguments: str, stdin: bytes = b"", **env: str) 
 
 async def test_pulled_items_are_printed_and_gone(served: Served, lending: Lending) -> None:
     run = encode_run([b"a", b"\xff", b"c"], queue="crm", keys=[b"k", b"", b""], flow="f")
-    slice_ = await lending.enter(run, attempt=1)
-    del slice_
+    await lending.enter(run, attempt=1)
     lines = (await said(served, "pull", "crm", "-n", "2")).splitlines()
     first, second = map(json.loads, lines)
     assert first == {
@@ -351,14 +350,8 @@ async def test_queues_are_listed_and_shown(served: Served) -> None:
 
 
 async def test_queues_are_created_changed_and_deleted(served: Served, board: Board) -> None:
-    sets = (
-        "--set",
-        "handler.type=http",
-        "--set",
-        "handler.url=http://x/",
-        "--set",
-        "max_retries=3",
-    )
+    values = ("handler.type=http", "handler.url=http://x/", "max_retries=3")
+    sets = [part for value in values for part in ("--set", value)]
     assert await said(served, "queues", "create", "mail", *sets) == "mail is created\n"
     assert board.said("queues.create") == [
         {

@@ -17,6 +17,7 @@ from actors.slices import InJournal, LentRun, Slice, indexes, item_bits
 from actors.tiers import Leased, StoreUnavailable
 from forebay.errors import BadFrame
 from forebay.lease_frames import LeaseReport, LeaseWish, Part, What
+from forebay.limits import LEASES_MAX
 from forebay.run import encode_run, read_head, read_run
 from tests.wire.lending import NOW_MS, Lending, all_delivered
 
@@ -170,6 +171,14 @@ def test_what_one_answer_cannot_hold_is_left_over(monkeypatch: pytest.MonkeyPatc
     assert [one.token for one in ship(leased).runs] == [0]
 
 
+def test_answer_has_no_more_leases_than_a_report_can_name() -> None:
+    run = encode_run([b"x"], queue="crm", compressed=False)
+    leased = [Leased(token, make_slice(run), NOW_MS) for token in range(LEASES_MAX + 2)]
+    shipment = ship(leased)
+    assert len(shipment.runs) == LEASES_MAX
+    assert [one.token for one in shipment.rest] == [LEASES_MAX, LEASES_MAX + 1]
+
+
 async def test_what_one_answer_cannot_hold_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "_ROOM_BYTES", 10_000)
     lending = Lending()
@@ -202,6 +211,19 @@ async def test_leases_that_ran_out_are_forgotten_in_time(
     await lending.pull.lease(LeaseWish("other"), Holdings())
     assert lending.pull.leases == 0
     assert holdings.keys == set()
+
+
+async def test_lease_that_was_extended_is_not_forgotten(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lending = Lending()
+    await lending.enter_items(b"a")
+    [leased] = await lending.pull.lease(LeaseWish("crm", lease_ms=1000), Holdings())
+    assert await lending.pull.extend("crm", [leased.token], 10 * GRACE_MS) == [True]
+    lending.now_ms += 1000 + GRACE_MS + 1
+    await trio.sleep(SWEEP_S)
+    await lending.pull.lease(LeaseWish("other"), Holdings())
+    assert await lending.pull.settle("crm", [all_delivered(leased)]) == [True]
 
 
 async def test_late_report_is_taken_as_long_as_nobody_else_has_the_items() -> None:

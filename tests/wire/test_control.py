@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from actors.refusals import bad_request, not_found, unknown_op
-from actors.tiers import StoreUnavailable
+from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay import wire
 from forebay.errors import Code, Refused
 from forebay.wire import Kind
@@ -82,6 +82,7 @@ async def test_slow_operation_holds_up_no_other_request(
         (bad_request("limit is not a whole number"), "BAD_REQUEST", False),
         (not_found("queue crm"), "NOT_FOUND", False),
         (StoreUnavailable("the cold store does not answer"), "UNAVAILABLE", True),
+        (StoreCorrupt("a row makes no sense"), "UNAVAILABLE", True),
     ],
 )
 async def test_refusal_of_an_operation_is_passed_on_and_the_connection_goes_on(

@@ -261,6 +261,16 @@ async def test_client_that_vanishes_while_it_waits_takes_nothing(
     assert served.in_flight_bytes == 0
 
 
+async def test_goodbye_ends_a_wait_at_once(served: Served) -> None:
+    client = await served.greeted()
+    await client.send(lease_frames.lease(5, LeaseWish("crm", wait_ms=3_600_000)))
+    await settled()
+    await client.send(wire.frame(Kind.GOODBYE, 6))
+    with trio.fail_after(30):
+        assert await read_leased(client) == []
+        assert (await client.read())[:2] == (Kind.FAREWELL, 6)
+
+
 async def test_paused_queue_lends_nothing_until_it_is_resumed(
     served: Served, lending: Lending, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -1,0 +1,168 @@
+"""A cold store that kills its own process at a named point, the n-th time that it is reached.
+
+`before` and `after` a step are outside of its transaction; in the `mid` of it everything is
+written and nothing committed. A step is named after what it is about: `dead_store` stores dead
+letters of the journal, `settle_moved` records items that failed and become rows of their own,
+`settle_dead` such that died, `settle_delivered` none of them. With `recovery` in their names are
+the points of a daemon that finishes the hand-overs of the one before it.
+
+Between `after_store` and `before_confirm` lies the journal's mark, with points of its own.
+"""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final, TypeVar
+
+from actors.tiers import (
+    ColdRow,
+    ColdTotals,
+    DeadChange,
+    DeadFilter,
+    NewRow,
+    RowOutcome,
+    Unconfirmed,
+)
+from daemon.cold.connection import Database
+from daemon.cold.dead import SqliteDeadLetters
+from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold, wall_clock_ms
+from tests.crash.killer import Killer, die
+
+T = TypeVar("T")
+
+
+def around(*steps: str) -> tuple[str, ...]:
+    return tuple(f"{when}_{step}" for step in steps for when in ("before", "mid", "after"))
+
+
+HAND_OVER_POINTS: Final = around("store", "confirm")
+DEAD_POINTS: Final = around("dead_store")
+PROMOTION_POINTS: Final = ("mid_acquire", "after_acquire", *around("settle_delivered"))
+FAILURE_POINTS: Final = around("settle_moved", "settle_dead")
+RECOVERY_POINTS: Final = ("after_unconfirmed", *around("recovery_confirm"))
+"""Reached by a daemon that finds something stored and not confirmed."""
+CLOSING_POINTS: Final = ("before_cold_close", "after_cold_close")
+LETTER_POINTS: Final = around("letters_retry", "letters_remove")
+"""Reached when somebody asks for it."""
+COLD_POINTS: Final = (
+    *HAND_OVER_POINTS,
+    *DEAD_POINTS,
+    *PROMOTION_POINTS,
+    *FAILURE_POINTS,
+    *RECOVERY_POINTS,
+    *CLOSING_POINTS,
+    *LETTER_POINTS,
+)
+
+_step: ContextVar[str] = ContextVar("_step", default="")
+"""What the task is about to do."""
+
+
+class KillingCold(SqliteCold):
+    def __init__(self, path: Path, timeout_s: float, killer: Killer) -> None:
+        super().__init__(path, timeout_s)
+        self._killer = killer
+        self._db = KillingDatabase(path, timeout_s, killer)
+        self.dead_letters = KillingDeadLetters(self._db, killer)
+        self._is_recovering = True
+
+    async def store(self, rows: Sequence[NewRow]) -> None:
+        step = "dead_store" if any(row.is_dead for row in rows) else "store"
+        await take_step(self._killer, step, lambda: super(KillingCold, self).store(rows))
+
+    async def confirm(self, rows: Sequence[bytes]) -> None:
+        step = "recovery_confirm" if self._is_recovering else "confirm"
+        await take_step(self._killer, step, lambda: super(KillingCold, self).confirm(rows))
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        found = await super().unconfirmed()
+        if found:
+            self._killer.reach("after_unconfirmed")
+        return found
+
+    async def totals(self) -> dict[str, ColdTotals]:
+        self._is_recovering = False
+        return dict(await super().totals())
+
+    async def acquire(
+        self,
+        queue: str,
+        lock: bytes,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[ColdRow]:
+        _step.set("acquire")
+        rows = await super().acquire(queue, lock, items_max, bytes_max, lease_s, except_flows)
+        if rows:
+            self._killer.reach("after_acquire")
+        return rows
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+        moved = [row for outcome in outcomes for row in outcome.moved]
+        step = "settle_moved" if moved else "settle_delivered"
+        if any(row.is_dead for row in moved):
+            step = "settle_dead"
+        return await take_step(self._killer, step, lambda: super(KillingCold, self).settle(outcomes))
+
+    async def close(self) -> None:
+        self._killer.reach("before_cold_close")
+        await super().close()
+        self._killer.reach("after_cold_close")
+
+
+class KillingDatabase(Database):
+    def __init__(self, path: Path, timeout_s: float, killer: Killer) -> None:
+        super().__init__(path, timeout_s, BALLAST_BYTES)
+        self._killer = killer
+
+    async def write(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        *,
+        is_durable: bool = True,
+        is_new_work: bool = False,
+    ) -> T:
+        step = _step.get()
+
+        def work_and_die(db: sqlite3.Connection) -> T:
+            result = work(db)
+            # To acquire nothing is no point.
+            if (result or step != "acquire") and self._killer.arrives(f"mid_{step}"):
+                die()
+            return result
+
+        return await super().write(work_and_die, is_durable=is_durable, is_new_work=is_new_work)
+
+
+class KillingDeadLetters(SqliteDeadLetters):
+    def __init__(self, db: Database, killer: Killer) -> None:
+        super().__init__(db, wall_clock_ms)
+        self._killer = killer
+
+    async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:
+        return await take_step(
+            self._killer,
+            "letters_retry",
+            lambda: super(KillingDeadLetters, self).retry(which, limit, cursor),
+        )
+
+    async def remove(
+        self, which: DeadFilter, limit: int, cursor: bytes | None = None
+    ) -> DeadChange:
+        return await take_step(
+            self._killer,
+            "letters_remove",
+            lambda: super(KillingDeadLetters, self).remove(which, limit, cursor),
+        )
+
+
+async def take_step(killer: Killer, step: str, work: Callable[[], Awaitable[T]]) -> T:
+    killer.reach(f"before_{step}")
+    _step.set(step)
+    result = await work()
+    _step.set("")
+    killer.reach(f"after_{step}")
+    return result

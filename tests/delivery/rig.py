@@ -1,0 +1,387 @@
+"""The delivery core as daemon/app.py composes it, without socket and signals.
+
+Real parts: the journal on disk, SQLite, warm in this process, and every actor between them. Only
+the destinations are scripted (tests/delivery/scripted.py). The disk and the cold store can be
+told to fail. A life ends in good order (`stop`), or as by SIGKILL (`crash`): from then on nothing
+reaches the disk, and the next life finds what was there.
+
+Waits are for events of destinations, or for the books, which are asked again as fast as they are
+answered; nothing depends on how long anything takes.
+"""
+
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import trio
+
+from actors import dispatch as dispatch_module
+from actors import warm_queue
+from actors.breaker import Breakers
+from actors.catalogue import Catalogue
+from actors.clock import wall_ms
+from actors.control import Controls
+from actors.dispatch import Dispatch
+from actors.handling import Handler
+from actors.handover import Failover, HandOver
+from actors.messages import Append, Drain, Finish, Inquire, QueueSeen, SpoolerMessage
+from actors.promoter import Promoter
+from actors.pull_settling import PullSettling
+from actors.queue_settings import QueueSettings
+from actors.rate import SendLimit
+from actors.report import Reporter
+from actors.router import Router, Routing
+from actors.settings import Settings
+from actors.settlement import Settlement
+from actors.spooler import Spooler
+from actors.tiers import DeadFilter, DeadLetter, Fill
+from actors.warm import MemoryWarm
+from actors.workers import Shared
+from daemon.app import describe, disowned
+from daemon.cold.sqlite import SqliteCold
+from daemon.definitions import load_definitions, saver
+from daemon.journal.journal import Journal
+from forebay.errors import Refused
+from forebay.ids import format_item_id
+from forebay.run import encode_run, read_head
+from forebay.wire import Outcome
+from tests.crash.failing_files import Call, FailingFiles
+from tests.delivery.fragile_cold import FragileCold, as_port
+from tests.delivery.scripted import Destination, ScriptedHandler
+from tests.unit.spooling import Inbox, spool_settings
+
+HANG_S = 20
+"""Nothing is measured by it: a test that hangs should say so."""
+BALLAST_BYTES = 64 * 1024
+READS: frozenset[Call] = frozenset({"open_read", "read", "read_file"})
+
+QUICK: dict[str, Any] = {
+    "handler": {"type": "null"},
+    "backoff": {"initial": "1ms", "max": "1ms", "jitter": 0},
+    "breaker": {"enabled": False},
+    "workers": {"count": 1},
+}
+"""One worker, so that there is an order; retries at once."""
+
+
+class Life:
+    """One life of the daemon: what it is made of."""
+
+    def __init__(self, rig: "Rig") -> None:
+        settings, now_ms = rig.settings, rig.now_ms
+        self.to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](rig.inbox)
+        self.to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen](100)
+        _, reporter_inbox = trio.open_memory_channel[Inquire](1)
+        self.files = FailingFiles(rig.directory / "spool")
+        path = rig.directory / "cold.sqlite"
+        self.sqlite = SqliteCold(path, settings.cold.timeout, now_ms, BALLAST_BYTES)
+        self.cold = FragileCold(self.sqlite)
+        cold = as_port(self.cold)
+        self.catalogue = Catalogue(
+            settings, load_definitions(rig.directory), saver(rig.directory), now_ms
+        )
+        catalogue = self.catalogue
+        self.warm = MemoryWarm(rig.warm_bytes_max, now_ms)
+        self.routing, self.breakers = Routing(), Breakers()
+        self.failover = Failover(*rig.failover)
+        self.promoter = Promoter(
+            self.routing,
+            self.warm,
+            cold,
+            catalogue.settings_of,
+            catalogue.paused_flows,
+            settings.cold.acquire_timeout,
+            now_ms,
+        )
+        hand_over = HandOver(cold, self.to_spooler.clone(), self.failover, self.promoter.wake)
+        self.hand_over = hand_over
+        self._spooler_parts = (settings, spooler_inbox)
+        self.router = Router(
+            self.routing,
+            self.to_spooler.clone(),
+            self.warm,
+            cold,
+            hand_over,
+            catalogue.settings_of,
+            catalogue.paused_flows,
+            lambda: self.spooler.disk_is_low,
+            now_ms,
+        )
+        self.settlement = Settlement(
+            self.warm,
+            cold,
+            self.to_spooler.clone(),
+            hand_over,
+            self.failover,
+            self.promoter.wake,
+            now_ms,
+        )
+        self.send_limit = SendLimit(settings.global_send_limit)
+        self.dispatch = Dispatch(
+            dispatch_inbox,
+            catalogue,
+            self.router,
+            self.promoter,
+            Shared(self.warm, self.settlement, self.breakers, self.send_limit, now_ms, cores=2),
+            rig.open_handler,
+        )
+        self.reporter = Reporter(
+            reporter_inbox,
+            self.to_spooler.clone(),
+            self.warm,
+            cold,
+            lambda: describe(
+                self.routing, self.failover, self.breakers, self.dispatch, self.settlement
+            ),
+        )
+        self.pull_settling = PullSettling(self.settlement, catalogue.settings_of, now_ms)
+        self.controls = Controls(
+            catalogue,
+            self.sqlite.dead_letters,
+            self.breakers,
+            self.reporter.held_items,
+            self.promoter.wake,
+            now_ms,
+        )
+        self._stop = trio.Event()
+        self._drain_s = 0.0
+        self._scope = trio.CancelScope()
+        self.is_over = trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            with self._scope:
+                await self.sqlite.open()
+                await self.sqlite.release_all()
+                await self._run(task_status)
+        finally:
+            await self.sqlite.close()
+            self.files.let_go()
+            self.is_over.set()
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        settings, spooler_inbox = self._spooler_parts
+        await self.catalogue.stamp()
+        unconfirmed = await self.sqlite.unconfirmed()
+        self.spooler = Spooler(
+            settings.spool,
+            self.catalogue.queue,
+            Journal(self.files, settings.spool),
+            inbox=spooler_inbox,
+            own_inbox=self.to_spooler.clone(),
+            seen=self.to_dispatch.clone(),
+            disowned=disowned(unconfirmed),
+        )
+        async with trio.open_nursery() as storing:
+            await storing.start(self.spooler.run)
+            if unconfirmed and self.spooler.has_disowned:
+                await self.sqlite.confirm([entry.row for entry in unconfirmed])
+            storing.start_soon(self.breakers.run)
+            storing.start_soon(self.promoter.run)
+            async with trio.open_nursery() as settling:
+                await settling.start(self.settlement.run)
+                async with trio.open_nursery() as delivering:
+                    await delivering.start(self.dispatch.run)
+                    for queue, totals in (await self.sqlite.totals()).items():
+                        if totals.held:
+                            await self.to_dispatch.send(QueueSeen(queue))
+                    task_status.started()
+                    await self._stop.wait()
+                    deadline = trio.current_time() + self._drain_s
+                    for scope in (delivering, settling):
+                        scope.cancel_scope.deadline = deadline
+                    await self.to_spooler.send(Drain())
+                    self.dispatch.drain()
+                self.settlement.close()
+            await self.to_spooler.send(Finish())
+            await self.spooler.finished.wait()
+            storing.cancel_scope.cancel()
+
+    async def stop(self, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._stop.set()
+        await self.is_over.wait()
+
+    async def crash(self) -> None:
+        """Nothing that happens from now on reaches the disk."""
+        for call in get_args(Call):
+            if call not in READS:
+                self.files.break_down(call, errno.EIO)
+        self.cold.break_down()
+        self._scope.cancel()
+        await self.is_over.wait()
+
+
+class Rig:
+    """The daemon's lives on one directory, and the destinations, which outlive them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        queues: dict[str, dict[str, Any]],
+        *,
+        batch_items: int = 10,
+        timeout_s: float = 30.0,
+        failover: tuple[int, int] = (1000, 1 << 28),
+        warm_bytes_max: int | None = None,
+        inbox: int = 2048,
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.settings = Settings.model_validate(
+            {
+                "state_dir": directory,
+                "socket": {"max_run_bytes": "32Ki"},
+                "spool": spool_settings().model_dump(mode="json"),
+                "defaults": QUICK,
+                "queues": queues,
+                "cold": {"acquire_timeout": "1d"},
+            }
+            | settings
+        )
+        self.failover = failover
+        self.warm_bytes_max = warm_bytes_max
+        self.inbox = inbox
+        self.batch_items = batch_items
+        self.timeout_s = timeout_s
+        self.names: dict[str, str] = {}
+        """The destinations of queues that share one."""
+        self.destinations: dict[str, Destination] = {}
+        self.opened: list[str] = []
+        self.accepted: dict[str, str] = {}
+        """Every item that was ever accepted, in order, and its queue."""
+        self._ahead_ms = 0
+        self._nursery: trio.Nursery | None = None
+        self.life: Life
+
+    def now_ms(self) -> int:
+        return wall_ms() + self._ahead_ms
+
+    def advance(self, seconds: float) -> None:
+        """The wall clock is set forward; whoever waits for a moment looks again."""
+        self._ahead_ms += round(seconds * 1000)
+        for queue in {*self.accepted.values()}:
+            self.life.promoter.wake(queue)
+
+    def to(self, queue: str = "q") -> Destination:
+        """Where the queue's items go."""
+        return self.destinations.setdefault(self.names.get(queue, queue), Destination())
+
+    def open_handler(self, queue: str, settings: QueueSettings) -> Handler | None:
+        if settings.handler.type == "pull":
+            return None
+        self.opened.append(queue)
+        name = self.names.get(queue, queue)
+        return ScriptedHandler(self.to(queue), name, self.batch_items, self.timeout_s)
+
+    # Lives.
+
+    async def start(self) -> None:
+        assert self._nursery is not None
+        self.life = Life(self)
+        await self._nursery.start(self.life.run)
+
+    async def restart(self, drain_s: float = HANG_S) -> None:
+        await self.life.stop(drain_s)
+        await self.start()
+
+    async def crash(self) -> None:
+        await self.life.crash()
+        await self.start()
+
+    # What is asked of it.
+
+    async def push(
+        self, items: int = 1, queue: str = "q", size: int = 20, due_s: float = 0.0, **fields: Any
+    ) -> list[str]:
+        """One run; the ids of its items."""
+        if due_s:
+            fields["due_ms"] = self.now_ms() + round(due_s * 1000)
+        payloads = [bytes([index % 256]) * size for index in range(items)]
+        data = encode_run(payloads, queue=queue, compressed=False, **fields)
+        head = read_head(data)
+        inbox = Inbox()
+        await self.life.to_spooler.send(Append(head, data, inbox, 1))
+        await inbox.wait_for(1)
+        answer = inbox.answers[1]
+        if isinstance(answer, Refused):
+            raise answer
+        assert answer is Outcome.STORED
+        ids = [format_item_id(head.run_id, index) for index in range(items)]
+        self.accepted.update(dict.fromkeys(ids, queue))
+        return ids
+
+    async def stats(self) -> dict[str, Any]:
+        """The report; whatever it says, it must add up."""
+        report = await self.life.reporter.report()
+        for name, entry in [("daemon", report["daemon"]), *report["queues"].items()]:
+            check_entry(name, entry)
+        for queue, fill in (await self.life.warm.fills()).items():
+            settings = self.life.catalogue.settings_of(queue)
+            assert fill.items <= settings.warm_max_items, (queue, fill)
+            is_one = fill.items == 1
+            assert fill.bytes <= settings.warm_max_bytes or is_one, (queue, fill)
+        return report
+
+    async def books(self, queue: str | None = "q") -> dict[str, int]:
+        """A queue's books, or the daemon's, without what is 0."""
+        report = await self.stats()
+        entry = report["daemon"] if queue is None else report["queues"].get(queue, {})
+        return {name: count for name, count in entry.items() if count}
+
+    async def until_books(self, queue: str | None = "q", **wanted: int) -> dict[str, int]:
+        """Waits until the books say so, and returns them."""
+        while True:
+            books = await self.books(queue)
+            if all(books.get(name, 0) == count for name, count in wanted.items()):
+                return books
+
+    async def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while True:
+            report = await self.stats()
+            if condition(report):
+                return report
+
+    async def fill(self, queue: str = "q") -> Fill:
+        return await self.life.warm.fill(queue)
+
+    async def dead(self, queue: str | None = None) -> list[DeadLetter]:
+        page = await self.life.sqlite.dead_letters.find(
+            DeadFilter(queue), limit=1000, payloads=True
+        )
+        assert page.cursor is None
+        return page.letters
+
+    async def control(self, op: str, **fields: Any) -> dict[str, Any]:
+        return await self.life.controls.perform(op, fields)
+
+
+def check_entry(name: str, entry: dict[str, int]) -> None:
+    """accepted = delivered + dead + dropped + deleted + held, and held is its parts."""
+    finished = sum(entry[fate] for fate in ("delivered", "dead", "dropped", "deleted"))
+    assert entry["accepted"] == finished + entry["held"], (name, entry)
+    parts = ("spooled", "scheduled", "warm", "cold", "running")
+    assert all(entry[part] >= 0 for part in parts), (name, entry)
+    assert sum(entry[part] for part in parts) == entry["held"], (name, entry)
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, queues: dict[str, dict[str, Any]] | None = None, **options: Any
+) -> AsyncIterator[Rig]:
+    """A rig that is started, and ended without waiting for what is still to be delivered."""
+    rig = Rig(directory, queues or {}, **options)
+    with pytest.MonkeyPatch.context() as patch, trio.fail_after(HANG_S):
+        # How long a waiter trusts the clock that `advance` sets, and how soon leases are missed.
+        patch.setattr(warm_queue, "SLEEP_MAX_S", 0.01)
+        patch.setattr(dispatch_module, "EXPIRE_S", 0.01)
+        async with trio.open_nursery() as nursery:
+            rig._nursery = nursery
+            await rig.start()
+            try:
+                yield rig
+            finally:
+                await rig.life.crash()
