@@ -12,7 +12,7 @@ SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake clean
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -71,7 +71,10 @@ fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peers do
 	$(BIN)/python -m bench.intake
 
-bench: bench-intake ## every benchmark
+bench-deliver: $(VENV_BENCH) ## delivery: end to end, http, overflow, isolation
+	$(BIN)/python -m bench.deliver
+
+bench: bench-intake bench-deliver ## every benchmark
 
 clean: ## remove what was made here, .venv and ./.state included
 	rm -rf .venv $(STATE) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -16,7 +16,7 @@ store that did not answer has stored; so it stores the same rows again, which is
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import structlog
 import trio
@@ -35,6 +35,7 @@ log = structlog.get_logger()
 HELD_ENTRIES_MAX: Final = 1000
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
 TRY_AGAIN_S: Final = 5.0
+RECORD_S: Final = 10.0
 
 Step = Callable[[], Awaitable[None]]
 
@@ -109,14 +110,36 @@ class Transfer:
     from_: HandedOver
 
 
+class Asked:
+    """A question to the spooler, and its answer."""
+
+    def __init__(self) -> None:
+        self._accepted: list[bool] = []
+        self._there = trio.Event()
+
+    def answer(self, accepted: list[bool]) -> None:
+        self._accepted = accepted
+        self._there.set()
+
+    async def wait(self) -> list[bool]:
+        await self._there.wait()
+        return self._accepted
+
+
 @dataclass(slots=True, eq=False)
 class Passage:
     """A hand-over under way."""
 
     transfers: Sequence[Transfer]
     queues: set[str]
-    accepted: list[bool] | None = None
-    """Which transfers the journal agreed to, once it has been asked."""
+    asked: Asked | None = None
+    """The journal was asked to let go."""
+    is_confirmed: bool = False
+
+    @classmethod
+    def of(cls, slices: Sequence[Slice], *, is_dead: bool) -> Self:
+        transfers = [item for slice_ in slices for item in transfers_of(slice_, is_dead=is_dead)]
+        return cls(transfers, {slice_.run.head.queue for slice_ in slices})
 
 
 class HandOver:
@@ -132,6 +155,8 @@ class HandOver:
         self._failover = failover
         self._wake_promoter = wake_promoter
         self._rests_until = 0.0
+        self._doubtful: set[bytes] = set()
+        """Rows that may have been stored, and that the journal has kept."""
 
     @property
     def cold_is_away(self) -> bool:
@@ -148,12 +173,10 @@ class HandOver:
     ) -> None:
         """Hands slices of the journal over, now or as soon as the cold store is back.
 
-        `done` is called when it is finished; `keep` now and then until it is.
+        For slices that are leased: `done` is called when it is finished, and may end their leases;
+        `keep` now and then until it is, and must extend them.
         """
-        passage = Passage(
-            [item for slice_ in slices for item in transfers_of(slice_, is_dead=is_dead)],
-            {slice_.run.head.queue for slice_ in slices},
-        )
+        passage = Passage.of(slices, is_dead=is_dead)
 
         async def again() -> None:
             await self._carry_out(passage)
@@ -163,21 +186,55 @@ class HandOver:
         try:
             await again()
         except StoreUnavailable as problem:
-            if not self.cold_is_away:
-                log.error("cold.away", error=str(problem))
-            self._rests_until = trio.current_time() + TRY_AGAIN_S
+            self._rest(problem)
             size = sum(len(slice_.run.data) for slice_ in slices)
             self._failover.hold(Held(size, again, keep or _nothing))
+
+    async def move(self, slices: Sequence[Slice]) -> None:
+        """Hands slices of the journal over that nobody has leased.
+
+        Raises StoreUnavailable if the cold store does not take them: they stay the caller's.
+        """
+        passage = Passage.of(slices, is_dead=False)
+        try:
+            await self._carry_out(passage)
+        except StoreUnavailable as problem:
+            self._rest(problem)
+            if passage.asked is not None:
+                # They are stored there, and the journal was told: there is no way back.
+                size = sum(len(slice_.run.data) for slice_ in slices)
+                self._failover.hold(Held(size, lambda: self._carry_out(passage), _nothing))
+                return
+            rows = [transfer.row.row for transfer in passage.transfers]
+            # Whether they were stored is not known. The journal keeps them, so cold must not.
+            self._doubtful.update(rows)
+            self._failover.hold(Held(RUN_ID_BYTES * len(rows), self._forget_doubtful, _nothing))
+            raise
+
+    async def _forget_doubtful(self) -> None:
+        rows = list(self._doubtful)
+        if rows:
+            await self._cold.forget(rows)
+            self._doubtful.difference_update(rows)
+
+    def _rest(self, problem: StoreUnavailable) -> None:
+        if not self.cold_is_away:
+            log.error("cold.away", error=str(problem))
+        self._rests_until = trio.current_time() + TRY_AGAIN_S
 
     async def _carry_out(self, passage: Passage) -> None:
         """May be called again after it has failed, and takes up where it was."""
         rows = [transfer.row.row for transfer in passage.transfers]
-        if passage.accepted is None:
+        if passage.asked is None:
+            # A run that is tried again comes under the same id: it must not be forgotten now.
+            self._doubtful.difference_update(rows)
             await self._cold.store([transfer.row for transfer in passage.transfers])
-            passage.accepted = await self._let_go(passage.transfers)
-            agreed = [row for row, ok in zip(rows, passage.accepted, strict=True) if ok]
+        accepted = await self._let_go(passage)
+        if not passage.is_confirmed:
+            agreed = [row for row, ok in zip(rows, accepted, strict=True) if ok]
             await self.confirm(agreed, passage.queues)
-        refused = [row for row, ok in zip(rows, passage.accepted, strict=True) if not ok]
+            passage.is_confirmed = True
+        refused = [row for row, ok in zip(rows, accepted, strict=True) if not ok]
         if refused:
             # The journal has settled them meanwhile: they are not the cold store's to keep.
             log.warning("handover.refused", rows=len(refused))
@@ -196,19 +253,19 @@ class HandOver:
         except StoreUnavailable:
             self._failover.hold(Held(RUN_ID_BYTES * len(rows), again, _nothing))
 
-    async def _let_go(self, transfers: Sequence[Transfer]) -> list[bool]:
-        """The journal marks the items as handed over; which transfers it agreed to."""
-        accepted: list[bool] = []
-        there = trio.Event()
+    async def _let_go(self, passage: Passage) -> list[bool]:
+        """The journal marks the items as handed over; which transfers it agreed to.
 
-        def recorded(answers: list[bool]) -> None:
-            accepted.extend(answers)
-            there.set()
-
-        outcomes = tuple(transfer.from_ for transfer in transfers)
-        await self._spooler.send(Settle(outcomes, recorded))
-        await there.wait()
-        return accepted
+        It is asked once. As long as its disk takes no marks there is no answer.
+        """
+        if passage.asked is None:
+            asked = Asked()
+            outcomes = tuple(transfer.from_ for transfer in passage.transfers)
+            await self._spooler.send(Settle(outcomes, asked.answer))
+            passage.asked = asked
+        with trio.move_on_after(RECORD_S):
+            return await passage.asked.wait()
+        raise StoreUnavailable(f"the journal has recorded nothing for {RECORD_S:g} s")
 
 
 async def _nothing() -> None:
@@ -218,15 +275,15 @@ async def _nothing() -> None:
 def transfers_of(slice_: Slice, *, is_dead: bool) -> list[Transfer]:
     """The rows that a slice of the journal becomes: one, or one for each dead letter.
 
-    A whole run moves as it is, under its own id. Of a part only its items move.
+    A run that was not tried yet moves as it is, also if only a part of it does: under another id
+    it would lose its place in the order. Of what has failed only those items move.
     """
     run, owner = slice_.run, slice_.run.owner
     assert isinstance(owner, InJournal)
     head, data = run.head, run.data
     bits = slice_.bits
-    row_id = head.run_id
-    if is_dead or bits != item_bits(0, head.count):
-        row_id = new_run_id()
+    is_whole = bits == item_bits(0, head.count)
+    if is_dead or (slice_.attempt and not is_whole):
         try:
             data = take_items(Run(head, data), list(indexes(bits)))
         except BadRun:
@@ -241,7 +298,7 @@ def transfers_of(slice_: Slice, *, is_dead: bool) -> list[Transfer]:
     return [
         Transfer(
             NewRow(
-                row_id if len(pairs) == 1 else new_run_id(),
+                head.run_id if is_whole and not slice_.attempt and not is_dead else new_run_id(),
                 head,
                 data,
                 there,

@@ -112,11 +112,17 @@ class Promoter:
                         await self._warm.wait_change(queue)
                 continue
             lock = new_run_id()
-            rows = await self._cold.acquire(
-                queue, lock, room.items, room.bytes, self._acquire_s, self._paused_flows(queue)
-            )
+            flows = self._paused_flows(queue)
+            acquired = self._routing.acquiring[queue] = trio.Event()
+            try:
+                rows = await self._cold.acquire(
+                    queue, lock, room.items, room.bytes, self._acquire_s, flows
+                )
+            finally:
+                del self._routing.acquiring[queue]
+                acquired.set()
             if not rows:
-                return (await self._cold.outlook(queue, self._paused_flows(queue))).next_due_ms
+                return (await self._cold.outlook(queue, flows)).next_due_ms
             self._locks.add(lock)
             await self._enter(queue, [slice_of(row, lock) for row in rows])
 

@@ -16,7 +16,6 @@ What it can't do: notice at once that a paused queue was resumed (it looks every
 remember leases across a restart.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 import trio
 
+from actors.clock import wall_ms
 from actors.handling import Failure
 from actors.queue_settings import QueueSettings
 from actors.refusals import unknown_queue
@@ -107,10 +107,6 @@ class _Held:
     until_ms: int
     holdings: Holdings | None
     """None: the lease outlives its connection."""
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Pull:

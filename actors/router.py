@@ -52,6 +52,8 @@ class Routing:
         """Items that the router has in hand for warm, by queue."""
         self.promoted: Counter[str] = Counter()
         """Items that the promoter has in hand for warm, by queue."""
+        self.acquiring: dict[str, trio.Event] = {}
+        """Queues whose runs the promoter is just taking from cold, until it has them."""
 
 
 class Router:
@@ -76,6 +78,7 @@ class Router:
         self._paused_flows = paused_flows
         self._disk_is_low = disk_is_low
         self._now_ms = now_ms
+        self._said_cold: set[str] = set()
 
     async def route(self, queue: str) -> None:
         """The lane of work of one queue; never returns."""
@@ -96,15 +99,26 @@ class Router:
         self, queue: str, flow: str | None = None, positions: range | None = None
     ) -> None:
         """Moves what waits in warm to cold: of a flow that was paused, or of an old chunk."""
-        if not self._can_hand_over():
+        if self._hand_over.cold_is_away or self._disk_is_low():
             return
         slices = await self._warm.withdraw(queue, flow, positions)
-        lent_by_journal = [s for s in slices if isinstance(s.run.owner, InJournal)]
-        if lent_by_journal:
-            await self._hand_over.give(lent_by_journal)
-        outcomes = [unlocked(s, s.run.owner) for s in slices if isinstance(s.run.owner, InCold)]
-        if outcomes:
-            await self._cold.settle(outcomes)
+        of_journal = [s for s in slices if isinstance(s.run.owner, InJournal)]
+        if of_journal and not await self._move(of_journal):
+            await self._place(queue, of_journal, is_spilled=False)
+        of_cold = [s for s in slices if isinstance(s.run.owner, InCold)]
+        if of_cold:
+            try:
+                await self._cold.settle([unlocked(s) for s in of_cold])
+            except StoreUnavailable:
+                # They are still ours, and nobody else would bring them back.
+                await self._put_back(queue, of_cold)
+                raise
+
+    async def _put_back(self, queue: str, slices: Sequence[Slice]) -> None:
+        """Back into warm, as room comes."""
+        rest = list(slices)
+        while rest := (await self._warm.enter(queue, rest, self._limits(queue))).rest:
+            await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
     async def _take(self, queue: str) -> tuple[list[Lease], bool]:
         """The next runs, at least one, and whether more wait on disk."""
@@ -134,14 +148,13 @@ class Router:
 
     async def _send_away(self, lease: Lease) -> None:
         """To cold; where that is not possible now, back to the journal for a while."""
-        if self._can_hand_over():
-            await self._hand_over.give(slices_of(lent(lease), lease.done, lease.portions))
-        else:
-            now_ms, due_ms = self._now_ms(), lease.run.head.due_ms
-            again_ms = now_ms + GIVEN_BACK_MS
-            if due_ms:
-                again_ms = min(again_ms, max(now_ms + 1, due_ms - SCHEDULED_MS))
-            await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
+        if await self._move(slices_of(lent(lease), lease.done, lease.portions)):
+            return
+        now_ms, due_ms = self._now_ms(), lease.run.head.due_ms
+        again_ms = now_ms + GIVEN_BACK_MS
+        if due_ms:
+            again_ms = min(again_ms, max(now_ms + 1, due_ms - SCHEDULED_MS))
+        await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
 
     async def _place(self, queue: str, slices: Sequence[Slice], *, is_spilled: bool) -> None:
         """Sends slices to where they belong now, all of them, whatever it takes."""
@@ -158,8 +171,7 @@ class Router:
                 await self._wait_for_room(queue, rest, patient_until)
                 continue
             self._note(queue, Tier.COLD)
-            if self._can_hand_over():
-                await self._hand_over.give(rest)
+            if await self._move(rest):
                 return
             # It cannot go cold now, and waits here.
             rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
@@ -182,9 +194,13 @@ class Router:
         return self._routing.tiers[queue] is Tier.WARM
 
     def _note(self, queue: str, tier: Tier) -> None:
-        if self._routing.tiers[queue] is not tier:
-            self._routing.tiers[queue] = tier
-            log.info("router.went_cold" if tier is Tier.COLD else "router.went_warm", queue=queue)
+        self._routing.tiers[queue] = tier
+        if tier is Tier.COLD and queue not in self._said_cold:
+            self._said_cold.add(queue)
+            log.info("router.went_cold", queue=queue)
+        elif tier is Tier.WARM and queue in self._said_cold:
+            self._said_cold.remove(queue)
+            log.info("router.went_warm", queue=queue)
 
     async def _wait_for_room(self, queue: str, rest: Sequence[Slice], until: float) -> None:
         """Returns when the queue's warm has become emptier, or at that time."""
@@ -197,21 +213,34 @@ class Router:
 
     async def _cold_has_due(self, queue: str) -> bool:
         try:
-            return (await self._cold.outlook(queue, self._paused_flows(queue))).has_due
+            outlook = await self._cold.outlook(queue, self._paused_flows(queue))
+            while (acquired := self._routing.acquiring.get(queue)) is not None:
+                # What is no longer due may be on its way to warm, and not there yet.
+                await acquired.wait()
+                outlook = await self._cold.outlook(queue, self._paused_flows(queue))
         except StoreUnavailable:
             return True
+        return outlook.has_due
 
-    def _can_hand_over(self) -> bool:
-        return not self._hand_over.cold_is_away and not self._disk_is_low()
+    async def _move(self, slices: Sequence[Slice]) -> bool:
+        """Hands slices over to cold; False if that is not possible now."""
+        if self._hand_over.cold_is_away or self._disk_is_low():
+            return False
+        try:
+            await self._hand_over.move(slices)
+        except StoreUnavailable:
+            return False
+        return True
 
     def _limits(self, queue: str) -> Limits:
         settings = self._queue_settings(queue)
         return Limits(settings.warm_max_items, settings.warm_max_bytes)
 
 
-def unlocked(slice_: Slice, owner: InCold) -> RowOutcome:
+def unlocked(slice_: Slice) -> RowOutcome:
     """A part of a row that was acquired, as a row that was not."""
-    run = slice_.run
+    run, owner = slice_.run, slice_.run.owner
+    assert isinstance(owner, InCold)
     row = NewRow(
         new_run_id(), run.head, run.data, slice_.bits, slice_.attempt, slice_.due_ms, slice_.errors
     )

@@ -27,6 +27,7 @@ import structlog
 import trio
 
 from actors.backlog import Backlog, Dropped, Lane
+from actors.clock import wall_ms
 from actors.intake import Group, Intake, answer
 from actors.ledger import Ledger
 from actors.loans import Loans, PendingMark
@@ -219,7 +220,7 @@ class Spooler:
                 self._marks_are_due = True
             case Tick():
                 self._intake.expire(trio.current_time())
-                self._ready.update(self._backlog.wake_due(_now_ms()))
+                self._ready.update(self._backlog.wake_due(wall_ms()))
                 self._marks_are_due = True
                 self._tell_pinned()
             case Drain():
@@ -241,7 +242,7 @@ class Spooler:
             if run is None:
                 continue
             head = run.head
-            if message.not_before_ms > _now_ms():
+            if message.not_before_ms > wall_ms():
                 place = Place(run.position, run.size, head.count - lease.done.bit_count())
                 self._backlog.add_later(head.queue, head.priority, message.not_before_ms, place)
             else:
@@ -434,7 +435,3 @@ class Spooler:
             log.error("spooler.not_sealed", error=str(error))
         self._thread.stop()
         self.finished.set()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -16,22 +16,18 @@ What it can't do: it does not know whether an item was entered before (the owner
 run is in memory as a whole until its last slice has left, whatever its share says.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import trio
 
+from actors.clock import wall_ms
 from actors.slices import InJournal, Slice
 from actors.tiers import Ending, Entered, Fill, Leased, Limits
 from actors.warm_queue import WarmSlices, check_again
 
 _tokens = count(1)
 """Of all warm queues in this process, so that a token of a former one never fits."""
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class MemoryWarm:

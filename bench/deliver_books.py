@@ -111,22 +111,23 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def troubles_told(daemon: Daemon) -> Iterator[Daemon]:
-    """What the daemon warned of while it was measured goes to the standard error."""
+def troubles_told(daemon: Daemon, *, but_for: str = "") -> Iterator[Daemon]:
+    """What the daemon warned of while it was measured goes to the standard error, but for an
+    event that is meant to happen."""
     try:
         yield daemon
     finally:
-        for entry in troubles(daemon.log_path):
+        for entry in troubles(daemon.log_path, but_for):
             print(f"the daemon says: {entry}", file=sys.stderr)
 
 
-def troubles(log_path: Path, at_most: int = 10) -> list[dict[str, Any]]:
+def troubles(log_path: Path, but_for: str, at_most: int = 10) -> list[dict[str, Any]]:
     found = []
     for line in log_path.read_text().splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             entry = {"event": line}
-        if entry.get("level") not in ("info", "debug"):
+        if entry.get("level") not in ("info", "debug") and entry["event"] != but_for:
             found.append(entry)
     return found[:at_most]

@@ -5,7 +5,6 @@ delivered once nothing is held any more. With warm's default limit, which a prod
 reaches, and with one that it does not.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +16,7 @@ from bench.deliver_redis import redis_end_to_end
 from bench.figures import Goal, Row, Samples
 from bench.plan import Plan
 from bench.producers import RUN_ITEMS, WINDOW, Work, push_for, run_maker, warm_up
-from bench.redis_peer import BATCHES, redis_list
+from bench.redis_peer import BATCHES, RedisList, redis_list
 from forebay import Client
 
 ITEMS_GOAL: Final = 250_000
@@ -78,11 +77,13 @@ def end_to_end(plan: Plan) -> list[Row]:
                 ours[work, ROOMY] = _contender(daemon, ROOMY, work, plan)
         singles = _contender(squeezing, DRAINED, Work.READY, plan, 1, SINGLE_WINDOW)
         peers = {
-            batch: Contender(lambda batch=batch: (redis_end_to_end(redis, plan.seconds, batch), None))
+            batch: Contender(partial(_measure_redis, redis, plan.seconds, batch))
             for batch in BATCHES
         }
         for _ in plan.each_round("a: end to end"):
-            for contender in (*ours.values(), singles, *peers.values()):
+            # The peers in the middle: next to what has a goal.
+            first, *others = ours.values()
+            for contender in (first, *peers.values(), *others, singles):
                 contender.take_turn()
 
     best, peer = max(peers.items(), key=lambda entry: entry[1].rate.median)
@@ -156,6 +157,8 @@ def _measure(
 
     delivered = deliver(daemon, queue, push)
     syncs = daemon.trace.since(mark).count / delivered.items * 1000
-    # What is left to do after the last item (marks, chunks) is nobody else's turn.
-    time.sleep(0.2)
     return delivered, syncs
+
+
+def _measure_redis(peer: RedisList, seconds: float, batch: int) -> tuple[Delivered, None]:
+    return redis_end_to_end(peer, seconds, batch), None

@@ -16,7 +16,7 @@ from bench.daemon_process import DRAINED, Daemon, places, spare_chunks_for
 from bench.deliver_books import Books, deliver, fill, read_books, troubles_told, wait_for
 from bench.figures import Goal, Row, Samples
 from bench.plan import Plan
-from bench.producers import Work, push_for, run_maker
+from bench.producers import Work, push_for, run_maker, warm_up
 from forebay import Client
 
 HANGING: Final = "hanging"
@@ -48,10 +48,15 @@ def isolation(plan: Plan) -> list[Row]:
         with stuck.connect() as client:
             fill(client, HANGING, BACKLOG)
             wait_for(client, HANGING, _is_stuck)
-        for _ in plan.each_round("d: isolation"):
-            alone.append(_rate(free, plan.seconds))
-            beside.append(_rate(stuck, plan.seconds))
-            fed.append(_rate(stuck, plan.seconds, feeds_both=True))
+        for number in plan.each_round("d: isolation"):
+            turns: list[tuple[list[float], Daemon, bool]] = [
+                (alone, free, False),
+                (beside, stuck, False),
+                (fed, stuck, True),
+            ]
+            # Whoever is first has the machine as the others left it.
+            for rates, daemon, feeds_both in turns if number % 2 else reversed(turns):
+                rates.append(_rate(daemon, plan.seconds, feeds_both=feeds_both))
         with stuck.connect() as client:
             if read_books(client, HANGING)["delivered"]:
                 raise RuntimeError("the hanging queue delivered something")
@@ -73,9 +78,11 @@ def _is_stuck(books: Books) -> bool:
     return not books["spooled"] and books["cold"] > 0 and books["running"] > 0
 
 
-def _rate(daemon: Daemon, seconds: float, *, feeds_both: bool = False) -> float:
-    daemon.wait_until_quiet()
+def _rate(daemon: Daemon, seconds: float, *, feeds_both: bool) -> float:
     make_run = run_maker(Work.SNAPPY, DRAINED)
+    with daemon.connect() as client:
+        warm_up(client, make_run)
+    daemon.wait_until_quiet()
     if feeds_both:
         make_run = _in_turns(make_run, run_maker(Work.SNAPPY, HANGING))
     return deliver(daemon, DRAINED, partial(_push, make_run, seconds)).items_per_s

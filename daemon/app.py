@@ -99,9 +99,9 @@ async def serve(
         await check_handlers(settings)
         cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
         await cold.open()
-        # What was in hand when an earlier life ended comes first, not when its lease runs out.
-        await cold.release_all()
         try:
+            # What was in hand when an earlier life ended comes first, not when its lease runs out.
+            await cold.release_all()
             await _serve(settings, make_files, load, signals, listening, cold)
         finally:
             await cold.close()
@@ -212,7 +212,7 @@ async def _serve(
             async with trio.open_nursery() as delivering:
                 await delivering.start(dispatch.run)
                 for queue, totals in (await cold.totals()).items():
-                    if totals.held:
+                    if totals.held or totals.dead:
                         await to_dispatch.send(QueueSeen(queue))
                 async with trio.open_nursery() as receiving:
                     await receiving.start(ingest.run)

@@ -41,6 +41,8 @@ WAL_PAGES: Final = 4096
 """The log is copied into the database when it has so many pages: 32 MiB."""
 STATEMENTS_CACHED: Final = 256
 
+DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""The second is what becomes of SQLite's own message when it quotes damaged bytes."""
 _CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -121,7 +123,7 @@ class Database:
     def _open(self) -> None:
         try:
             self._connected()
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             self._drop()
             raise self._translated(error) from error
         self._ballast.keep()
@@ -182,7 +184,7 @@ class Database:
             return result
         except BaseException as error:
             self._roll_back(error)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DRIVER_ERRORS):
                 raise self._translated(error) from error
             raise
 
@@ -219,13 +221,18 @@ class Database:
                 with suppress(sqlite3.Error):
                     db.close()
 
-    def _translated(self, error: sqlite3.Error) -> StoreUnavailable | StoreCorrupt:
-        kind = StoreCorrupt if _code(error) in _CORRUPT else StoreUnavailable
+    def _translated(
+        self, error: sqlite3.Error | UnicodeDecodeError
+    ) -> StoreUnavailable | StoreCorrupt:
+        kind = StoreCorrupt if is_corrupt(error) else StoreUnavailable
         return kind(f"{self._path.name}: {error}")
 
 
-def is_corrupt(error: sqlite3.Error) -> bool:
-    return _code(error) in _CORRUPT
+def is_corrupt(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """The driver has no code for text that is none; the message is all it says."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    return _code(error) in _CORRUPT or str(error).startswith("Could not decode")
 
 
 def _is_full(error: StoreUnavailable) -> bool:

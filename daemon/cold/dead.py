@@ -10,10 +10,11 @@ even if those that are tried again die again meanwhile.
 import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from actors.slices import lowest_bit
+from actors.slices import ItemError, lowest_bit
 from actors.tiers import DeadChange, DeadFilter, DeadLetter, DeadPage, StoreCorrupt
 from daemon.cold.books import Books
 from daemon.cold.connection import Database
@@ -153,11 +154,12 @@ def _letters(db: sqlite3.Connection, found: list[Found], payloads: bool) -> list
         (item_id, key, priority, attempt, enqueued_ms, errors, headers, packed) = db.execute(
             SELECT_LETTER, (row.n,)
         ).fetchone()
-        try:
+        # What is left of a letter that is damaged is shown: it may still be removed.
+        history: tuple[ItemError, ...] = ()
+        named: dict[str, str] = {}
+        with suppress(BadRow, BadRun):
             history = read_errors(errors)
-        except BadRow:
-            # What is left of a letter is shown: it may still be removed.
-            history = ()
+            named = unpack_headers(headers)
         letters.append(
             DeadLetter(
                 row=row.id,
@@ -171,7 +173,7 @@ def _letters(db: sqlite3.Connection, found: list[Found], payloads: bool) -> list
                 enqueued_ms=enqueued_ms,
                 died_ms=row.died_at,
                 errors=history,
-                headers=unpack_headers(headers),
+                headers=named,
                 payload=_payload(db, row, unpack_bits(packed), runs) if payloads else None,
             )
         )
@@ -209,5 +211,5 @@ RETRY: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = 1, scheduled_a
 EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item
     WHERE state = 'FAILED' AND item_id = ?"""
-SELECT_LETTER: Final = """SELECT item_id, key, priority, attempt, created_at, error_history,
-    headers, bits FROM runs WHERE n = ?"""
+SELECT_LETTER: Final = """SELECT item_id, key, priority, attempt, created_at,
+    CAST(error_history AS BLOB), headers, bits FROM runs WHERE n = ?"""

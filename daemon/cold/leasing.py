@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from actors.tiers import ColdRow, Outlook
+from actors.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.cold.books import Books
-from daemon.cold.rows import BadRow, read_body, read_row
+from daemon.cold.rows import BadRow, read_body, read_due_row
 from forebay.run import RunHead
 
 log = structlog.get_logger()
@@ -142,13 +142,15 @@ def _pick(
 def _read(db: sqlite3.Connection, pick: _Pick, bodies: _Bodies) -> ColdRow:
     if pick.body_id not in bodies:
         bodies[pick.body_id] = read_body(db, pick.body_id)
-    return read_row(db, pick.n, *bodies[pick.body_id])
+    return read_due_row(db, pick.n, *bodies[pick.body_id])
 
 
 def _set_aside(db: sqlite3.Connection, queue: str, bad: Sequence[tuple[_Pick, str]]) -> None:
     books = Books()
     for pick, error in bad:
-        db.execute("UPDATE runs SET state = 'CORRUPT', lock_uuid = NULL WHERE n = ?", (pick.n,))
+        changed = db.execute(SET_ASIDE, (pick.n,)).rowcount
+        if not changed:
+            raise StoreCorrupt("the index of what is due and the rows disagree")
         books.set_aside(queue, pick.items)
         run_id = pick.body_id.hex()
         log.error("cold.row_corrupt", queue=queue, run=run_id, items=pick.items, error=error)
@@ -162,6 +164,8 @@ MOVE_DUE: Final = f"""UPDATE runs SET is_due = 1 WHERE n IN (
     SELECT n {_LATER} AND queue = ? AND scheduled_at <= ? ORDER BY scheduled_at LIMIT ?
 )"""
 LEASE: Final = "UPDATE runs SET is_due = 0, lock_uuid = ?, scheduled_at = ? WHERE n = ?"
+SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', is_due = 0, lock_uuid = NULL
+    WHERE n = ? AND state = 'COLD_QUEUED'"""
 RENEW: Final = """UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?
     WHERE lock_uuid = ? AND state = 'COLD_QUEUED'"""
 RELEASE: Final = """UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?

@@ -13,11 +13,10 @@ rows is kept.
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from actors.slices import ItemError, lowest_bit
-from actors.tiers import ColdRow, NewRow
+from actors.tiers import ColdRow, NewRow, StoreCorrupt
 from daemon.cold.books import Place
 from daemon.cold.connection import is_corrupt
 from forebay.errors import BadRun
@@ -131,9 +130,14 @@ def read_body(db: sqlite3.Connection, body_id: bytes) -> tuple[RunHead, bytes]:
     return head, data
 
 
-def read_row(db: sqlite3.Connection, n: int, head: RunHead, data: bytes) -> ColdRow:
-    row, packed, attempt, due_ms, errors = db.execute(_SELECT_ROW, (n,)).fetchone()
-    bits = unpack_bits(packed)
+def read_due_row(db: sqlite3.Connection, n: int, head: RunHead, data: bytes) -> ColdRow:
+    """A row that is due; StoreCorrupt if it is not, though the index says so."""
+    found = db.execute(_SELECT_DUE_ROW, (n,)).fetchone()
+    if found is None:
+        # Setting the row aside would not take it out of the index: there is no going on.
+        raise StoreCorrupt("the index of what is due and the rows disagree")
+    row, packed, attempt, due_ms, errors = found
+    bits = unpack_bits(packed) if isinstance(packed, bytes) else 0
     if not 0 < bits < 1 << head.count:
         raise BadRow("its items are not its body's")
     return ColdRow(row, head, data, bits, attempt, due_ms, read_errors(errors))
@@ -151,9 +155,12 @@ def unpack_bits(packed: bytes) -> int:
     return int.from_bytes(packed, "little")
 
 
-def read_errors(history: str) -> tuple[ItemError, ...]:
+def read_errors(history: bytes) -> tuple[ItemError, ...]:
     try:
-        return tuple(ItemError(*_three(error)) for error in json.loads(history))
+        return tuple(
+            ItemError(int(attempt), int(at_ms), str(text))
+            for attempt, at_ms, text in json.loads(history)
+        )
     except (ValueError, TypeError) as error:
         raise BadRow(f"its error history: {error}") from error
 
@@ -161,11 +168,6 @@ def read_errors(history: str) -> tuple[ItemError, ...]:
 def fold(text: str) -> str:
     """For a search that ignores case, in this and in any other store."""
     return text.casefold().encode(errors="replace").decode()
-
-
-def _three(error: Any) -> Iterator[Any]:
-    attempt, at_ms, text = error
-    return iter((int(attempt), int(at_ms), str(text)))
 
 
 def _key(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str | None:
@@ -196,4 +198,6 @@ _INSERT_ROW: Final = """INSERT INTO runs (
     died_at, error_folded, bits, error_history, headers
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
-_SELECT_ROW: Final = "SELECT id, bits, attempt, due_ms, error_history FROM runs WHERE n = ?"
+# Bytes that are no UTF-8 would fail in the driver, and with them everything behind.
+_SELECT_DUE_ROW: Final = """SELECT id, bits, attempt, due_ms, CAST(error_history AS BLOB)
+    FROM runs WHERE n = ? AND state = 'COLD_QUEUED' AND is_due = 1"""

@@ -38,11 +38,12 @@ class Kind:
 
 
 _pick = st.integers(0, 7)
+_queues = st.sampled_from(["q", "q", "q", "other"])
 _picks = st.lists(_pick, max_size=4)
 _kinds = st.lists(
     st.builds(
         Kind,
-        queue=st.sampled_from(QUEUES),
+        queue=_queues,
         flow=st.sampled_from(FLOWS),
         priority=st.sampled_from([0, 5]),
         items=st.integers(1, 5),
@@ -69,23 +70,23 @@ _outcomes = st.lists(
 )
 _outcome_twice = st.booleans()
 
-# The ordinary course of things, which many of the steps are: without it nothing gets far.
-_work = st.one_of(
-    st.tuples(st.just("hand over"), _kinds),
-    st.tuples(
-        st.just("acquire"), st.sampled_from(QUEUES), st.sampled_from(LOCKS[:2]), st.just(9),
-        st.just(10_000), st.just(60.0), st.just(frozenset[str]()),
-    ),
-    st.tuples(st.just("settle"), _outcomes, _outcome_twice),
+_hand_over = st.tuples(st.just("hand over"), _kinds)
+_acquire_all = st.tuples(
+    st.just("acquire"), _queues, st.sampled_from(LOCKS[:2]), st.just(100), st.just(10_000),
+    st.just(60.0), st.just(frozenset[str]()),
 )  # fmt: skip
-_steps = st.one_of(
+_settle = st.tuples(st.just("settle"), _outcomes, _outcome_twice)
+_step = st.one_of(
+    _hand_over,
+    _acquire_all,
+    _settle,
     st.tuples(st.just("store"), _kinds),
     st.tuples(st.just("store again"), _pick),
     st.tuples(st.just("confirm"), _picks),
     st.tuples(st.just("forget"), _picks),
     st.tuples(
         st.just("acquire"),
-        st.sampled_from(QUEUES),
+        _queues,
         st.sampled_from(LOCKS),
         st.sampled_from([1, 4, 100]),
         st.sampled_from([1, 250, 10_000]),
@@ -95,15 +96,24 @@ _steps = st.one_of(
     st.tuples(st.just("renew"), st.lists(st.sampled_from(LOCKS), max_size=3, unique=True)),
     st.tuples(st.just("release"), st.sampled_from(LOCKS), _picks),
     st.tuples(st.just("advance"), st.sampled_from([1, 499, 700, 60_000])),
-)
-_others = st.one_of(
     st.tuples(st.just("retry"), _filters, st.integers(1, 3)),
     st.tuples(st.just("remove"), _filters, st.integers(1, 3)),
     st.tuples(st.just("edit"), _pick),
     st.tuples(st.just("reopen")),
     st.tuples(st.just("crash")),
 )  # fmt: skip
-scripts = st.lists(st.one_of(_work, _work, _work, _steps, _others), min_size=10, max_size=40)
+# The ordinary course of things with anything in between: steps by chance alone seldom get far.
+_round = st.tuples(
+    st.lists(_step, max_size=2),
+    st.tuples(_hand_over),
+    st.lists(_step, max_size=2),
+    st.tuples(_acquire_all),
+    st.lists(_step, max_size=2),
+    st.tuples(_settle),
+)
+scripts = st.lists(_round, min_size=2, max_size=6).map(
+    lambda rounds: [step for parts in rounds for part in parts for step in part]
+)
 
 
 @dataclass

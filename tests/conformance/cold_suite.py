@@ -284,6 +284,25 @@ class SettleSuite:
         (rest,) = await acquire(stores, OTHER)
         assert rest.bits == 0b100
 
+    async def test_an_item_is_counted_once_however_often_it_is_named(
+        self, stores: ColdStores
+    ) -> None:
+        row = new_row(4)
+        await put(stores, row)
+        (got,) = await acquire(stores)
+        again = part_of(got, 0b0100)
+        for outcome in (
+            RowOutcome(row.row, LOCK, delivered=0b0001),
+            RowOutcome(row.row, LOCK, delivered=0b0011),
+            # Both delivered and to be tried again: it is tried again.
+            RowOutcome(row.row, LOCK, delivered=0b0111, moved=(again,), moved_bits=0b0100),
+            RowOutcome(row.row, LOCK, delivered=0b11_0000_1111),
+        ):
+            assert await stores.cold.settle([outcome]) == [True]
+            await check_books(stores)
+        assert await stores.cold.totals() == {"q": ColdTotals(taken=4, delivered=3, held=1, runs=1)}
+        assert await acquired_ids(stores, OTHER) == [again.row]
+
     async def test_a_lock_that_has_moved_on_changes_nothing(self, stores: ColdStores) -> None:
         row = new_row()
         await put(stores, row)

@@ -3,7 +3,7 @@
 import os
 import resource
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -181,6 +181,8 @@ async def test_a_search_looks_at_a_stretch_at_a_time(
         "UPDATE runs SET bits = x'' WHERE body_id = :body",
         "UPDATE runs SET error_history = '[[1]]' WHERE body_id = :body",
         "UPDATE runs SET error_history = '{' WHERE body_id = :body",
+        "UPDATE runs SET error_history = CAST(x'5b22ff225d' AS TEXT) WHERE body_id = :body",
+        "UPDATE runs SET bits = 'text' WHERE body_id = :body",
     ],
 )
 async def test_a_row_that_makes_no_sense_is_set_aside(stores: SqliteStores, damage: str) -> None:
@@ -206,6 +208,13 @@ async def test_a_letter_whose_run_is_damaged_cannot_be_edited_but_removed(
         await stores.dead.edit(letter.id, b"x")
     assert (await stores.dead.remove(DeadFilter(), 1)).done == 1
     assert await stores.bodies() == set()
+
+
+async def test_a_letter_that_is_damaged_is_still_shown(stores: SqliteStores) -> None:
+    await put(stores, dead_row())
+    stores.beside(lambda db: db.execute("UPDATE runs SET error_history = '?', headers = x'01'"))
+    (letter,) = (await stores.dead.find(DeadFilter(), 1)).letters
+    assert (letter.died_ms, letter.errors, letter.headers) == (START_MS, (), {})
 
 
 async def test_a_newer_schema_is_refused(stores: SqliteStores) -> None:
@@ -312,6 +321,8 @@ async def test_after_an_io_error_the_store_works_again(stores: SqliteStores) -> 
     with files_end_at(log_bytes + 10_000), pytest.raises(StoreUnavailable, match="I/O"):
         await stores.cold.store([lost])
     assert await stores.cold.unconfirmed() == []
+    # What the log held is in the database: no sync that failed can be held against it.
+    assert os.stat(f"{stores.path}-wal").st_size == 0
     await put(stores, lost)
     assert await acquired_ids(stores) == [kept.row, lost.row]
     await stores.crash()
@@ -353,3 +364,59 @@ async def test_settling_on_a_full_disk_takes_the_ballast(
     await stores.cold.sync()
     assert ballast.exists()
     await stores.cold.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        # The schema as text is on the first page; SQLite quotes what it cannot read.
+        lambda data: data.replace(b"lock_uuid IS NOT NULL", b"lock_\xffuid IS NOT NULL"),
+        lambda data: data.replace(b"CREATE TABLE bodies", b"CREATE TABLE b\xffdies"),
+        lambda data: data[:100] + bytes(1000) + data[1100:],
+    ],
+)
+async def test_a_damaged_schema_is_corrupt(
+    stores: SqliteStores, damage: Callable[[bytes], bytes]
+) -> None:
+    await stores.cold.close()
+    data = stores.path.read_bytes()
+    stores.path.write_bytes(damage(data))
+    with pytest.raises(StoreCorrupt):
+        await stores.cold.open()
+    stores.path.write_bytes(data)
+    await stores.cold.open()
+
+
+async def test_text_that_is_none_is_corrupt(stores: SqliteStores) -> None:
+    await put(stores, new_row())
+    stores.beside(lambda db: db.execute("UPDATE flows SET flow = CAST(x'ff' AS TEXT)"))
+    with pytest.raises(StoreCorrupt):
+        await stores.cold.flows()
+    assert (await stores.cold.totals())["q"].held == 3
+
+
+async def test_an_index_that_is_wrong_is_noticed(stores: SqliteStores) -> None:
+    """Rather than leasing a row twice, or looking for it for ever."""
+    row = new_row()
+    await put(stores, row, new_row())
+
+    def damage(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA writable_schema = ON")
+        schema_row = "name = 'runs_due'"
+        (sql,) = db.execute(f"SELECT sql FROM sqlite_master WHERE {schema_row}").fetchone()
+        db.execute(f"UPDATE sqlite_master SET sql = ? WHERE {schema_row}", (f"{sql} AND 0",))
+        (version,) = db.execute("PRAGMA schema_version").fetchone()
+        db.execute(f"PRAGMA schema_version = {version + 1}")
+
+    def repair(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, ' AND 0', '')")
+        (version,) = db.execute("PRAGMA schema_version").fetchone()
+        db.execute(f"PRAGMA schema_version = {version + 1}")
+
+    # While SQLite believes that nothing belongs into the index, a row leaves the order of delivery.
+    stores.beside(damage)
+    stores.beside(lambda db: db.execute("UPDATE runs SET is_due = 0 WHERE id = ?", (row.row,)))
+    stores.beside(repair)
+    with pytest.raises(StoreCorrupt, match="disagree"):
+        await acquire(stores)

@@ -2,7 +2,13 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.crash.audit", "tests.crash.examine", "tests.crash.producer")
+pytest.register_assert_rewrite(
+    "tests.crash.audit",
+    "tests.crash.destinations",
+    "tests.crash.examine",
+    "tests.crash.found",
+    "tests.crash.producer",
+)
 
 from tests.crash.lives import Zygote  # noqa: E402
 

@@ -1,7 +1,7 @@
 """A real daemon whose stores kill it: `python -m tests.crash.daemon '<settings>' '<plan>'`.
 
 The settings are JSON, as the configuration file would have them; the plan is `point:n`, a point
-of killing_files.py or killing_cold.py. Everything else is the daemon as it is, but for its wall
+of killing_files.py or killing_cold.py, or one of powerless.py. Everything else is the daemon as it is, but for its wall
 clock, which may be ahead: to the daemon it is as if it had been away for that long.
 """
 
@@ -20,9 +20,13 @@ from daemon import logs
 from daemon.app import SWITCH_INTERVAL_S, serve
 from daemon.cold.sqlite import SqliteCold
 from daemon.journal.files import Files
+from tests.crash import powerless
 from tests.crash.killer import Killer
 from tests.crash.killing_cold import COLD_POINTS, KillingCold
 from tests.crash.killing_files import POINTS, KillingFiles
+
+MakeFiles = Callable[[Path], Files]
+MakeCold = Callable[[Path, float], SqliteCold]
 
 
 def run(
@@ -35,18 +39,26 @@ def run(
     settings = Settings.model_validate(json.loads(settings_text))
     logs.set_up(settings.log)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    killer = Killer(plan, (*POINTS, *COLD_POINTS))
+    make_files, make_cold = stores(plan, settings.state_dir)
 
-    def make_files(directory: Path) -> Files:
-        return KillingFiles(directory, killer)
-
-    def make_cold(path: Path, timeout_s: float) -> SqliteCold:
+    def tell_and_make_cold(path: Path, timeout_s: float) -> SqliteCold:
         # The daemon opens its socket first, and its stores after that.
         listening()
-        return KillingCold(path, timeout_s, killer)
+        return make_cold(path, timeout_s)
 
     with clock_ahead(clock_ahead_s):
-        trio.run(partial(serve, settings, make_files=make_files, make_cold=make_cold))
+        trio.run(partial(serve, settings, make_files=make_files, make_cold=tell_and_make_cold))
+
+
+def stores(plan: str, state: Path) -> tuple[MakeFiles, MakeCold]:
+    if plan.startswith(f"{powerless.PLAN}:"):
+        power = powerless.Power(plan, state)
+        return power.make_files, power.make_cold
+    killer = Killer(plan, (*POINTS, *COLD_POINTS))
+    return (
+        lambda directory: KillingFiles(directory, killer),
+        lambda path, timeout_s: KillingCold(path, timeout_s, killer),
+    )
 
 
 def clock_ahead(seconds: int) -> "patch[Callable[[], int]]":

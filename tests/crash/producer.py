@@ -24,6 +24,7 @@ ANSWER_S: Final = 60.0
 """A daemon that says nothing for so long hangs."""
 REFUSALS_MAX: Final = 30
 DELAY_MS_MAX: Final = 100
+FAR_MS: Final = 70_000
 STATS_MAX: Final = 2000
 PRIORITIES: Final = (0, 5, 5, 5, 10)
 
@@ -44,14 +45,21 @@ class Died(Exception):
 
 class Producer:
     def __init__(
-        self, rng: Random, queues: tuple[str, ...], may_refuse: tuple[str, ...] = ("QUEUE_FULL",)
+        self,
+        rng: Random,
+        queues: tuple[str, ...],
+        may_refuse: tuple[str, ...] = ("QUEUE_FULL",),
+        share_far: float = 0.0,
     ) -> None:
+        """`share_far` of the runs are due in more than a minute."""
         self._rng = rng
         self._queues = queues
         self._may_refuse = may_refuse
+        self._share_far = share_far
         self._made = 0
         self._link: Link | None = None
         self._sequence = 0
+        self._clock_ahead_ms = 0
         self._in_flight: dict[int, Sent] = {}
         self._again: deque[Sent] = deque()
         """Sent to a daemon that died before it answered."""
@@ -70,8 +78,9 @@ class Producer:
     def unanswered(self) -> int:
         return len(self._in_flight) + len(self._again)
 
-    def connect(self, path: Path) -> None:
+    def connect(self, path: Path, clock_ahead_s: int = 0) -> None:
         """Returns when the daemon has recovered and says hello."""
+        self._clock_ahead_ms = clock_ahead_s * 1000
         self.sent_now = set()
         self.refusals_now = 0
         self._again = deque([*self._in_flight.values(), *self._again])
@@ -127,6 +136,17 @@ class Producer:
                 if kind is Kind.REPORT and sequence == asked:
                     return wire.read_json(body)
 
+    def ask(self, request: dict[str, Any]) -> None:
+        """A CONTROL that is answered, or the end of the daemon."""
+        self._sequence += 1
+        asked = self._sequence
+        self._send([wire.document(Kind.CONTROL, asked, request)])
+        while True:
+            for kind, sequence, body in self._receive():
+                if sequence == asked:
+                    assert kind is Kind.RESULT, body
+                    return
+
     def ask_often(self) -> None:
         """So often that any daemon would have come by where it is to die."""
         for _ in range(STATS_MAX):
@@ -158,7 +178,7 @@ class Producer:
             [payload.encode() for payload in payloads],
             queue=queue,
             priority=rng.choice(PRIORITIES),
-            due_ms=int(time() * 1000) + rng.randrange(DELAY_MS_MAX) if rng.random() < 0.1 else 0,
+            due_ms=self._due_ms(),
             run_id=run_id,
             enqueued_ms=self._made,
             compressed=rng.random() < 0.5,
@@ -169,6 +189,13 @@ class Producer:
         self.payloads |= items
         self.queue_of |= dict.fromkeys(items, queue)
         return Sent(run_id, queue, data, items)
+
+    def _due_ms(self) -> int:
+        """Most are due at once, some soon, and a few so late that they wait in cold."""
+        chance, now_ms = self._rng.random(), int(time() * 1000) + self._clock_ahead_ms
+        if chance < self._share_far:
+            return now_ms + FAR_MS
+        return now_ms + self._rng.randrange(DELAY_MS_MAX) if chance > 0.9 else 0
 
     def _send(self, parts: list[wire.Buffer]) -> None:
         assert self._link is not None

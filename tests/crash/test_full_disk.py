@@ -22,7 +22,9 @@ from trio.testing import MockClock
 from actors.settings import Settings
 from forebay.errors import Refused
 from forebay.wire import Outcome
-from tests.crash.audit import Audit, look_into
+from tests.crash.audit import Audit
+from tests.crash.destinations import FileDestination
+from tests.crash.found import look_into
 from tests.crash.lives import Zygote
 from tests.crash.named_files import QuickFiles
 from tests.crash.producer import Producer
@@ -88,7 +90,7 @@ def test_full_disk_refuses_drains_and_takes_again(
     reader = SlowReader(tmp_path)
     producer = Producer(rng, ("out",), may_refuse=("DISK_FULL",))
     request.addfinalizer(producer.close)
-    audit = Audit(producer, {"out": reader.output})
+    audit = Audit(producer, {"out": FileDestination(reader.output)})
     settings = {
         "socket": {"path": str(tmp_path / "socket"), "max_run_bytes": "16Ki"},
         "state_dir": str(disk / "state"),
@@ -130,7 +132,7 @@ def test_full_disk_refuses_drains_and_takes_again(
     producer.close()
     reader.finish()
     spool_settings = Settings.model_validate(settings).spool
-    audit.after_death(look_into(disk / "state" / "spool", spool_settings, tmp_path / "copy"))
+    audit.after_death(look_into(disk / "state", spool_settings, tmp_path / "copy"))
     audit.at_the_end()
     assert audit.delivered_again == 0
     events = [event["event"] for event in life.events()]

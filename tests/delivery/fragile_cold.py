@@ -1,6 +1,6 @@
 """The cold store of this process, which can be taken away and brought back."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors.tiers import ColdQueue, StoreUnavailable
@@ -17,6 +17,8 @@ class FragileCold:
         """The steps that were asked for while it was broken."""
         self.loses_answers: set[str] = set()
         """These steps are taken, and then said to have failed."""
+        self.after: dict[str, Callable[[], Awaitable[None]]] = {}
+        """What else happens before the answer to a step arrives; once."""
 
     def break_down(self, *steps: str) -> None:
         """These steps fail from now on; without names, all of them."""
@@ -38,6 +40,8 @@ class FragileCold:
                 self.calls.append(name)
                 raise StoreUnavailable(f"{name}: told to be away")
             result = await step(*args, **kwargs)
+            if name in self.after:
+                await self.after.pop(name)()
             if name in self.loses_answers:
                 raise StoreUnavailable(f"{name}: the answer was lost")
             return result

@@ -186,7 +186,7 @@ class Life:
                 async with trio.open_nursery() as delivering:
                     await delivering.start(self.dispatch.run)
                     for queue, totals in (await self.sqlite.totals()).items():
-                        if totals.held:
+                        if totals.held or totals.dead:
                             await self.to_dispatch.send(QueueSeen(queue))
                     task_status.started()
                     await self._stop.wait()

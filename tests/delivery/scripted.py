@@ -87,7 +87,11 @@ class Destination:
                 told: list[Verdict] = []
                 there = trio.Event()
                 self._waiting.append((there, told))
-                await there.wait()
+                try:
+                    await there.wait()
+                except trio.Cancelled:
+                    self._waiting.remove((there, told))
+                    raise
                 (verdict,) = told
             await trio.lowlevel.checkpoint()
             return self._judge(batch, verdict)
@@ -111,18 +115,18 @@ class Destination:
         self.taken.update(item_id for item_id in batch.ids if item_id not in refused)
         return report
 
-    def answer(self, verdict: Verdict = all_good, sends: int = 1) -> None:
-        """The sends that have waited longest go on, with this verdict."""
-        for _ in range(sends):
-            there, told = self._waiting.pop(0)
-            told.append(verdict)
-            there.set()
+    def answer(self, verdict: Verdict = all_good, at: int = 0) -> None:
+        """One send goes on, with this verdict: the one that has waited longest, or a later one."""
+        there, told = self._waiting.pop(at)
+        told.append(verdict)
+        there.set()
 
     def open_up(self, verdict: Verdict = all_good) -> None:
         """From now on everything is judged at once, what waits included."""
         self.is_patient = False
         self.verdict = verdict
-        self.answer(verdict, len(self._waiting))
+        while self._waiting:
+            self.answer(verdict)
 
     @property
     def ids(self) -> list[str]:

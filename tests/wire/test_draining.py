@@ -161,9 +161,7 @@ async def test_run_returns_when_the_last_connection_is_closed(tmp_path: Path) ->
 
     with open_socket(settings) as opened:
         spooler = StubSpooler()
-        ingest = Ingest(
-            settings, [opened.listener], spooler.sender, spooler.sender, lambda _: True
-        )
+        ingest = Ingest(settings, [opened.listener], spooler.sender, spooler.sender, lambda _: True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, ingest.run)
             client = RawClient(await trio.open_unix_socket(str(settings.path)))
