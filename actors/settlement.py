@@ -16,7 +16,7 @@ is held by the failover. What it can't do: settle for an owner on another host.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import trio
@@ -40,9 +40,13 @@ from forebay.ids import new_run_id
 
 log = structlog.get_logger()
 
+M = TypeVar("M")
+
 INBOX: Final = 256
 AT_ONCE_MAX: Final = 256
 SYNC_S: Final = 1.0
+LAST_WORDS_S: Final = 30.0
+"""How long a full inbox is waited for, by a worker that is cancelled as well."""
 HOLD_S: Final = 60.0
 """A lease is extended by so much while its outcome is being recorded."""
 
@@ -97,15 +101,24 @@ class Settlement:
                 if ok and isinstance(leased[order].slice.run.owner, InJournal):
                     outcomes += journal_outcomes(leased[order].slice, conclusions[order])
             if outcomes:
-                await self._spooler.send(Settle(tuple(outcomes)))
+                await self._tell(self._spooler, Settle(tuple(outcomes)))
         if slow:
             tokens = [leased[order].token for order in slow]
             for order, ok in zip(slow, await self._warm.extend(queue, tokens, HOLD_S), strict=True):
                 answers[order] = ok
                 if ok:
-                    await self._to_settler.send(Concluded(queue, leased[order], conclusions[order]))
+                    concluded = Concluded(queue, leased[order], conclusions[order])
+                    await self._tell(self._to_settler, concluded)
         self._count_stale(queue, answers.count(False))
         return answers
+
+    async def _tell(self, channel: trio.MemorySendChannel[M], message: M) -> None:
+        """Delivered is delivered, even if whoever says so is cancelled now."""
+        try:
+            channel.send_nowait(message)
+        except trio.WouldBlock:
+            with trio.move_on_after(LAST_WORDS_S, shield=True):
+                await channel.send(message)
 
     def _count_stale(self, queue: str, stale: int) -> None:
         if stale:
@@ -122,7 +135,7 @@ class Settlement:
             nursery.start_soon(self._sync)
             async for concluded in self._inbox:
                 batch = [concluded]
-                with suppress(trio.WouldBlock):
+                with suppress(trio.WouldBlock, trio.EndOfChannel):
                     while len(batch) < AT_ONCE_MAX:
                         batch.append(self._inbox.receive_nowait())
                 await self._record(batch)

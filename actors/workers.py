@@ -37,8 +37,6 @@ LOOK_S: Final = 0.25
 LEASE_MARGIN_S: Final = 30.0
 RATE_SLICE_S: Final = 1.0
 """Under a rate limit a batch is at most what may go in that time."""
-LAST_SETTLE_S: Final = 1.0
-"""What a cancelled worker may still take to say what it has delivered."""
 
 
 @dataclass(slots=True)
@@ -198,20 +196,32 @@ class WorkerGroup:
 
     async def _lease_when_admitted(self) -> tuple[Admission, Batch] | None:
         """A batch, and leave to send it; None if draining began, or others were faster."""
-        breakers = self._shared.breakers
+        admission = await self._admitted()
+        if admission is None:
+            return None
+        leased: list[Leased] = []
+        try:
+            leased = await self._lease()
+        finally:
+            if not leased:
+                self._shared.breakers.give_up(admission)
+        if leased:
+            prepared = self._handler.prepare([lease.slice for lease in leased])
+            return admission, Batch(leased, prepared, trio.current_time())
+        with self._until_drain():
+            await self._wait()
+        return None
+
+    async def _admitted(self) -> Admission | None:
+        """Leave to send; None if draining begins first. Nothing is awaited where there is leave."""
+        breakers, destination = self._shared.breakers, self._handler.destination
+        if self._gate.is_open:
+            admission = breakers.admit_nowait(destination)
+            if admission is not None:
+                return admission
         with self._until_drain():
             await self._gate.wait()
-            admission = await breakers.admit(self._handler.destination)
-            leased: list[Leased] = []
-            try:
-                leased = await self._lease()
-            finally:
-                if not leased:
-                    breakers.give_up(admission)
-            if leased:
-                prepared = self._handler.prepare([lease.slice for lease in leased])
-                return admission, Batch(leased, prepared, trio.current_time())
-            await self._wait()
+            return await breakers.admit(destination)
         return None
 
     # Preparers and senders apart.
@@ -302,9 +312,7 @@ class WorkerGroup:
         conclusions = conclude(
             batch.prepared.batch, report, self._settings, shared.now_ms(), random.random
         )
-        # Delivered is delivered, even if this task is cancelled now.
-        with trio.move_on_after(LAST_SETTLE_S, shield=True):
-            await shared.settlement.settle(self._queue, batch.leased, conclusions)
+        await shared.settlement.settle(self._queue, batch.leased, conclusions)
 
     async def _still_ours(self, batch: Batch) -> bool:
         """What has waited long may have run out: then it is somebody else's, and not sent."""

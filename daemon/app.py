@@ -46,6 +46,7 @@ from actors.spooler import Spooler
 from actors.tiers import ColdQueue, Unconfirmed
 from actors.warm import MemoryWarm
 from actors.workers import Shared
+from daemon.cold.missing import tell_what_is_missing
 from daemon.cold.sqlite import SqliteCold
 from daemon.definitions import load_definitions, saver
 from daemon.errors import CannotStart
@@ -203,6 +204,7 @@ async def _serve(
     async with trio.open_nursery() as storing:
         await storing.start(spooler.run)
         await _finish_hand_overs(cold, spooler, unconfirmed)
+        await tell_what_is_missing(cold, to_spooler)
         storing.start_soon(Watchdog(spooler_answers(to_spooler.clone())).run)
         storing.start_soon(reporter.run)
         storing.start_soon(breakers.run)

@@ -15,11 +15,13 @@ fsync that failed, the next one succeeds and says nothing about what the first s
 It cannot end a step that hangs in the kernel: a dead disk holds the thread, and whoever waits.
 
 Pages of 4, 8, 16 and 32 KiB, rows of 1,000 items with bodies of 108 KB, 16 a transaction, million
-items/s: stored and confirmed 2.0, 2.2, 3.0, 3.5; acquired and settled 6.0, 6.9, 5.8, 5.3. Rows of
-one item went at 11,000 a second with each, and write the fewer bytes the smaller the page is.
+items/s: stored and confirmed 2.0, 2.2, 3.0, 3.5; acquired and settled 6.0, 6.9, 5.8, 5.3 (means
+of two runs, which differed by up to a half: no more than a hint). Rows of one item, 16 a
+transaction, went at about 11,000 a second with each. 8 KiB, since small rows then write less.
 `mmap` is left off: it turns a read error into a SIGBUS.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +32,7 @@ import trio
 
 from actors.thread import OwnThread
 from actors.tiers import StoreCorrupt, StoreUnavailable
+from daemon.cold import quarantine
 from daemon.cold.ballast import Ballast
 from daemon.cold.schema import migrate
 
@@ -121,8 +124,15 @@ class Database:
     # In the thread.
 
     def _open(self) -> None:
+        quarantine.look_through(self._path)
         try:
-            self._connected()
+            try:
+                self._connected()
+            except DRIVER_ERRORS as error:
+                if not is_corrupt(error):
+                    raise
+                quarantine.set_aside(self._path, str(error))
+                self._connected()
         except DRIVER_ERRORS as error:
             self._drop()
             raise self._translated(error) from error
@@ -130,6 +140,7 @@ class Database:
 
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
+            _create_private(self._path)
             db = sqlite3.connect(
                 self._path,
                 timeout=self._timeout_s,
@@ -224,8 +235,11 @@ class Database:
     def _translated(
         self, error: sqlite3.Error | UnicodeDecodeError
     ) -> StoreUnavailable | StoreCorrupt:
-        kind = StoreCorrupt if is_corrupt(error) else StoreUnavailable
-        return kind(f"{self._path.name}: {error}")
+        text = f"{self._path.name}: {error}"
+        if not is_corrupt(error):
+            return StoreUnavailable(text)
+        quarantine.suspect(self._path)
+        return StoreCorrupt(text)
 
 
 def is_corrupt(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -243,3 +257,8 @@ def _is_full(error: StoreUnavailable) -> bool:
 def _code(error: sqlite3.Error) -> int:
     """SQLite's primary result code; 0 if the error is the driver's own."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _create_private(path: Path) -> None:
+    """The file holds payloads. SQLite gives its log and index the mode of the database."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))

@@ -57,7 +57,11 @@ class SqliteCold:
         await self._db.open()
 
     async def store(self, rows: Sequence[NewRow]) -> None:
-        await self._db.write(partial(_store, rows=rows, now=self._now_ms()), is_new_work=True)
+        # A dead letter must have room on a full disk; overflow must leave it some.
+        is_new_work = not all(row.is_dead for row in rows)
+        await self._db.write(
+            partial(_store, rows=rows, now=self._now_ms()), is_new_work=is_new_work
+        )
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
         await self._db.write(partial(_confirm, rows=rows, now=self._now_ms()))

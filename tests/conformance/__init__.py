@@ -7,9 +7,11 @@ pytest.register_assert_rewrite(
     *(
         f"tests.conformance.{name}"
         for name in (
+            "cold_hand_over",
+            "cold_leases",
             "cold_play",
+            "cold_settling",
             "cold_stores",
-            "cold_suite",
             "dead_suite",
             "warm_leases",
             "warm_places",

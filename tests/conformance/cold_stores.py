@@ -15,7 +15,7 @@ START_MS = 1_750_000_000_000
 LEASE_S = 60.0
 PLENTY = 1 << 30
 
-_numbers = itertools.count(1)
+_numbers = itertools.count(1000)
 
 
 class ColdStores(Protocol):

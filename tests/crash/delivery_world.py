@@ -30,7 +30,7 @@ AWAY_S: Final = 100
 """Longer than leases on rows, and than what comes much later."""
 ACQUIRE_S: Final = 60
 LIVES_TO_DRAIN_MAX: Final = 10
-ASKS_MAX: Final = 600
+ASKS_MAX: Final = 400
 AT_RANDOM: Final = "a random moment"
 
 
@@ -64,6 +64,11 @@ class DeliveryWorld:
         }
         self.audit = Audit(self._producer, destinations)
         self._now: Settings = Settings()
+
+    @property
+    def payloads(self) -> dict[str, bytes]:
+        """Of all items that were sent."""
+        return self._producer.payloads
 
     def close(self) -> None:
         self._producer.close()

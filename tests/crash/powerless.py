@@ -141,3 +141,7 @@ class PoweredDatabase(Database):
         if not self._is_unsynced:
             self._power.cold_is_synced()
         return result
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

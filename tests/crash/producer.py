@@ -221,7 +221,7 @@ class Producer:
                 if wire.read_ack(body) is Outcome.STORED:
                     self.on_new(sent)
                 self.acked.update(sent.items)
-            elif kind is Kind.ERROR and sequence != wire.CONNECTION:
+            elif kind is Kind.ERROR and sequence in self._in_flight:
                 self._take_refusal(self._in_flight.pop(sequence), wire.read_error(body))
 
     def _take_refusal(self, sent: Sent, refused: Refused) -> None:

@@ -6,10 +6,7 @@ the disk is full. Where no tmpfs can be mounted, a disk that keeps accounts stan
 
 import errno
 import os
-import shutil
 import signal
-import subprocess
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,57 +26,17 @@ from tests.crash.lives import Zygote
 from tests.crash.named_files import QuickFiles
 from tests.crash.producer import Producer
 from tests.crash.seeds import seeded
+from tests.crash.small_disk import MIB, SlowReader, fill_up, small_disk
 from tests.unit.spooling import KIB, make_run, running_spooler
 
-MIB: Final = 1024 * 1024
 DISK_BYTES: Final = 8 * MIB
 PUSHES_MAX: Final = 20_000
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with 8 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "forebay-test", path],
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted: {mounted.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as path:
         yield path
-    finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
-
-
-class SlowReader:
-    """The other end of a pipe to which a file handler writes; what comes out goes to a file."""
-
-    def __init__(self, directory: Path) -> None:
-        self.pipe = directory / "pipe"
-        self.output = directory / "out.jsonl"
-        os.mkfifo(self.pipe)
-        self._reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)
-        # Were the daemon to open the pipe after the reading begins, it would end at once.
-        self._writer = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK)
-        self._thread = threading.Thread(target=self._copy, daemon=True)
-
-    def read_on(self) -> None:
-        os.set_blocking(self._reader, True)
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Returns when all writers are gone and all is read."""
-        os.close(self._writer)
-        self._thread.join()
-        os.close(self._reader)
-
-    def _copy(self) -> None:
-        with self.output.open("wb") as output:
-            while data := os.read(self._reader, 65536):
-                output.write(data)
 
 
 @pytest.mark.parametrize("filled_by", ["the spool", "somebody else", "somebody else at once"])
@@ -194,15 +151,3 @@ async def test_disk_with_accounts_refuses_drains_and_takes_again(
                 while "held" in await desk.totals():
                     await desk.settle(*await desk.take())
             assert await desk.totals() == {"accepted": stored, "delivered": stored}
-
-
-def fill_up(disk: Path) -> None:
-    """Leaves not a byte of room."""
-    with (disk / "filler").open("wb", buffering=0) as filler:
-        for size in (MIB, 64 * KIB, 4 * KIB, 1):
-            try:
-                while True:
-                    filler.write(bytes(size))
-            except OSError:
-                pass
-    assert shutil.disk_usage(disk).free == 0

@@ -53,7 +53,7 @@ from tests.delivery.fragile_cold import FragileCold, as_port
 from tests.delivery.scripted import Destination, ScriptedHandler
 from tests.unit.spooling import Inbox, spool_settings
 
-HANG_S = 20
+HANG_S = 8
 """Nothing is measured by it: a test that hangs should say so."""
 BALLAST_BYTES = 64 * 1024
 READS: frozenset[Call] = frozenset({"open_read", "read", "read_file"})

@@ -32,6 +32,12 @@ def count_leases(rig: Rig) -> list[str]:
     return asked
 
 
+async def settle_down(rig: Rig) -> None:
+    """Whatever was going to happen by itself has had its turns."""
+    for _ in range(20):
+        await rig.stats()
+
+
 class TestPause:
     @WAYS
     async def test_a_paused_queue_is_left_alone(self, tmp_path: Path, way: Any) -> None:
@@ -39,7 +45,7 @@ class TestPause:
             await rig.control("queue.pause", queue="q")
             ids = await rig.push(3)
             await rig.until_books(warm=3)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await settle_down(rig)
             asked = count_leases(rig)
             other = await rig.push(3, "other")
             await rig.until_books("other", held=0)
@@ -162,13 +168,13 @@ class TestPause:
 class TestBreaker:
     @WAYS
     async def test_open_means_that_nothing_is_attempted(self, tmp_path: Path, way: Any) -> None:
-        breaker = {"threshold": 2, "reset_timeout": "1h"}
+        breaker = {"enabled": True, "threshold": 2, "reset_timeout": "1h"}
         async with running(tmp_path, {"q": way | {"breaker": breaker}}, batch_items=1) as rig:
             rig.to().verdict = all_fail(DOWN)
             ids = await rig.push(6)
             await rig.until(lambda report: report["breakers"]["q"]["state"] == "open")
             await rig.until_books(held=6)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await settle_down(rig)
             assert rig.to().refused.total() == 2
             assert (await rig.control("breakers.list"))["breakers"][0]["state"] == "open"
             rig.to().open_up()
@@ -181,7 +187,7 @@ class TestBreaker:
 
     @WAYS
     async def test_half_open_one_trial_at_a_time(self, tmp_path: Path, way: Any) -> None:
-        breaker = {"threshold": 1, "reset_timeout": "10ms"}
+        breaker = {"enabled": True, "threshold": 1, "reset_timeout": "10ms"}
         keys = way | {"breaker": breaker, "workers": {"count": 4}, "max_retries": 100}
         async with running(tmp_path, {"q": keys}, batch_items=1) as rig:
             rig.to().verdict = all_fail(DOWN)
@@ -205,14 +211,14 @@ class TestBreaker:
             await rig.until_books(held=0, delivered=8)
 
     async def test_refused_items_do_not_open_it(self, tmp_path: Path) -> None:
-        breaker = {"threshold": 1, "reset_timeout": "1h"}
+        breaker = {"enabled": True, "threshold": 1, "reset_timeout": "1h"}
         async with running(tmp_path, {"q": {"breaker": breaker, "max_retries": 2}}) as rig:
             rig.to().verdict = items_fail(lambda item: item.payload[0] == 1)
             await rig.push(3)
             await rig.until_books(held=0, delivered=2, dead=1)
 
     async def test_queues_of_one_destination_share_it(self, tmp_path: Path) -> None:
-        breaker = {"threshold": 1, "reset_timeout": "1h"}
+        breaker = {"enabled": True, "threshold": 1, "reset_timeout": "1h"}
         keys = {"breaker": breaker}
         async with running(tmp_path, {"a": keys, "b": keys}) as rig:
             rig.names |= {"a": "there", "b": "there"}
@@ -246,7 +252,7 @@ class TestLimits:
             await rig.control("queues.create", queue="q", settings=keys)
             ids = await rig.push(15)
             await rig.until_books(delivered=10)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await settle_down(rig)
             assert rig.to().ids == ids[:10]
             assert {len(batch.items) for batch in rig.to().batches} == {1}
             await rig.control("queues.change", queue="q", settings={"rate_limit": 0})
@@ -345,7 +351,7 @@ class TestDrain:
             assert rig.to().taken == dict.fromkeys(ids, 1)
 
     async def test_an_open_breaker_does_not_hold_it_up(self, tmp_path: Path, way: Any) -> None:
-        breaker = {"threshold": 1, "reset_timeout": "1h"}
+        breaker = {"enabled": True, "threshold": 1, "reset_timeout": "1h"}
         async with running(tmp_path, {"q": way | {"breaker": breaker}}, batch_items=1) as rig:
             rig.to().verdict = all_fail(DOWN)
             await rig.push(5)
@@ -393,7 +399,8 @@ async def test_a_disk_that_hangs_does_not_lose_an_outcome(
             while rig.life.to_spooler.statistics().current_buffer_used < 1:
                 await trio.lowlevel.checkpoint()
             rig.to().open_up()
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await rig.to().until(lambda: not rig.to().inside)
+            await trio.testing.wait_all_tasks_blocked()
             goes_on.set()
         await rig.until_books(held=0, delivered=4)
         assert max(rig.to().taken.values()) == 1
