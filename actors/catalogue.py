@@ -62,6 +62,8 @@ class Catalogue:
         self._flows: dict[str, frozenset[str]] = {}
         self._changing = trio.Lock()
         self._changed = trio.Event()
+        self.changes = 0
+        """How many there were."""
         self._adopt(kept)
 
     # Reading.
@@ -83,9 +85,12 @@ class Catalogue:
     def paused_flows(self, queue: str) -> frozenset[str]:
         return self._flows.get(queue, frozenset())
 
-    async def wait_changed(self) -> None:
-        """Returns after the next change."""
-        await self._changed.wait()
+    async def wait_changed(self, seen: int) -> int:
+        """Returns the number of the latest change, when it is another than the one last seen: no
+        change is missed by somebody who was busy with the one before."""
+        while self.changes == seen:
+            await self._changed.wait()
+        return self.changes
 
     def describe(self, name: str) -> dict[str, Any]:
         """A queue as operators see it; Refused if there is none."""
@@ -220,6 +225,7 @@ class Catalogue:
             if flow is not None:
                 flows.setdefault(queue, set()).add(flow)
         self._flows = {queue: frozenset(names) for queue, names in flows.items()}
+        self.changes += 1
         self._changed.set()
         self._changed = trio.Event()
 

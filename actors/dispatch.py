@@ -30,6 +30,7 @@ from actors.workers import Gate, Shared, WorkerGroup
 log = structlog.get_logger()
 
 EXPIRE_S: Final = 1.0
+CLEAR_S: Final = 5.0
 
 OpenHandler = Callable[[str, QueueSettings], Handler | None]
 
@@ -76,6 +77,7 @@ class Dispatch:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire)
                 nursery.start_soon(self._follow_changes)
+                nursery.start_soon(self._clear_the_way)
                 async for seen in self._inbox:
                     if isinstance(seen, Pinned):
                         await self._set_aside(seen.queue, positions=seen.positions)
@@ -99,12 +101,22 @@ class Dispatch:
 
     async def _follow_changes(self) -> None:
         """Pauses, definitions and reloads."""
+        seen = self._catalogue.changes
         while True:
-            await self._catalogue.wait_changed()
-            for queue, crew in self._crews.items():
+            seen = await self._catalogue.wait_changed(seen)
+            # Queues may be seen for the first time meanwhile; those know the newest settings.
+            for queue, crew in list(self._crews.items()):
                 newly_paused = self._catalogue.paused_flows(queue) - crew.gate.except_flows
                 self._staff(queue)
                 for flow in newly_paused:
+                    await self._set_aside(queue, flow)
+
+    async def _clear_the_way(self) -> None:
+        """What came back to warm after its flow was paused, or could not leave it then."""
+        while True:
+            await trio.sleep(CLEAR_S)
+            for queue in list(self._crews):
+                for flow in self._catalogue.paused_flows(queue):
                     await self._set_aside(queue, flow)
 
     async def _set_aside(
@@ -129,7 +141,7 @@ class Dispatch:
         if crew.group is not None:
             crew.group.drain()
             crew.group = None
-        crew.settings = settings
+        before, crew.settings = crew.settings, settings
         try:
             handler = self._open_handler(queue, settings)
         except HandlerUnusable as problem:
@@ -141,6 +153,10 @@ class Dispatch:
         bucket = self._destinations.join(
             queue, handler.destination, settings.rate_limit, handler.batch_items
         )
+        breakers = self._shared.breakers
+        breakers.name(handler.destination, settings.breaker)
+        if before is not None and before.breaker != settings.breaker:
+            breakers.change(handler.destination, settings.breaker)
         crew.group = WorkerGroup(queue, settings, handler, bucket, crew.gate, self._shared)
         self._nursery.start_soon(crew.group.run)
 

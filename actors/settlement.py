@@ -46,7 +46,7 @@ INBOX: Final = 256
 AT_ONCE_MAX: Final = 256
 SYNC_S: Final = 1.0
 LAST_WORDS_S: Final = 30.0
-"""How long a full inbox is waited for, by a worker that is cancelled as well."""
+"""How long a worker that is cancelled still waits for a full inbox."""
 HOLD_S: Final = 60.0
 """A lease is extended by so much while its outcome is being recorded."""
 
@@ -117,8 +117,13 @@ class Settlement:
         try:
             channel.send_nowait(message)
         except trio.WouldBlock:
-            with trio.move_on_after(LAST_WORDS_S, shield=True):
+            # However long it takes: the lease has ended, and nobody else would say it.
+            try:
                 await channel.send(message)
+            except trio.Cancelled:
+                with trio.move_on_after(LAST_WORDS_S, shield=True):
+                    await channel.send(message)
+                raise
 
     def _count_stale(self, queue: str, stale: int) -> None:
         if stale:

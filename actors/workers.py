@@ -121,6 +121,8 @@ class WorkerGroup:
         self._alive = 0
         self._busy = self._busy_max = 0
         self._idle: set[trio.CancelScope] = set()
+        self._waiting: set[trio.CancelScope] = set()
+        """Of workers that have nothing to do."""
         self._is_draining = False
         self.sent = Sent()
 
@@ -172,11 +174,18 @@ class WorkerGroup:
                         self._count.decide(fill.waiting, self._busy_max)
                         self._busy_max = self._busy
                         self._hire(nursery)
+                        self._dismiss()
 
     def _hire(self, nursery: trio.Nursery) -> None:
         while self._alive < self._wanted and not self._is_draining:
             self._alive += 1
             nursery.start_soon(self._work)
+
+    def _dismiss(self) -> None:
+        """Those that are too many and wait go now; those that are busy when they are done."""
+        too_many = max(0, self._alive - self._wanted)
+        for scope in list(self._waiting)[:too_many]:
+            scope.cancel()
 
     @property
     def _wanted(self) -> int:
@@ -208,8 +217,12 @@ class WorkerGroup:
         if leased:
             prepared = self._handler.prepare([lease.slice for lease in leased])
             return admission, Batch(leased, prepared, trio.current_time())
-        with self._until_drain():
-            await self._wait()
+        with self._until_drain(), trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                await self._wait()
+            finally:
+                self._waiting.remove(scope)
         return None
 
     async def _admitted(self) -> Admission | None:

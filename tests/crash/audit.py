@@ -1,4 +1,4 @@
-"""The audit: what lies in the stores and at the destinations, against what the producer was told."""
+"""The audit: what the stores and the destinations have, against what the producer was told."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

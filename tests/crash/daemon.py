@@ -1,14 +1,15 @@
 """A real daemon whose stores kill it: `python -m tests.crash.daemon '<settings>' '<plan>'`.
 
 The settings are JSON, as the configuration file would have them; the plan is `point:n`, a point
-of killing_files.py or killing_cold.py, or one of powerless.py. Everything else is the daemon as it is, but for its wall
-clock, which may be ahead: to the daemon it is as if it had been away for that long.
+of killing_files.py or killing_cold.py, or a plan of powerless.py. Everything else is the daemon as
+it is, but for its wall clock, which may be ahead: as if it had been away for that long.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -61,9 +62,11 @@ def stores(plan: str, state: Path) -> tuple[MakeFiles, MakeCold]:
     )
 
 
-def clock_ahead(seconds: int) -> "patch[Callable[[], int]]":
+@contextmanager
+def clock_ahead(seconds: int) -> Iterator[None]:
     here_ns = time.time_ns
-    return patch.object(time, "time_ns", lambda: here_ns() + seconds * 10**9)
+    with patch.object(time, "time_ns", lambda: here_ns() + seconds * 10**9):
+        yield
 
 
 if __name__ == "__main__":

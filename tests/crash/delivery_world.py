@@ -19,7 +19,7 @@ from actors.settings import Settings
 from tests.crash import flaky, powerless
 from tests.crash.audit import Audit
 from tests.crash.consumer import Consumer
-from tests.crash.destinations import FileDestination, FlakyDestination
+from tests.crash.destinations import Destination, FileDestination, FlakyDestination
 from tests.crash.found import look_into
 from tests.crash.lives import Life, Zygote
 from tests.crash.producer import Died, Producer
@@ -57,7 +57,7 @@ class DeliveryWorld:
         self._clock_ahead_s = 0
         self._producer = Producer(self.rng, (WIDE, WIDE, FLAKY, PULLED), share_far=0.05)
         self._consumer = Consumer(self.rng, PULLED)
-        destinations = {
+        destinations: dict[str, Destination] = {
             WIDE: FileDestination(directory / "wide.jsonl"),
             FLAKY: FlakyDestination(directory / flaky.NAME),
             PULLED: self._consumer,

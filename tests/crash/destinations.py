@@ -1,4 +1,4 @@
-"""What came out of a daemon, read where it came out: in a file, or by a function that told of it."""
+"""What came out of a daemon, read where it came out: in a file, or from who told of it."""
 
 import json
 from collections.abc import Iterator

@@ -105,7 +105,9 @@ class KillingCold(SqliteCold):
         step = "settle_moved" if moved else "settle_delivered"
         if any(row.is_dead for row in moved):
             step = "settle_dead"
-        return await take_step(self._killer, step, lambda: super(KillingCold, self).settle(outcomes))
+        return await take_step(
+            self._killer, step, lambda: super(KillingCold, self).settle(outcomes)
+        )
 
     async def close(self) -> None:
         self._killer.reach("before_cold_close")

@@ -1,8 +1,8 @@
 """A process that has imported everything and forks a daemon for each order: a start costs 10 ms.
 
 Orders come on stdin and answers go to stdout, a JSON object a line. To an order (`settings`,
-`plan`, `clock_ahead_s`, `log`) it answers three times: the daemon's process id at once, whether it `listens` when
-that is known, and its exit `status` when it has ended. One daemon at a time.
+`plan`, `clock_ahead_s`, `log`) it answers three times: the daemon's process id at once, whether it
+`listens` when that is known, and its exit `status` when it has ended. One daemon at a time.
 """
 
 import ctypes

@@ -378,6 +378,7 @@ async def running(
         # How long a waiter trusts the clock that `advance` sets, and how soon leases are missed.
         patch.setattr(warm_queue, "SLEEP_MAX_S", 0.01)
         patch.setattr(dispatch_module, "EXPIRE_S", 0.01)
+        patch.setattr(dispatch_module, "CLEAR_S", 0.01)
         async with trio.open_nursery() as nursery:
             rig._nursery = nursery
             await rig.start()

@@ -121,6 +121,10 @@ class Destination:
         told.append(verdict)
         there.set()
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def open_up(self, verdict: Verdict = all_good) -> None:
         """From now on everything is judged at once, what waits included."""
         self.is_patient = False

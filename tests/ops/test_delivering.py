@@ -1,0 +1,157 @@
+"""The real daemon delivering: reloads, pauses, dead letters and old items, as operators see it."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay import connect
+from tests.ops.commands import HANG_S, Host, running
+
+LOOK_S = 0.05
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Waits for something that the daemon does in its own time."""
+    deadline = time.monotonic() + HANG_S
+    while time.monotonic() < deadline:
+        value = found()
+        if value:
+            return value
+        time.sleep(LOOK_S)
+    raise AssertionError("it never came")
+
+
+def reconfigure(host: Host, **changes: Any) -> None:
+    """Writes the configuration anew, tells the daemon, and waits until it has said something."""
+    assert host.daemon is not None
+    said = len(host.log())
+    host.config.write_text(json.dumps(json.loads(host.config.read_text()) | changes))
+    host.daemon.send_signal(signal.SIGHUP)
+    until(lambda: "reloaded" in "".join(entry["event"] for entry in host.log()[said:]))
+
+
+def events(host: Host) -> list[str]:
+    return [entry["event"] for entry in host.log()]
+
+
+def lines(path: Path) -> list[str]:
+    return [json.loads(line)["payload"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "handler,problem",
+    [
+        ({"type": "python", "function": "no_such_module:f"}, "no_such_module"),
+        ({"type": "python", "function": "json:no_such_function"}, "no_such_function"),
+        ({"type": "command", "command": ["no-such-program"]}, "no-such-program"),
+        (
+            {"type": "http", "url": "https://host/", "ca_file": "/no/such/file"},
+            "/no/such/file",
+        ),
+        ({"type": "http", "url": "ftp://host/"}, "http(s)://HOST"),
+    ],
+    ids=["module", "function", "program", "certificate", "url"],
+)
+def test_handler_that_cannot_work_keeps_the_daemon_from_starting(
+    tmp_path: Path, handler: dict[str, Any], problem: str
+) -> None:
+    host = Host(tmp_path, {"queues": {"crm": {"handler": handler}}})
+    done = host.command("run")
+    assert done.returncode in (1, 3)
+    (line,) = done.stderr.decode().strip().splitlines()
+    assert "queues.crm.handler" in line
+    assert problem in line
+
+
+def test_reload_changes_a_handler_and_drops_no_connection(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    host = Host(tmp_path, {"queues": {"crm": {"handler": {"type": "file", "path": str(first)}}}})
+    with running(host), connect(host.socket) as client:
+        client.push("crm", ["a"])
+        until(lambda: host.books("crm") == {"accepted": 1, "delivered": 1})
+        reconfigure(host, queues={"crm": {"handler": {"type": "file", "path": str(second)}}})
+        client.push("crm", ["b"])
+        until(lambda: host.books("crm") == {"accepted": 2, "delivered": 2})
+        assert lines(first) == ["a"]
+        assert lines(second) == ["b"]
+        assert host.stop() == 0
+
+
+def test_reload_of_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    good = {"crm": {"handler": {"type": "file", "path": str(out)}}}
+    host = Host(tmp_path, {"queues": good})
+    with running(host), connect(host.socket) as client:
+        for bad in (
+            {"crm": {"max_retries": -1}},
+            {"crm": {"handler": {"type": "python", "function": "no_such_module:f"}}},
+        ):
+            reconfigure(host, queues=bad)
+            assert events(host)[-1] == "daemon.not_reloaded"
+        client.push("crm", ["a"])
+        until(lambda: host.books("crm") == {"accepted": 1, "delivered": 1})
+        reconfigure(host, queues=good, drain_timeout="7s")
+        assert events(host)[-2:] == ["daemon.reloaded", "daemon.restart_needed"]
+
+
+def test_pause_outlives_a_restart(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    host = Host(tmp_path, {"queues": {"crm": {"handler": {"type": "file", "path": str(out)}}}})
+    with running(host):
+        host.ok("pause", "crm")
+        host.ok("push", "crm", "-", stdin=b"a\nb\n")
+        assert host.stop() == 0
+        host.start()
+        host.ok("push", "crm", "-", stdin=b"c\n")
+        assert host.books("crm") == {"accepted": 3, "held": 3}
+        assert not out.exists()
+        host.ok("resume", "crm")
+        until(lambda: host.books("crm") == {"accepted": 3, "delivered": 3})
+        assert lines(out) == ["a", "b", "c"]
+
+
+def test_dead_letters_from_push_to_retry(tmp_path: Path) -> None:
+    """A program that refuses some items, until it is mended."""
+    program = tmp_path / "deliver"
+    program.write_text("#!/bin/sh\ngrep -q odd && exit 65\nexit 0\n")
+    program.chmod(0o755)
+    handler = {"type": "command", "command": [str(program)], "batch_items": 1}
+    host = Host(tmp_path, {"queues": {"crm": {"handler": handler}}})
+    with running(host):
+        host.ok("push", "crm", "-", stdin=b"odd 1\nfine\nodd 2\n")
+        until(lambda: host.books("crm") == {"accepted": 3, "delivered": 1, "dead": 2})
+        found = [json.loads(line) for line in host.ok("dead", "ls", "--json").splitlines()]
+        assert len(found) == 2
+        assert host.stop(signal.SIGKILL) != 0
+        host.start()
+        assert host.books("crm") == {"accepted": 3, "delivered": 1, "dead": 2}
+        shown = host.ok("dead", "show", found[0]["id"])
+        assert "odd" in shown
+        assert "65" in shown
+        host.ok("dead", "edit", found[0]["id"], "--payload-file", "-", stdin=b"mended")
+        host.ok("dead", "retry", "--queue", "crm", "--yes")
+        until(lambda: host.books("crm") == {"accepted": 3, "delivered": 2, "dead": 1})
+        host.ok("dead", "rm", "--queue", "crm", "--yes")
+        assert host.books("crm") == {"accepted": 3, "delivered": 2, "deleted": 1}
+
+
+def test_old_items_do_not_keep_the_journal_on_disk(tmp_path: Path) -> None:
+    """A few items that nobody pulls, in every chunk, and much that is delivered at once."""
+    spool = {"chunk_size": "2Mi", "min_free_bytes": 0, "spare_chunks": 0, "compression": "none"}
+    queues = {"busy": {"handler": {"type": "null"}}}
+    host = Host(tmp_path, {"queues": queues, "spool": spool})
+    with running(host), connect(host.socket) as client:
+        for _ in range(20):
+            client.push("idle", [b"wait"])
+            client.push("busy", [bytes(1000)] * 1000, compressed=False)
+
+        assert client.stats()["spool"]["chunks"] >= 8
+        until(lambda: client.stats()["spool"]["chunks"] <= 4)
+        assert host.books("idle") == {"accepted": 20, "held": 20}
+        with client.lease("idle", 20, wait_s=HANG_S) as items:
+            assert [item.payload for item in items] == [b"wait"] * 20
