@@ -280,6 +280,8 @@ def definitions_from_json(text: str) -> Definitions:
         content = json.loads(text)
         if content["version"] != 1:
             raise ValueError(f"version {content['version']}")
+        if not all(isinstance(entry["keys"], dict | None) for entry in content["queues"].values()):
+            raise ValueError("the keys of a queue are no object")
         return Definitions(
             {
                 name: Definition(

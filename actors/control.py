@@ -6,15 +6,16 @@ letters are the cold store's, queues and pauses the catalogue's, breakers their 
 
 import base64
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import trio
 
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue, not_found
-from actors.tiers import DeadFilter, DeadLetter, DeadLetters
-from forebay.errors import Refused
+from actors.tiers import DeadFilter, DeadLetter, DeadLetters, StoreUnavailable
+from forebay.errors import BadRun, Refused
 
 LIMIT_MAX: Final = 1000
 IDS_MAX: Final = 1000
@@ -122,7 +123,12 @@ class Controls:
         operation = self._operations.get(op)
         if operation is None:
             raise bad(f"there is no operation {op}: there are {', '.join(self._operations)}")
-        return await operation(Fields(fields))
+        try:
+            return await operation(Fields(fields))
+        except BadRun as problem:
+            raise bad(str(problem)) from problem
+        except OSError as problem:
+            raise StoreUnavailable(f"the change cannot be kept: {problem.strerror}") from problem
 
     # Dead letters.
 
@@ -131,7 +137,8 @@ class Controls:
         limit = fields.number("limit", 100, 1, LIMIT_MAX)
         payloads = fields.flag("payloads")
         fields.end()
-        page = await self._dead.find(which, limit, cursor, payloads=payloads)
+        with cursor_is_known():
+            page = await self._dead.find(which, limit, cursor, payloads=payloads)
         letters = [letter_object(letter) for letter in page.letters]
         return {"letters": letters, "cursor": cursor_text(page.cursor)}
 
@@ -144,7 +151,8 @@ class Controls:
         which, cursor = read_filter(fields), fields.bytes("cursor")
         limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
         fields.end()
-        change = await self._dead.retry(which, limit, cursor)
+        with cursor_is_known():
+            change = await self._dead.retry(which, limit, cursor)
         for queue in change.queues:
             self._wake_promoter(queue)
         return {"done": change.done, "cursor": cursor_text(change.cursor)}
@@ -153,7 +161,8 @@ class Controls:
         which, cursor = read_filter(fields), fields.bytes("cursor")
         limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
         fields.end()
-        change = await self._dead.remove(which, limit, cursor)
+        with cursor_is_known():
+            change = await self._dead.remove(which, limit, cursor)
         return {"done": change.done, "cursor": cursor_text(change.cursor)}
 
     async def _dead_edit(self, fields: Fields) -> dict[str, Any]:
@@ -254,6 +263,15 @@ class Controls:
             "failures": state.failures,
             "open_until_ms": until_ms,
         }
+
+
+@contextmanager
+def cursor_is_known() -> Iterator[None]:
+    """A store says with a ValueError that a cursor is none of its own."""
+    try:
+        yield
+    except ValueError as problem:
+        raise bad(f"cursor: {problem}") from problem
 
 
 def bad(text: str) -> Refused:

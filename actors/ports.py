@@ -69,6 +69,10 @@ class LiveRun(NamedTuple):
         return Place(self.position, self.size, self.items - self.done.bit_count())
 
 
+def _nothing_ended(_position: int, _run_id: bytes) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredChunk:
     number: int
@@ -76,6 +80,9 @@ class RecoveredChunk:
     totals: Books
     live: Iterable[LiveRun]
     """In the order of their positions; may be read once."""
+    ended: Callable[[int, bytes], int] = _nothing_ended
+    """Of the run at this position with this id, the items that met their end here: settled, and
+    not handed over. A bit each."""
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ from actors.messages import (
 )
 from actors.origin import Origin
 from actors.portions import without
-from actors.ports import Committed, Journal, Recovered, Unreadable
+from actors.ports import Committed, Journal, Recovered, RecoveredChunk, Unreadable
 from actors.queue_settings import QueueSettings
 from actors.report import make_report
 from actors.settings import SpoolSettings
@@ -71,6 +71,8 @@ READ_RUNS_MAX: Final = 256
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 READ_BYTES_MIN: Final = 256 * 1024
 PROGRESS_S: Final = 1.0
+BUSY_S: Final = 0.05
+"""So long after the last group of pushes another one is expected."""
 PINNED_S: Final = 5.0
 PINNED_CHUNKS: Final = 4
 """So many chunks may lie there, however little is in them."""
@@ -96,6 +98,7 @@ class Spooler:
         self._own_inbox = own_inbox
         self._seen = seen
         self._disowned = disowned or {}
+        self._ended: set[Origin] = set()
         self._queues_seen: set[str] = set()
         self._thread = OwnThread("forebay-commit")
         self._reader = trio.CapacityLimiter(1)
@@ -127,11 +130,18 @@ class Spooler:
         self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
         self._next_pinned = 0.0
+        self._stored_at = -BUSY_S
 
     @property
     def disk_is_low(self) -> bool:
         """New work is refused, and nothing moves to other files on this disk."""
         return self._upkeep.disk_is_low
+
+    @property
+    def wants_the_disk(self) -> bool:
+        """Pushes are coming in, and there is room for them: what else needs the disk can wait."""
+        has_room = 2 * self._ledger.live_bytes <= self._settings.max_bytes
+        return has_room and trio.current_time() - self._stored_at < BUSY_S
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._thread.start()
@@ -167,11 +177,12 @@ class Spooler:
         """Takes over what is on disk, as places: nothing is read before it is wanted."""
         self._ledger.load(recovered.base, recovered.chunks)
         for chunk in recovered.chunks:
+            self._find_ended(chunk)
             for live in chunk.live:
                 self._ledger.add_live(live.size)
                 done = live.done
                 for origin in self._disowned.get(live.position, ()):
-                    if origin.run_id == live.run_id:
+                    if origin.run_id == live.run_id and self.has_let_go(origin):
                         done |= self._loans.disown(live._replace(done=done), origin.bits)
                 if done == item_bits(0, live.items):
                     continue
@@ -189,6 +200,22 @@ class Spooler:
             seconds=round(time.monotonic() - began, 3),
             **recovered.damage.as_dict(),
         )
+
+    def _find_ended(self, chunk: RecoveredChunk) -> None:
+        """What was disowned, and was settled here all the same."""
+        for position, origins in self._disowned.items():
+            if chunk.number <= position < chunk.number + chunk.used_bytes:
+                self._ended |= {
+                    origin
+                    for origin in origins
+                    if chunk.ended(origin.position, origin.run_id) & origin.bits
+                }
+
+    def has_let_go(self, origin: Origin) -> bool:
+        """Whether the cold store may have what it took from there. Not if some of it was settled
+        here: it was stored without an answer, the journal kept it, and a life ended before the
+        cold store could be told."""
+        return origin not in self._ended
 
     # The loop: messages in, one commit, then answers and leases out.
 
@@ -289,6 +316,8 @@ class Spooler:
         """Enters what was stored into ledger and backlog."""
         for number in committed.started:
             self._ledger.start(number)
+        if group.appends:
+            self._stored_at = trio.current_time()
         placed = zip(group.appends, committed.positions, committed.sizes, strict=False)
         for append, position, size in placed:
             head = append.head

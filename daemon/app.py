@@ -160,6 +160,7 @@ async def _serve(
         catalogue.settings_of,
         catalogue.paused_flows,
         lambda: spooler.disk_is_low,
+        lambda: spooler.wants_the_disk,
         wall_ms,
     )
     # What delivers, and says what became of it.
@@ -203,7 +204,7 @@ async def _serve(
     # The last to start is the first to stop.
     async with trio.open_nursery() as storing:
         await storing.start(spooler.run)
-        await _finish_hand_overs(cold, spooler, unconfirmed)
+        await finish_hand_overs(cold, spooler, unconfirmed)
         await tell_what_is_missing(cold, to_spooler)
         storing.start_soon(Watchdog(spooler_answers(to_spooler.clone())).run)
         storing.start_soon(reporter.run)
@@ -239,13 +240,19 @@ async def _serve(
         storing.cancel_scope.cancel()
 
 
-async def _finish_hand_overs(
+async def finish_hand_overs(
     cold: ColdQueue, spooler: Spooler, unconfirmed: list[Unconfirmed]
 ) -> None:
     """What an earlier life stored in cold is the cold store's, now that the journal has let go."""
     if unconfirmed and spooler.has_disowned:
-        await cold.confirm([entry.row for entry in unconfirmed])
-        log.info("daemon.hand_overs_finished", rows=len(unconfirmed))
+        rows: dict[bool, list[bytes]] = {True: [], False: []}
+        for entry in unconfirmed:
+            rows[spooler.has_let_go(unpack_origin(entry.origin))].append(entry.row)
+        await cold.confirm(rows[True])
+        await cold.forget(rows[False])
+        log.info(
+            "daemon.hand_overs_finished", rows=len(rows[True]), settled_before=len(rows[False])
+        )
 
 
 def disowned(unconfirmed: list[Unconfirmed]) -> dict[int, list[Origin]]:

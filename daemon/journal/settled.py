@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from actors.books import Books, Totals, count_fate
+from actors.messages import Fate
 from actors.portions import Portions, retried, without
 from actors.ports import Damage, LiveRun, RecoveredChunk
 from actors.slices import item_bits
@@ -27,12 +28,24 @@ class Settled:
     portions: dict[int, Portions]
     """Of each row, the items that have failed and are to be tried again."""
     totals: Books
+    handed_over: dict[int, int]
+    """Of `done`: what has another owner now."""
 
 
 def sort_out(files: Files, index: ChunkIndex, used: int, damage: Damage) -> RecoveredChunk:
     """Applies the marks: what is settled, what is live, and the books of the chunk."""
     settled = settle_marks(index, _read_marks(files, index.number, damage))
-    return RecoveredChunk(index.number, used, settled.totals, _live_runs(index, settled))
+
+    def ended(position: int, run_id: bytes) -> int:
+        try:
+            row = index.offsets.index(position - index.number)
+        except ValueError:
+            return 0
+        if index.run_id(row) != run_id:
+            return 0
+        return settled.done.get(row, 0) & ~settled.handed_over.get(row, 0)
+
+    return RecoveredChunk(index.number, used, settled.totals, _live_runs(index, settled), ended)
 
 
 def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
@@ -40,6 +53,7 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
     rows = {offset: row for row, offset in enumerate(index.offsets)} if marks else {}
     done: dict[int, int] = {}
     portions: dict[int, Portions] = {}
+    handed_over: dict[int, int] = {}
     totals: Books = {name: Totals() for name in index.queues}
     by_number = [totals[name] for name in index.queues]
     for queue_number, count in zip(index.queue_numbers, index.counts, strict=True):
@@ -53,10 +67,12 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
             portions[row] = retried(portions.get(row, ()), bits, mark.note)
             continue
         done[row] = done.get(row, 0) | bits
+        if mark.fate is Fate.HANDED_OVER:
+            handed_over[row] = handed_over.get(row, 0) | bits
         if row in portions:
             portions[row] = without(portions[row], bits)
         count_fate(by_number[index.queue_numbers[row]], mark.fate, bits.bit_count())
-    return Settled(done, portions, totals)
+    return Settled(done, portions, totals, handed_over)
 
 
 def _live_runs(index: ChunkIndex, settled: Settled) -> Iterator[LiveRun]:

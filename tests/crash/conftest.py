@@ -4,6 +4,8 @@ import pytest
 
 pytest.register_assert_rewrite(
     "tests.crash.audit",
+    "tests.crash.consumer",
+    "tests.crash.delivery_world",
     "tests.crash.destinations",
     "tests.crash.examine",
     "tests.crash.found",

@@ -10,6 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -48,14 +49,17 @@ class Tally:
 
 
 class DeliveryWorld:
-    def __init__(self, name: str, zygote: Zygote, directory: Path, tally: Tally) -> None:
+    def __init__(
+        self, name: str, zygote: Zygote, directory: Path, tally: Tally, share_far: float = 0.05
+    ) -> None:
+        """`share_far` of the runs are due in more than a minute."""
         self.rng: Random = seeded(name)
         self._zygote = zygote
         self._directory = directory
         self._state = directory / "state"
         self._tally = tally
-        self._clock_ahead_s = 0
-        self._producer = Producer(self.rng, (WIDE, WIDE, FLAKY, PULLED), share_far=0.05)
+        self.clock_ahead_s = 0
+        self._producer = Producer(self.rng, (WIDE, WIDE, FLAKY, PULLED), share_far=share_far)
         self._consumer = Consumer(self.rng, PULLED)
         destinations: dict[str, Destination] = {
             WIDE: FileDestination(directory / "wide.jsonl"),
@@ -64,6 +68,7 @@ class DeliveryWorld:
         }
         self.audit = Audit(self._producer, destinations)
         self._now: Settings = Settings()
+        self._life: Life | None = None
 
     @property
     def payloads(self) -> dict[str, bytes]:
@@ -81,7 +86,7 @@ class DeliveryWorld:
         it is told to stop. `ask`: something to ask for."""
         point = plan.partition(":")[0]
         if self.rng.random() < 0.6:
-            self._clock_ahead_s += AWAY_S
+            self.clock_ahead_s += AWAY_S
         life = self._start(self._settings(drains=drains), plan)
         killed_at = point
         try:
@@ -93,6 +98,8 @@ class DeliveryWorld:
             if ask is not None:
                 self._producer.ask(ask)
             if stops:
+                # A daemon that drains waits for those who have something leased.
+                self._consumer.close()
                 life.kill(signal.SIGTERM)
                 self._producer.wait_for_the_end()
             elif point:
@@ -110,15 +117,63 @@ class DeliveryWorld:
             self._tally.kills[killed_at] += 1
         return killed_at if status else ""
 
+    def fail_and_die(self) -> set[str]:
+        """A life in which everything that can fail does, once, and waits when it is killed; these
+        items."""
+        settings = self._settings(drains=True)
+        settings["queues"][FLAKY] |= {
+            "warm_max_items": 100_000,
+            "backoff": {"initial": "30s", "max": "30s"},
+        }
+        life = self._start(settings, "")
+        self._connect()
+        self._producer.push(200, window=32)
+        self._producer.settle()
+        acked = self.audit.of(FLAKY, self._producer.acked)
+        dies_at_once = {item for item in acked if flaky.temper_of(item) == flaky.REJECTED}
+        fails = {item for item in acked if flaky.temper_of(item).failures} - dies_at_once
+
+        def has_failed(queues: dict[str, dict[str, int]]) -> bool:
+            flaky_now = queues[FLAKY]
+            waiting = flaky_now["scheduled"] + flaky_now["cold"]
+            return flaky_now["held"] == waiting == len(fails)
+
+        self._wait_until(has_failed)
+        # With this report, whatever was recorded is written.
+        self._producer.stats()
+        life.kill()
+        self._end(life)
+        self._tally.kills[AT_RANDOM] += 1
+        return fails
+
+    def deliver_and_die(self, plan: str) -> None:
+        """A life in which WIDE overflows and delivers all it has, and that is killed then."""
+        settings = self._settings(drains=True)
+        settings["queues"][WIDE]["warm_max_items"] = 3
+        # As long as its chunk is there, the journal knows what became of an item.
+        settings["spool"]["chunk_size"] = "8Mi"
+        life = self._start(settings, plan)
+        self._connect()
+        self._producer.push(200, window=32)
+        self._producer.settle()
+        self._wait_until(lambda queues: queues[WIDE]["held"] == 0)
+        life.kill()
+        self._end(life)
+        self._tally.kills[AT_RANDOM] += 1
+
+    def last_events(self) -> set[str]:
+        assert self._life is not None
+        return {event["event"] for event in self._life.events()}
+
     def drain(self) -> None:
         """Daemons that are told to stop, until nothing is held any more."""
         for _ in range(LIVES_TO_DRAIN_MAX):
-            self._clock_ahead_s += AWAY_S
+            self.clock_ahead_s += AWAY_S
             life = self._start(self._settings(drains=True), "")
             self._connect()
             self._producer.settle()
             parked = self._will_be_parked()
-            self._wait_until(lambda held, parked=parked: held == parked)  # type: ignore[misc]
+            self._wait_until(partial(holds, parked))
             life.kill(signal.SIGTERM)
             assert self._end(life) == 0, life.log_text()
             assert len(self.audit.found.live) == parked
@@ -163,21 +218,22 @@ class DeliveryWorld:
             parked += temper.later and attempt < temper.failures and not dies_now
         return parked
 
-    def _wait_until(self, is_enough: Callable[[int], bool]) -> None:
+    def _wait_until(self, is_so: Callable[[dict[str, dict[str, int]]], bool]) -> None:
         for _ in range(ASKS_MAX * 20):
             self._consumer.work(is_thorough=True)
-            if is_enough(self._producer.stats()["daemon"]["held"]):
+            if is_so(self._producer.stats()["queues"]):
                 return
         raise AssertionError(f"it does not drain: {self._producer.stats()}")
 
     def _connect(self) -> None:
-        self._producer.connect(self._directory / "socket", self._clock_ahead_s)
+        self._producer.connect(self._directory / "socket", self.clock_ahead_s)
         self._consumer.connect(self._directory / "socket", self.audit.found)
 
     def _start(self, settings: dict[str, Any], plan: str) -> Life:
         self._now = Settings.model_validate(settings)
         log = self._directory / "daemon.log"
-        return self._zygote.start(settings, plan, log, self._clock_ahead_s)
+        self._life = self._zygote.start(settings, plan, log, self.clock_ahead_s)
+        return self._life
 
     def _end(self, life: Life, *, is_power_cut: bool = False) -> int:
         status = life.wait()
@@ -235,3 +291,7 @@ class DeliveryWorld:
             "log": {"format": "json"},
             "drain_timeout": "60s",
         }
+
+
+def holds(items: int, queues: dict[str, dict[str, int]]) -> bool:
+    return sum(entry["held"] for entry in queues.values()) == items

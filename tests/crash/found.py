@@ -1,9 +1,10 @@
 """What a recovery makes of a state directory: every item that is held or dead, and the books.
 
 The journal and the cold store are looked into as a daemon would that starts: what is stored in
-cold and not confirmed is the cold store's, and the journal's no more. On the way everything is
-checked that holds of any state directory, whatever happened to it: an item has one owner, the
-counts are those of what is there, and each store has what the other has given it.
+cold and not confirmed is the cold store's, and the journal's no more, unless the journal has
+settled it itself. On the way everything is checked that holds of any state directory, whatever
+happened to it: an item has one owner, the counts are those of what is there, and each store has
+what the other has given it.
 """
 
 import shutil
@@ -18,7 +19,8 @@ from structlog.testing import capture_logs
 
 from actors.books import Books, Totals, merge
 from actors.messages import StoredRun
-from actors.ports import Damage
+from actors.origin import Origin, unpack_origin
+from actors.ports import Damage, RecoveredChunk
 from actors.settings import SpoolSettings
 from actors.slices import indexes
 from actors.tiers import ColdTotals
@@ -29,7 +31,7 @@ from forebay.run import Run
 from tests.crash.named_files import QuickFiles
 
 COLD: Final = "cold.sqlite"
-SELECT_ROWS: Final = "SELECT body_id, state, queue, bits, attempt, died_at FROM runs"
+SELECT_ROWS: Final = "SELECT body_id, state, queue, bits, attempt, died_at, origin FROM runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ class Found:
     damage: Damage = field(default_factory=Damage)
     unconfirmed: int = 0
     """Items that a daemon will find stored and not confirmed."""
+    chunks: list[RecoveredChunk] = field(default_factory=list)
+
+    def has_ended(self, origin: Origin) -> bool:
+        """The journal has settled it, and not handed it over."""
+        return any(
+            chunk.ended(origin.position, origin.run_id) & origin.bits for chunk in self.chunks
+        )
 
 
 def look_into(state: Path, settings: SpoolSettings, copy: Path) -> Found:
@@ -77,6 +86,7 @@ def _look_into_journal(found: Found, files: QuickFiles, settings: SpoolSettings)
         journal = Journal(files, settings)
         recovered = journal.recover(0, lambda done, chunks: None)
         found.damage = recovered.damage
+        found.chunks = recovered.chunks
         merge(found.books, recovered.base)
         for chunk in recovered.chunks:
             merge(found.books, chunk.totals)
@@ -121,10 +131,20 @@ class _ColdLook:
         self._check_books(read_totals(self._db))
 
     def _enter(
-        self, run: Run, state: str, queue: str, packed: bytes, attempt: int, died_at: int | None
+        self,
+        run: Run,
+        state: str,
+        queue: str,
+        packed: bytes,
+        attempt: int,
+        died_at: int | None,
+        origin: bytes,
     ) -> None:
         found, bits = self._found, unpack_bits(packed)
         assert queue == run.head.queue
+        if state == "STORED" and found.has_ended(unpack_origin(origin)):
+            # It was stored and nobody knew; the next daemon forgets it.
+            return
         items = _items(run)
         is_dead = died_at is not None
         for index in indexes(bits):

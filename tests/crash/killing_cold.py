@@ -22,6 +22,7 @@ from actors.tiers import (
     DeadFilter,
     NewRow,
     RowOutcome,
+    StoreUnavailable,
     Unconfirmed,
 )
 from daemon.cold.connection import Database
@@ -43,6 +44,8 @@ FAILURE_POINTS: Final = around("settle_moved", "settle_dead")
 RECOVERY_POINTS: Final = ("after_unconfirmed", *around("recovery_confirm"))
 """Reached by a daemon that finds something stored and not confirmed."""
 CLOSING_POINTS: Final = ("before_cold_close", "after_cold_close")
+DOUBT: Final = "in_doubt_of_store"
+"""Nobody is killed there: the rows are stored, and the store says that it does not know."""
 LETTER_POINTS: Final = around("letters_retry", "letters_remove")
 """Reached when somebody asks for it."""
 COLD_POINTS: Final = (
@@ -70,6 +73,8 @@ class KillingCold(SqliteCold):
     async def store(self, rows: Sequence[NewRow]) -> None:
         step = "dead_store" if any(row.is_dead for row in rows) else "store"
         await take_step(self._killer, step, lambda: super(KillingCold, self).store(rows))
+        if self._killer.arrives(DOUBT):
+            raise StoreUnavailable("it was stored, and nobody is told so")
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
         step = "recovery_confirm" if self._is_recovering else "confirm"

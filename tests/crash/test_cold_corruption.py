@@ -38,6 +38,7 @@ class Template:
     state: Path
     found: Found
     payloads: dict[str, bytes]
+    clock_ahead_s: int
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def template(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Templa
             world.live_and_die("", drains=False)
         world.live_and_die("", drains=False, stops=True)
         assert not (directory / "state" / f"{COLD}-wal").exists()
-        return Template(directory / "state", world.audit.found, world.payloads)
+        return Template(directory / "state", world.audit.found, world.payloads, world.clock_ahead_s)
 
 
 class Case:
@@ -69,7 +70,7 @@ class Case:
         for _ in range(LIVES_MAX):
             life = self._start()
             try:
-                self._producer.connect(self._directory / "socket", AWAY_S * len(self.lives))
+                self._producer.connect(self._directory / "socket")
                 self._producer.push(3, window=8)
                 self._producer.settle()
                 self._wait_until_idle()
@@ -126,9 +127,8 @@ class Case:
             },
             "log": {"format": "json"},
         }
-        life = self._zygote.start(
-            settings, "", self._directory / "daemon.log", 10 * AWAY_S * (len(self.lives) + 1)
-        )
+        ahead_s = self.template.clock_ahead_s + AWAY_S * (len(self.lives) + 1)
+        life = self._zygote.start(settings, "", self._directory / "daemon.log", ahead_s)
         self.lives.append(life)
         return life
 

@@ -18,6 +18,7 @@ from tests.crash.killing_cold import (
     CLOSING_POINTS,
     COLD_POINTS,
     DEAD_POINTS,
+    DOUBT,
     FAILURE_POINTS,
     HAND_OVER_POINTS,
     LETTER_POINTS,
@@ -98,6 +99,28 @@ def test_dead_letters_are_changed_as_a_whole_or_not_at_all(
             assert left <= world.audit.found.dead.keys()
             if point.startswith("after"):
                 assert not world.audit.found.dead.keys() & set(chosen)
+        world.drain()
+
+
+def test_failed_attempts_are_remembered(zygote: Zygote, tally: Tally, tmp_path: Path) -> None:
+    """Items that wait for another attempt, in the journal and in cold, do so after a kill."""
+    with closing(DeliveryWorld("attempts", zygote, tmp_path, tally, share_far=0)) as world:
+        tried = world.fail_and_die()
+        found = world.audit.found.live
+        assert {item: found[item].attempt for item in tried} == dict.fromkeys(tried, 1)
+        assert tried & world.audit.found.in_cold
+        assert tried - world.audit.found.in_cold
+        world.drain()
+
+
+def test_row_that_may_have_been_stored_is_not_delivered_again(
+    zygote: Zygote, tally: Tally, tmp_path: Path
+) -> None:
+    """The cold store does not know whether it has stored what overflowed. The journal keeps it and
+    delivers it, and the daemon is killed before the cold store could be told to forget it."""
+    with closing(DeliveryWorld("doubt", zygote, tmp_path, tally, share_far=0)) as world:
+        world.deliver_and_die(f"{DOUBT}:1")
+        assert "cold.away" in world.last_events()
         world.drain()
 
 

@@ -74,7 +74,7 @@ class Destination:
     is_patient: bool = False
     """Every send waits for `answer`."""
     _changed: trio.Event = field(default_factory=trio.Event)
-    _waiting: list[tuple[trio.Event, list[Verdict]]] = field(default_factory=list)
+    _waiting: list[tuple[Batch, trio.Event, list[Verdict]]] = field(default_factory=list)
 
     async def receive(self, batch: Batch) -> Report:
         self.batches.append(batch)
@@ -86,11 +86,11 @@ class Destination:
             if self.is_patient:
                 told: list[Verdict] = []
                 there = trio.Event()
-                self._waiting.append((there, told))
+                self._waiting.append((batch, there, told))
                 try:
                     await there.wait()
                 except trio.Cancelled:
-                    self._waiting.remove((there, told))
+                    self._waiting.remove((batch, there, told))
                     raise
                 (verdict,) = told
             await trio.lowlevel.checkpoint()
@@ -117,13 +117,14 @@ class Destination:
 
     def answer(self, verdict: Verdict = all_good, at: int = 0) -> None:
         """One send goes on, with this verdict: the one that has waited longest, or a later one."""
-        there, told = self._waiting.pop(at)
+        _, there, told = self._waiting.pop(at)
         told.append(verdict)
         there.set()
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+    def items_waiting(self) -> int:
+        """In sends that wait for `answer`."""
+        return sum(len(batch.items) for batch, _, _ in self._waiting)
 
     def open_up(self, verdict: Verdict = all_good) -> None:
         """From now on everything is judged at once, what waits included."""

@@ -97,4 +97,3 @@ async def test_the_only_worker_comes_too_late(tmp_path: Path, enter: Any) -> Non
         await rig.until_books(held=0, delivered=3)
         assert rig.to().taken == dict.fromkeys(ids, 2)
         assert (await rig.stats())["stale_outcomes_total"] == 1
-

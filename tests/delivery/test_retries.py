@@ -1,14 +1,15 @@
 """Failures: attempts, histories, dead letters, and what becomes of those."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.handling import Failure
+from actors.handling import Failure, ItemsFailed, Report
 from actors.tiers import DeadFilter
 from tests.delivery.rig import Rig, running
-from tests.delivery.scripted import Batch, all_fail, all_good, items_fail
+from tests.delivery.scripted import Batch, Verdict, all_fail, all_good, items_fail
 
 DOWN = Failure("down", status=503)
 REFUSED = Failure("refused", status=422, blames_destination=False)
@@ -26,6 +27,20 @@ async def in_cold(rig: Rig, items: int) -> list[str]:
 
 async def in_journal(rig: Rig, items: int) -> list[str]:
     return await rig.push(items, flow="f")
+
+
+def by_payload(failures: Sequence[Failure | None]) -> Verdict:
+    """Each item meets the failure that its first byte stands for, in turn; None: it is taken."""
+
+    def judge(batch: Batch) -> Report:
+        failed = []
+        for item, (order, index) in zip(batch.items, batch.places, strict=True):
+            failure = failures[item.payload[0] % len(failures)]
+            if failure is not None:
+                failed.append(ItemsFailed(order, 1 << index, failure))
+        return Report(tuple(failed))
+
+    return judge
 
 
 OWNERS = pytest.mark.parametrize("enter", [in_journal, in_cold], ids=["journal", "cold"])
@@ -150,19 +165,12 @@ class TestRetries:
         backoff = {"initial": "1ms", "max": "1ms", "jitter": 0}
         keys = {"retry_rules": rules, "max_retries": 3, "backoff": backoff}
         async with running(tmp_path, {"q": keys}) as rig:
-
-            def judge(batch: Batch) -> Any:
-                reports = [
-                    items_fail(
-                        lambda item, number=number: item.payload[0] == number,
-                        Failure(text, status, is_permanent=status == 410),
-                    )(batch)
-                    for number, (text, status) in enumerate(zip(texts, statuses, strict=True))
+            rig.to().verdict = by_payload(
+                [
+                    Failure(text, status, is_permanent=status == 410)
+                    for text, status in zip(texts, statuses, strict=True)
                 ]
-                failures = sum((report.failures for report in reports), ())
-                return type(reports[0])(failures)
-
-            rig.to().verdict = judge
+            )
             ids = await enter(rig, 4)
             await rig.until_books(held=0, dead=4)
             attempts = {letter.id: letter.attempt for letter in await rig.dead()}
@@ -259,16 +267,8 @@ async def test_items_of_one_run_go_three_ways(tmp_path: Path) -> None:
         rig.to().is_patient = True
         ids = await rig.push(8)
 
-        def judge(batch: Batch) -> Any:
-            texts = ["fine", "soon", "later", "dead"]
-            by_text = [
-                items_fail(lambda item, n=n: item.payload[0] % 4 == n, Failure(texts[n]))(batch)
-                for n in (1, 2, 3)
-            ]
-            return type(by_text[0])(sum((report.failures for report in by_text), ()))
-
         await rig.to().until_begun(2)
-        rig.to().answer(judge)
+        rig.to().answer(by_payload([None, Failure("soon"), Failure("later"), Failure("dead")]))
         await rig.to().until_begun(3)
         assert sorted(rig.to().batches[2].ids) == sorted([ids[1], ids[5]])
         rig.to().open_up()
@@ -290,4 +290,3 @@ async def test_a_destination_may_ask_for_a_pause(tmp_path: Path) -> None:
         rig.to().verdict = all_good
         rig.advance(31)
         await rig.until_books(held=0, delivered=1)
-

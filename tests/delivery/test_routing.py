@@ -93,7 +93,9 @@ class TestOverflow:
                 await rig.push(1, "a", size=5000)
                 await rig.push(1, "b", size=5000)
                 fills = await rig.life.warm.fills()
-                assert sum(fill.bytes for fill in fills.values()) <= 30_000
+                # A queue that holds nothing takes one item all the same, or it would starve.
+                assert sum(fill.bytes for fill in fills.values()) <= 30_000 + 5_100
+                assert sum(fill.items for fill in fills.values()) <= 6
             rig.to("a").open_up()
             rig.to("b").open_up()
             await rig.until_books(None, held=0, delivered=20)
@@ -194,13 +196,15 @@ class TestDelayed:
 
     async def test_delayed_runs_count_against_the_limit(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"q": SMALL}) as rig:
-            delayed = [await rig.push(4, due_s=30) for _ in range(5)]
+            ids = []
+            for _ in range(5):
+                ids += await rig.push(4, due_s=30)
             await rig.until_books(spooled=0, held=20)
-            now = await rig.push(3)
+            ids += await rig.push(3)
             await rig.until_books(spooled=0, held=23)
             rig.advance(31)
             await rig.until_books(held=0)
-            assert sorted(rig.to().ids) == sorted([*now, *sum(delayed, [])])
+            assert sorted(rig.to().ids) == sorted(ids)
 
 
 class TestRestart:
@@ -234,8 +238,9 @@ class TestRestart:
             await rig.until_books(spooled=0)
             # Until what is in warm came out of cold.
             while (await rig.fill()).cold_items < 10:
+                begun = len(rig.to().batches)
                 rig.to().answer()
-                await rig.to().until(lambda: rig.to().inside == 1)
+                await rig.to().until_begun(begun + 1)
                 await rig.stats()
             await rig.restart(drain_s=0)
             rig.to().open_up()

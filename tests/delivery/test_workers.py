@@ -29,7 +29,7 @@ def count_leases(rig: Rig) -> list[str]:
         asked.append(queue)
         return await lease(queue, *args)
 
-    rig.life.warm.lease = counted  # type: ignore[method-assign]
+    rig.life.warm.lease = counted  # type: ignore[assignment, method-assign]
     return asked
 
 
@@ -89,7 +89,9 @@ class TestPause:
             rig.to().is_patient = True
             await rig.push(1, flow="b")
             await rig.to().until_begun(1)
-            a = [await rig.push(3, flow="a") for _ in range(4)]
+            a = []
+            for _ in range(4):
+                a += await rig.push(3, flow="a")
             await rig.until_books(spooled=0)
             await rig.control("queue.pause", queue="q", flow="a")
             b = await rig.push(10, flow="b")
@@ -98,7 +100,7 @@ class TestPause:
             assert set(rig.to().ids[1:]) == set(b)
             await rig.control("queue.resume", queue="q", flow="a")
             await rig.until_books(held=0, delivered=23)
-            assert set(rig.to().ids[11:]) == set(sum(a, []))
+            assert set(rig.to().ids[11:]) == set(a)
 
     async def test_items_that_fail_after_their_flow_was_paused_keep_nobody_out(
         self, tmp_path: Path
@@ -392,7 +394,7 @@ async def test_a_disk_that_hangs_does_not_lose_an_outcome(
             goes_on.wait()
             write(*args)
 
-        rig.life.files.write = hang  # type: ignore[method-assign]
+        rig.life.files.write = hang  # type: ignore[assignment, method-assign]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(rig.push, 1)
             await hangs.wait()
