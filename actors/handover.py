@@ -5,23 +5,23 @@
 A crash before the mark: the journal still owns them, and the next life finishes what it finds
 unconfirmed. A crash after it: the next life confirms. `origin` says in the row where it came from.
 
-What the cold store does not take is held here, in memory, with the outcomes that the settler
-could not record, and tried again every 5 s. The list is bounded, in entries and in bytes: past
-that the oldest is let go, counted, and its lease runs out, so that its owner delivers it again.
+As long as it is open whether the cold store has something, the spooler keeps the chunk that it
+came from: a row that nobody confirmed is judged by what the chunk's marks say, also in the next
+life. What the cold store does not take now is the failover's.
 
 On cancel whatever is under way is finished by the next life. What it can't do: tell whether a
 store that did not answer has stored; so it stores the same rows again, which is harmless.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 import structlog
 import trio
 
-from actors.messages import HandedOver, Settle, SpoolerMessage
+from actors.failover import Failover, Held
+from actors.messages import Doubt, HandedOver, Settle, SpoolerMessage
 from actors.origin import Origin, pack_origin
 from actors.slices import InJournal, Slice, indexes, item_bits
 from actors.tiers import ColdQueue, NewRow, StoreUnavailable
@@ -32,74 +32,13 @@ from forebay.run import Run, read_head
 
 log = structlog.get_logger()
 
-HELD_ENTRIES_MAX: Final = 1000
-HELD_BYTES_MAX: Final = 256 * 1024 * 1024
-TRY_AGAIN_S: Final = 5.0
+REST_S: Final = 5.0
+"""A cold store that has failed is not asked to take overflow for so long."""
 RECORD_S: Final = 10.0
+TRANSFERS_MAX: Final = 2000
+"""Rows of one transaction."""
 
-Step = Callable[[], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class Held:
-    """Something that must be recorded and could not be."""
-
-    size: int
-    again: Step
-    """Raises StoreUnavailable as long as it cannot be done."""
-    keep: Step
-    """Called now and then while it waits: its leases must not run out."""
-
-
-class Failover:
-    """What could not be recorded anywhere, in memory, within bounds."""
-
-    def __init__(
-        self, entries_max: int = HELD_ENTRIES_MAX, bytes_max: int = HELD_BYTES_MAX
-    ) -> None:
-        self._entries_max = entries_max
-        self._bytes_max = bytes_max
-        self._held: deque[Held] = deque()
-        self.bytes = 0
-        self.let_go_total = 0
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def hold(self, entry: Held) -> None:
-        if not self._held:
-            log.error("failover.holding", hint="neither disk nor cold store takes outcomes")
-        self._held.append(entry)
-        self.bytes += entry.size
-        while len(self._held) > self._entries_max or self.bytes > self._bytes_max:
-            oldest = self._held.popleft()
-            self.bytes -= oldest.size
-            self.let_go_total += 1
-            log.warning("failover.let_go", total=self.let_go_total)
-
-    async def run(self) -> None:
-        while True:
-            await trio.sleep(TRY_AGAIN_S)
-            await self.try_again()
-
-    async def try_again(self) -> None:
-        """One round, oldest first; it ends at the first that still cannot be recorded."""
-        for _ in range(len(self._held)):
-            if not self._held:
-                return
-            entry = self._held[0]
-            try:
-                await entry.again()
-            except StoreUnavailable:
-                break
-            # It may have been let go meanwhile.
-            if self._held and self._held[0] is entry:
-                self._held.popleft()
-                self.bytes -= entry.size
-            if not self._held:
-                log.info("failover.empty", let_go_total=self.let_go_total)
-        for entry in tuple(self._held):
-            await entry.keep()
+LetGo = Callable[[Sequence[Slice]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,14 +71,23 @@ class Passage:
 
     transfers: Sequence[Transfer]
     queues: set[str]
+    is_in_doubt: bool = False
+    """The spooler was told to keep the chunks: from now on rows may be stored."""
     asked: Asked | None = None
     """The journal was asked to let go."""
-    is_confirmed: bool = False
 
     @classmethod
     def of(cls, slices: Sequence[Slice], *, is_dead: bool) -> Self:
         transfers = [item for slice_ in slices for item in transfers_of(slice_, is_dead=is_dead)]
         return cls(transfers, {slice_.run.head.queue for slice_ in slices})
+
+    @property
+    def rows(self) -> list[bytes]:
+        return [transfer.row.row for transfer in self.transfers]
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        return tuple({transfer.from_.position for transfer in self.transfers})
 
 
 class HandOver:
@@ -155,6 +103,10 @@ class HandOver:
         self._failover = failover
         self._wake_promoter = wake_promoter
         self._rests_until = 0.0
+        self._to_undo = 0
+        self._agreed: set[bytes] = set()
+        """Rows that the journal has let go of, and that are not confirmed yet."""
+        self._agreed_queues: set[str] = set()
         self._doubtful: set[bytes] = set()
         """Rows that may have been stored, and that the journal has kept."""
 
@@ -163,95 +115,98 @@ class HandOver:
         """It has failed a moment ago, and is not asked to take overflow before it rests."""
         return trio.current_time() < self._rests_until
 
-    async def give(
-        self,
-        slices: Sequence[Slice],
-        *,
-        is_dead: bool = False,
-        done: Step | None = None,
-        keep: Step | None = None,
-    ) -> None:
+    async def give(self, slices: Sequence[Slice], let_go: LetGo, *, is_dead: bool) -> None:
         """Hands slices of the journal over, now or as soon as the cold store is back.
 
-        For slices that are leased: `done` is called when it is finished, and may end their leases;
-        `keep` now and then until it is, and must extend them.
+        `let_go` is called with slices that were waited for too long: they are the caller's again.
         """
-        passage = Passage.of(slices, is_dead=is_dead)
-
-        async def again() -> None:
-            await self._carry_out(passage)
-            if done is not None:
-                await done()
-
-        try:
-            await again()
-        except StoreUnavailable as problem:
-            self._rest(problem)
-            size = sum(len(slice_.run.data) for slice_ in slices)
-            self._failover.hold(Held(size, again, keep or _nothing))
+        for part in parts_of(slices):
+            passage = Passage.of(part, is_dead=is_dead)
+            try:
+                await self._clear()
+                await self._carry_out(passage)
+            except StoreUnavailable as problem:
+                self._rest(problem)
+                await self._hold(passage, part, let_go)
 
     async def move(self, slices: Sequence[Slice]) -> None:
-        """Hands slices of the journal over that nobody has leased.
+        """Hands slices of the journal over, now.
 
         Raises StoreUnavailable if the cold store does not take them: they stay the caller's.
         """
         passage = Passage.of(slices, is_dead=False)
         try:
+            await self._clear()
             await self._carry_out(passage)
         except StoreUnavailable as problem:
             self._rest(problem)
+            if not passage.is_in_doubt:
+                raise
             if passage.asked is not None:
                 # They are stored there, and the journal was told: there is no way back.
-                size = sum(len(slice_.run.data) for slice_ in slices)
-                self._failover.hold(Held(size, lambda: self._carry_out(passage), _nothing))
+                await self._hold(passage, slices, None)
                 return
-            rows = [transfer.row.row for transfer in passage.transfers]
-            # Whether they were stored is not known. The journal keeps them, so cold must not.
-            self._doubtful.update(rows)
-            self._failover.hold(Held(RUN_ID_BYTES * len(rows), self._forget_doubtful, _nothing))
+            await self._hold_undo(passage)
             raise
 
-    async def _forget_doubtful(self) -> None:
-        rows = list(self._doubtful)
-        if rows:
-            await self._cold.forget(rows)
-            self._doubtful.difference_update(rows)
+    async def _hold(self, passage: Passage, slices: Sequence[Slice], let_go: LetGo | None) -> None:
+        async def undone() -> None:
+            if passage.asked is not None:
+                await self._hold(passage, slices, None)
+                return
+            await self._hold_undo(passage)
+            if let_go is not None:
+                await let_go(slices)
+
+        size = sum(len(slice_.run.data) for slice_ in slices)
+        last_step = None if let_go is None else undone
+        await self._failover.hold(Held(size, lambda: self._carry_out(passage), last_step))
+
+    async def _hold_undo(self, passage: Passage) -> None:
+        """Whether rows were stored is not known. The journal keeps the items, so cold must not."""
+        self._to_undo += 1
+
+        async def undo() -> None:
+            await self._cold.forget(passage.rows)
+            await self._end_doubt(passage)
+            self._to_undo -= 1
+
+        await self._failover.hold(Held(RUN_ID_BYTES * len(passage.rows), undo, None))
+
+    async def _clear(self) -> None:
+        """Nothing is stored while something is to be forgotten: it might be the same rows."""
+        if self._to_undo:
+            await self._failover.try_again()
+        if self._to_undo:
+            raise StoreUnavailable("an earlier hand-over is still to be undone")
 
     def _rest(self, problem: StoreUnavailable) -> None:
         if not self.cold_is_away:
             log.error("cold.away", error=str(problem))
-        self._rests_until = trio.current_time() + TRY_AGAIN_S
+        self._rests_until = trio.current_time() + REST_S
 
     async def _carry_out(self, passage: Passage) -> None:
         """May be called again after it has failed, and takes up where it was."""
-        rows = [transfer.row.row for transfer in passage.transfers]
+        if not passage.is_in_doubt:
+            passage.is_in_doubt = True
+            await self._spooler.send(Doubt(passage.positions, is_over=False))
         if passage.asked is None:
-            # A run that is tried again comes under the same id: it must not be forgotten now.
-            self._doubtful.difference_update(rows)
             await self._cold.store([transfer.row for transfer in passage.transfers])
         accepted = await self._let_go(passage)
-        if not passage.is_confirmed:
-            agreed = [row for row, ok in zip(rows, accepted, strict=True) if ok]
-            await self.confirm(agreed, passage.queues)
-            passage.is_confirmed = True
-        refused = [row for row, ok in zip(rows, accepted, strict=True) if not ok]
+        refused = [row for row, ok in zip(passage.rows, accepted, strict=True) if not ok]
         if refused:
             # The journal has settled them meanwhile: they are not the cold store's to keep.
             log.warning("handover.refused", rows=len(refused))
             await self._cold.forget(refused)
+        await self._cold.confirm(
+            [row for row, ok in zip(passage.rows, accepted, strict=True) if ok]
+        )
+        await self._end_doubt(passage)
+        for queue in passage.queues:
+            self._wake_promoter(queue)
 
-    async def confirm(self, rows: Sequence[bytes], queues: Iterable[str]) -> None:
-        """The journal has let go of these: from now on they are the cold store's alone."""
-
-        async def again() -> None:
-            await self._cold.confirm(rows)
-            for queue in queues:
-                self._wake_promoter(queue)
-
-        try:
-            await again()
-        except StoreUnavailable:
-            self._failover.hold(Held(RUN_ID_BYTES * len(rows), again, _nothing))
+    async def _end_doubt(self, passage: Passage) -> None:
+        await self._spooler.send(Doubt(passage.positions, is_over=True))
 
     async def _let_go(self, passage: Passage) -> list[bool]:
         """The journal marks the items as handed over; which transfers it agreed to.
@@ -268,8 +223,18 @@ class HandOver:
         raise StoreUnavailable(f"the journal has recorded nothing for {RECORD_S:g} s")
 
 
-async def _nothing() -> None:
-    pass
+def parts_of(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
+    """Slices, as many together as make a transaction of bearable length."""
+    part: list[Slice] = []
+    items = 0
+    for slice_ in slices:
+        if part and items + slice_.items > TRANSFERS_MAX:
+            yield part
+            part, items = [], 0
+        part.append(slice_)
+        items += slice_.items
+    if part:
+        yield part
 
 
 def transfers_of(slice_: Slice, *, is_dead: bool) -> list[Transfer]:

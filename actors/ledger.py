@@ -26,6 +26,8 @@ class ChunkAccount:
     used_bytes: int = 0
     held_items: int = 0
     is_sealed: bool = False
+    doubts: int = 0
+    """Hand-overs under way of which it is not known what the cold store has."""
     totals: Books = field(default_factory=dict)
 
 
@@ -111,6 +113,12 @@ class Ledger:
         for totals in self._totals(account, fact.queue):
             count_fate(totals, fact.fate, fact.items)
 
+    def doubt(self, position: int, change: int) -> None:
+        """A hand-over from this position begins (1) or is over (-1)."""
+        account = self._chunks.get(self.number_of(position))
+        if account is not None:
+            account.doubts += change
+
     def count_duplicate(self, queue: str, items: int) -> None:
         """Not tied to any chunk: it goes straight to the base."""
         for books in (self.base, self.books):
@@ -121,7 +129,7 @@ class Ledger:
         return [
             account.number
             for account in self._chunks.values()
-            if account.is_sealed and account.held_items == 0
+            if account.is_sealed and account.held_items == 0 and not account.doubts
         ]
 
     def pinned(self, disk_bytes_max: int) -> list[tuple[str, range]]:

@@ -22,7 +22,7 @@ from actors.messages import (
     Settled,
     StoredRun,
 )
-from actors.portions import Portions, RetryNote, retried, without
+from actors.portions import Failures, Portions, RetryNote
 from actors.ports import ItemMark, LiveRun
 from actors.slices import item_bits, ranges
 from forebay.ids import format_run_id
@@ -35,7 +35,8 @@ class Loan:
     token: int
     run: StoredRun
     done: int
-    portions: Portions
+    failures: Failures | None
+    """None: nothing has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class Loans:
         self._next_token += 1
         done = self._done.pop(run.position, 0)
         portions = self._portions.pop(run.position, ())
-        self._loans[run.position] = Loan(token, run, done, portions)
+        failures = Failures(portions) if portions else None
+        self._loans[run.position] = Loan(token, run, done, failures)
         queue = run.head.queue
         self.lent[queue] = self.lent.get(queue, 0) + run.head.count - done.bit_count()
         return Lease(token, run, done, portions)
@@ -110,8 +112,9 @@ class Loans:
         is_new = not bits & loan.done
         bits &= ~loan.done
         if isinstance(outcome, Retried):
-            loan.portions = retried(loan.portions, bits, outcome.note)
             if bits:
+                loan.failures = loan.failures or Failures()
+                loan.failures.note(bits, outcome.note)
                 self._mark(loan, bits, span, Fate.RETRY, outcome.note)
         elif bits:
             self._finish(loan, bits, (span,), outcome.fate)
@@ -121,7 +124,8 @@ class Loans:
         for span in spans:
             hit = bits & item_bits(*span)
             loan.done |= hit
-            loan.portions = without(loan.portions, hit)
+            if loan.failures is not None:
+                loan.failures.drop(hit)
             self.lent[loan.run.head.queue] -= hit.bit_count()
             self._mark(loan, hit, span, fate)
 
@@ -148,7 +152,8 @@ class Loans:
             return None
         del self._loans[run.position]
         self.lent[run.head.queue] -= run.head.count - loan.done.bit_count()
-        self.remember(run.position, loan.done, loan.portions)
+        portions = loan.failures.portions() if loan.failures is not None else ()
+        self.remember(run.position, loan.done, portions)
         return run
 
     def drop(self, dropped: Dropped) -> int:

@@ -149,6 +149,15 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Whether the cold store has taken something of the runs at these positions is open, or is not
+    any more. Their chunks are kept meanwhile."""
+
+    positions: tuple[int, ...]
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Inquire:
     """Answer with the books and the state of the spool."""
 
@@ -185,4 +194,4 @@ class Pinned:
     positions: range
 
 
-SpoolerMessage = Append | Take | Settle | GiveBack | Inquire | Tick | Drain | Finish
+SpoolerMessage = Append | Take | Settle | GiveBack | Doubt | Inquire | Tick | Drain | Finish

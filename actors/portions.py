@@ -3,12 +3,15 @@
 A run's items begin as one: attempt 0, no error. Those that fail together form a portion, with
 their attempts, their errors and the time of the next one. Marks say the same on disk, so that
 the portions after a restart are those before it. Plain data.
+
+A destination may word each refusal differently, so that a run falls into as many portions as it
+has items: nothing here may take time in proportion to the portions for each item.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from actors.slices import ItemError, LentRun, Slice, item_bits, remember
+from actors.slices import ItemError, LentRun, Slice, indexes, item_bits, remember
 
 
 class Portion(NamedTuple):
@@ -30,21 +33,51 @@ class RetryNote(NamedTuple):
 Portions = tuple[Portion, ...]
 
 
+class Failures:
+    """The portions of one run, while it is lent."""
+
+    __slots__ = ("_by_item",)
+
+    def __init__(self, portions: Iterable[Portion] = ()) -> None:
+        self._by_item: dict[int, Portion] = {}
+        for portion in portions:
+            self._put(portion)
+
+    def _put(self, portion: Portion) -> None:
+        for index in indexes(portion.bits):
+            self._by_item[index] = portion
+
+    def note(self, bits: int, note: RetryNote) -> None:
+        """These items have failed once more; each keeps the history it had."""
+        error = ItemError(note.attempt, note.at_ms, note.text)
+        before: dict[int, tuple[Portion | None, int]] = {}
+        for index in indexes(bits):
+            portion = self._by_item.get(index)
+            _, hit = before.get(id(portion), (None, 0))
+            before[id(portion)] = (portion, hit | 1 << index)
+        for portion, hit in before.values():
+            history = remember(() if portion is None else portion.errors, error)
+            self._put(Portion(hit, note.attempt, note.due_ms, history))
+
+    def drop(self, bits: int) -> None:
+        """These items are settled."""
+        if self._by_item:
+            for index in indexes(bits):
+                self._by_item.pop(index, None)
+
+    def portions(self) -> Portions:
+        found: dict[int, tuple[Portion, int]] = {}
+        for index, portion in self._by_item.items():
+            _, bits = found.get(id(portion), (portion, 0))
+            found[id(portion)] = (portion, bits | 1 << index)
+        return tuple(portion._replace(bits=bits) for portion, bits in found.values())
+
+
 def retried(portions: Portions, bits: int, note: RetryNote) -> Portions:
-    """These items have failed once more; each keeps the history it had."""
-    error = ItemError(note.attempt, note.at_ms, note.text)
-    changed = []
-    for portion in portions:
-        hit = portion.bits & bits
-        if hit:
-            history = remember(portion.errors, error)
-            changed.append(Portion(hit, note.attempt, note.due_ms, history))
-            bits &= ~hit
-        if portion.bits & ~hit:
-            changed.append(portion._replace(bits=portion.bits & ~hit))
-    if bits:
-        changed.append(Portion(bits, note.attempt, note.due_ms, remember((), error)))
-    return tuple(changed)
+    """What the portions are when these items have failed once more."""
+    failures = Failures(portions)
+    failures.note(bits, note)
+    return failures.portions()
 
 
 def without(portions: Portions, bits: int) -> Portions:

@@ -1,27 +1,28 @@
 """Settlement: what was concluded about leased items goes to their owners, and their leases end.
 
-Most of it is journal items that were delivered, or failed and wait in warm for their next try:
-the lease ends, the spooler is told, all at once (`settle`). The rest takes its time and is the
-settler's: outcomes of rows of the cold store, many in one transaction, and journal items that
-change their owner (dead letters, retries due later than a minute). There the lease is kept until
-the owner has recorded the outcome.
-
-A lease that has run out concludes nothing: somebody else has the items, or will.
+The lease ends first: from then on the outcome is certain, and nobody else's. A lease that has run
+out concludes nothing: somebody else has the items, or will. Then the spooler is told, at once, of
+journal items that were delivered, or have failed and wait in warm for their next try. The rest
+takes its time and is the settler's: outcomes of rows of the cold store, many in one transaction,
+and journal items that change their owner (dead letters, retries due later than a minute).
 
 Durable when: the owners say so. On drain what was concluded is recorded before `run` returns. On
-cancel it is lost with the leases, and the owners deliver again. What the cold store does not take
-is held by the failover. What it can't do: settle for an owner on another host.
+cancel it is lost, and the owners deliver again. What the cold store does not take is the
+failover's; what that lets go enters warm again. What it can't do: settle for an owner on another
+host.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import structlog
 import trio
 
-from actors.handover import Failover, HandOver, Held
+from actors.failover import Failover, Held
+from actors.handover import HandOver
 from actors.messages import Fate, Retried, Settle, Settled, SpoolerMessage
 from actors.portions import RetryNote
 from actors.retry import Conclusion
@@ -31,6 +32,7 @@ from actors.tiers import (
     ColdQueue,
     Ending,
     Leased,
+    Limits,
     NewRow,
     RowOutcome,
     StoreUnavailable,
@@ -42,21 +44,21 @@ log = structlog.get_logger()
 
 M = TypeVar("M")
 
+NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
+
 INBOX: Final = 256
 AT_ONCE_MAX: Final = 256
 SYNC_S: Final = 1.0
 LAST_WORDS_S: Final = 30.0
 """How long a worker that is cancelled still waits for a full inbox."""
-HOLD_S: Final = 60.0
-"""A lease is extended by so much while its outcome is being recorded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Concluded:
-    """A lease whose outcome takes its time."""
+    """A lease that has ended, with an outcome that takes its time."""
 
     queue: str
-    leased: Leased
+    slice: Slice
     conclusion: Conclusion
 
 
@@ -87,28 +89,22 @@ class Settlement:
     ) -> list[bool]:
         """Ends leases with what was concluded. False: the lease had run out, nothing changed."""
         now_ms = self._now_ms()
-        quick: list[int] = []
-        slow: list[int] = []
-        for order, (lease, conclusion) in enumerate(zip(leased, conclusions, strict=True)):
-            (quick if is_quick(lease.slice, conclusion, now_ms) else slow).append(order)
-        answers = [False] * len(leased)
-        if quick:
-            endings = [Ending(leased[order].token, conclusions[order].again) for order in quick]
-            ended = await self._warm.end(queue, endings)
-            outcomes: list[Settled | Retried] = []
-            for order, ok in zip(quick, ended, strict=True):
-                answers[order] = ok
-                if ok and isinstance(leased[order].slice.run.owner, InJournal):
-                    outcomes += journal_outcomes(leased[order].slice, conclusions[order])
-            if outcomes:
-                await self._tell(self._spooler, Settle(tuple(outcomes)))
-        if slow:
-            tokens = [leased[order].token for order in slow]
-            for order, ok in zip(slow, await self._warm.extend(queue, tokens, HOLD_S), strict=True):
-                answers[order] = ok
-                if ok:
-                    concluded = Concluded(queue, leased[order], conclusions[order])
-                    await self._tell(self._to_settler, concluded)
+        pairs = list(zip(leased, conclusions, strict=True))
+        endings = [Ending(one.token, staying(one.slice, what, now_ms)) for one, what in pairs]
+        answers = await self._warm.end(queue, endings)
+        outcomes: list[Settled | Retried] = []
+        slow: list[Concluded] = []
+        for (one, conclusion), ended, is_ours in zip(pairs, endings, answers, strict=True):
+            if not is_ours:
+                continue
+            if isinstance(one.slice.run.owner, InJournal):
+                outcomes += journal_outcomes(one.slice, conclusion.delivered, ended.again)
+            if not is_quick(one.slice, conclusion, ended.again):
+                slow.append(Concluded(queue, one.slice, conclusion))
+        if outcomes:
+            await self._tell(self._spooler, Settle(tuple(outcomes)))
+        for concluded in slow:
+            await self._tell(self._to_settler, concluded)
         self._count_stale(queue, answers.count(False))
         return answers
 
@@ -160,24 +156,30 @@ class Settlement:
                 await self._cold.sync()
 
     async def _record(self, batch: list[Concluded]) -> None:
-        await self._record_rows([c for c in batch if isinstance(c.leased.slice.run.owner, InCold)])
+        of_cold = [c for c in batch if isinstance(c.slice.run.owner, InCold)]
+        if of_cold:
+            await self._record_rows(of_cold)
+        now_ms = self._now_ms()
+        later: list[Slice] = []
+        dead: list[Slice] = []
         for concluded in batch:
-            if isinstance(concluded.leased.slice.run.owner, InJournal):
-                await self._record_moves(concluded)
+            if isinstance(concluded.slice.run.owner, InJournal):
+                stays = staying(concluded.slice, concluded.conclusion, now_ms)
+                later += [s for s in concluded.conclusion.again if s not in stays]
+                dead += concluded.conclusion.dead
+        if later:
+            await self._hand_over.give(later, self._enter_again, is_dead=False)
+        if dead:
+            await self._hand_over.give(dead, self._enter_again, is_dead=True)
 
     async def _record_rows(self, batch: list[Concluded]) -> None:
         """Outcomes of the cold store's own rows, in one transaction."""
-        if not batch:
-            return
-        outcomes = [row_outcome(c.leased.slice, c.conclusion) for c in batch]
+        outcomes = [row_outcome(c.slice, c.conclusion) for c in batch]
 
         async def again() -> None:
             for concluded, ok in zip(batch, await self._cold.settle(outcomes), strict=True):
                 if not ok:
                     self._count_stale(concluded.queue, 1)
-            for concluded in batch:
-                rest = untried(concluded.leased.slice, concluded.conclusion)
-                await self._end(concluded, rest)
             for queue in {c.queue for c in batch if c.conclusion.again}:
                 self._wake_promoter(queue)
 
@@ -185,49 +187,42 @@ class Settlement:
             await again()
         except StoreUnavailable as problem:
             log.error("cold.away", error=str(problem))
-            size = sum(c.leased.slice.bytes for c in batch)
-            self._failover.hold(Held(size, again, lambda: self._keep(batch)))
+            slices = [replace(c.slice, bits=concluded_bits(c)) for c in batch]
+            size = sum(slice_.bytes for slice_ in slices)
+            await self._failover.hold(Held(size, again, lambda: self._enter_again(slices)))
 
-    async def _record_moves(self, concluded: Concluded) -> None:
-        """Items of the journal, some of which change their owner."""
-        slice_, conclusion = concluded.leased.slice, concluded.conclusion
-        now_ms = self._now_ms()
-        later = tuple(s for s in failed(slice_, conclusion) if belongs_in_cold(s.due_ms, now_ms))
-        soon = tuple(s for s in conclusion.again if s not in later)
-        staying = Conclusion(conclusion.delivered, soon)
-        outcomes = journal_outcomes(slice_, staying)
-        if outcomes:
-            await self._spooler.send(Settle(tuple(outcomes)))
-        parts = [(later, False), (conclusion.dead, True)]
-        moving = [(slices, is_dead) for slices, is_dead in parts if slices]
-        left = len(moving)
-
-        async def done() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                await self._end(concluded, soon)
-
-        for slices, is_dead in moving:
-            await self._hand_over.give(
-                slices, is_dead=is_dead, done=done, keep=lambda: self._keep([concluded])
-            )
-
-    async def _end(self, concluded: Concluded, again: tuple[Slice, ...]) -> None:
-        await self._warm.end(concluded.queue, [Ending(concluded.leased.token, again)])
-
-    async def _keep(self, batch: Sequence[Concluded]) -> None:
-        for concluded in batch:
-            await self._warm.extend(concluded.queue, [concluded.leased.token], HOLD_S)
+    async def _enter_again(self, slices: Sequence[Slice]) -> None:
+        """What became of them could not be recorded: they are delivered again. They were in warm a
+        while ago, and go back whatever the limits say."""
+        for slice_ in slices:
+            await self._warm.enter(slice_.run.head.queue, [slice_], NO_LIMITS)
 
 
-def is_quick(slice_: Slice, conclusion: Conclusion, now_ms: int) -> bool:
+def staying(slice_: Slice, conclusion: Conclusion, now_ms: int) -> tuple[Slice, ...]:
+    """What stays in warm: what was not tried, and what the journal keeps for a next try soon."""
+    is_of_cold = isinstance(slice_.run.owner, InCold)
+    return tuple(
+        again
+        for again in conclusion.again
+        if again.attempt == slice_.attempt
+        or not (is_of_cold or belongs_in_cold(again.due_ms, now_ms))
+    )
+
+
+def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) -> bool:
     """Whether nothing changes its owner, and no row has to be told."""
-    if conclusion.dead:
+    if conclusion.dead or len(stays) < len(conclusion.again):
         return False
-    if isinstance(slice_.run.owner, InCold):
-        return not conclusion.delivered and not failed(slice_, conclusion)
-    return not any(belongs_in_cold(again.due_ms, now_ms) for again in failed(slice_, conclusion))
+    return not conclusion.delivered or isinstance(slice_.run.owner, InJournal)
+
+
+def concluded_bits(concluded: Concluded) -> int:
+    """The items that something has become of."""
+    untried = 0
+    for again in concluded.conclusion.again:
+        if again.attempt == concluded.slice.attempt:
+            untried |= again.bits
+    return concluded.slice.bits & ~untried
 
 
 def failed(slice_: Slice, conclusion: Conclusion) -> tuple[Slice, ...]:
@@ -235,22 +230,21 @@ def failed(slice_: Slice, conclusion: Conclusion) -> tuple[Slice, ...]:
     return tuple(again for again in conclusion.again if again.attempt > slice_.attempt)
 
 
-def untried(slice_: Slice, conclusion: Conclusion) -> tuple[Slice, ...]:
-    return tuple(again for again in conclusion.again if again.attempt == slice_.attempt)
-
-
-def journal_outcomes(slice_: Slice, conclusion: Conclusion) -> list[Settled | Retried]:
-    """What the spooler is told: what was delivered, and what failed and stays."""
+def journal_outcomes(
+    slice_: Slice, delivered: int, stays: tuple[Slice, ...]
+) -> list[Settled | Retried]:
+    """What the spooler is told: what was delivered, and what has failed and stays in warm."""
     run, owner = slice_.run, slice_.run.owner
     assert isinstance(owner, InJournal)
     where = (owner.token, owner.position, run.head.run_id)
     outcomes: list[Settled | Retried] = [
-        Settled(*where, first, last, Fate.DELIVERED) for first, last in ranges(conclusion.delivered)
+        Settled(*where, first, last, Fate.DELIVERED) for first, last in ranges(delivered)
     ]
-    for again in failed(slice_, conclusion):
-        newest = again.errors[-1]
-        note = RetryNote(again.attempt, again.due_ms, newest.at_ms, newest.text)
-        outcomes += [Retried(*where, *span, note) for span in ranges(again.bits)]
+    for again in stays:
+        if again.attempt > slice_.attempt:
+            newest = again.errors[-1]
+            note = RetryNote(again.attempt, again.due_ms, newest.at_ms, newest.text)
+            outcomes += [Retried(*where, *span, note) for span in ranges(again.bits)]
     return outcomes
 
 

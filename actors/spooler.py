@@ -33,6 +33,7 @@ from actors.ledger import Ledger
 from actors.loans import Loans, PendingMark
 from actors.messages import (
     Append,
+    Doubt,
     Drain,
     Finish,
     GiveBack,
@@ -242,6 +243,9 @@ class Spooler:
                 self._ready.add(message.queue)
             case GiveBack():
                 self._take_back(message)
+            case Doubt():
+                for position in message.positions:
+                    self._ledger.doubt(position, -1 if message.is_over else 1)
             case Inquire():
                 self._inquiries.append(message)
                 self._marks_are_due = True

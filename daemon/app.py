@@ -27,8 +27,9 @@ from actors.catalogue import Catalogue
 from actors.clock import wall_ms
 from actors.control import Controls
 from actors.dispatch import Dispatch
+from actors.failover import Failover
 from actors.handling import Handler, HandlerUnusable
-from actors.handover import Failover, HandOver
+from actors.handover import HandOver
 from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
 from actors.messages import Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage

@@ -8,7 +8,7 @@ import structlog
 
 from actors.books import Books, Totals, count_fate
 from actors.messages import Fate
-from actors.portions import Portions, retried, without
+from actors.portions import Failures, Portions
 from actors.ports import Damage, LiveRun, RecoveredChunk
 from actors.slices import item_bits
 from daemon.journal import chunk
@@ -52,7 +52,7 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
     """What becomes of a chunk's items. The first mark that ends an item counts."""
     rows = {offset: row for row, offset in enumerate(index.offsets)} if marks else {}
     done: dict[int, int] = {}
-    portions: dict[int, Portions] = {}
+    failures: dict[int, Failures] = {}
     handed_over: dict[int, int] = {}
     totals: Books = {name: Totals() for name in index.queues}
     by_number = [totals[name] for name in index.queues]
@@ -64,14 +64,15 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
             continue
         bits = item_bits(mark.first, min(mark.last, index.counts[row])) & ~done.get(row, 0)
         if mark.note is not None:
-            portions[row] = retried(portions.get(row, ()), bits, mark.note)
+            failures.setdefault(row, Failures()).note(bits, mark.note)
             continue
         done[row] = done.get(row, 0) | bits
         if mark.fate is Fate.HANDED_OVER:
             handed_over[row] = handed_over.get(row, 0) | bits
-        if row in portions:
-            portions[row] = without(portions[row], bits)
+        if row in failures:
+            failures[row].drop(bits)
         count_fate(by_number[index.queue_numbers[row]], mark.fate, bits.bit_count())
+    portions = {row: failed.portions() for row, failed in failures.items()}
     return Settled(done, portions, totals, handed_over)
 
 

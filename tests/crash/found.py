@@ -53,6 +53,8 @@ class Found:
     damage: Damage = field(default_factory=Damage)
     unconfirmed: int = 0
     """Items that a daemon will find stored and not confirmed."""
+    settled_before: int = 0
+    """Items that are stored in cold, and that the journal kept and has settled."""
     chunks: list[RecoveredChunk] = field(default_factory=list)
 
     def has_ended(self, origin: Origin) -> bool:
@@ -144,6 +146,7 @@ class _ColdLook:
         assert queue == run.head.queue
         if state == "STORED" and found.has_ended(unpack_origin(origin)):
             # It was stored and nobody knew; the next daemon forgets it.
+            found.settled_before += bits.bit_count()
             return
         items = _items(run)
         is_dead = died_at is not None

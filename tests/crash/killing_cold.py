@@ -46,6 +46,8 @@ RECOVERY_POINTS: Final = ("after_unconfirmed", *around("recovery_confirm"))
 CLOSING_POINTS: Final = ("before_cold_close", "after_cold_close")
 DOUBT: Final = "in_doubt_of_store"
 """Nobody is killed there: the rows are stored, and the store says that it does not know."""
+DOUBTED_QUEUE: Final = "wide"
+"""Of which nothing is stored but what overflows."""
 LETTER_POINTS: Final = around("letters_retry", "letters_remove")
 """Reached when somebody asks for it."""
 COLD_POINTS: Final = (
@@ -73,7 +75,8 @@ class KillingCold(SqliteCold):
     async def store(self, rows: Sequence[NewRow]) -> None:
         step = "dead_store" if any(row.is_dead for row in rows) else "store"
         await take_step(self._killer, step, lambda: super(KillingCold, self).store(rows))
-        if self._killer.arrives(DOUBT):
+        is_overflow = all(row.head.queue == DOUBTED_QUEUE for row in rows)
+        if is_overflow and self._killer.arrives(DOUBT):
             raise StoreUnavailable("it was stored, and nobody is told so")
 
     async def confirm(self, rows: Sequence[bytes]) -> None:

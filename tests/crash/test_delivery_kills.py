@@ -121,7 +121,20 @@ def test_row_that_may_have_been_stored_is_not_delivered_again(
     with closing(DeliveryWorld("doubt", zygote, tmp_path, tally, share_far=0)) as world:
         world.deliver_and_die(f"{DOUBT}:1")
         assert "cold.away" in world.last_events()
+        assert world.audit.found.settled_before
         world.drain()
+
+
+def test_rows_that_a_dead_daemon_had_in_hand_are_delivered_at_once(
+    zygote: Zygote, tally: Tally, tmp_path: Path
+) -> None:
+    """Not when the dead one's leases run out: there is one daemon for a state directory."""
+    with closing(DeliveryWorld("in hand", zygote, tmp_path, tally, share_far=0)) as world:
+        world.live_and_die("", drains=False)
+        while not world.has_in_cold(WIDE):
+            world.live_and_die("", drains=False)
+        assert world.live_and_die("after_acquire:1", drains=True) == "after_acquire"
+        world.deliver_and_die("")
 
 
 def die_at(world: DeliveryWorld, plan: str) -> None:

@@ -25,8 +25,9 @@ from actors.catalogue import Catalogue
 from actors.clock import wall_ms
 from actors.control import Controls
 from actors.dispatch import Dispatch
+from actors.failover import Failover
 from actors.handling import Handler
-from actors.handover import Failover, HandOver
+from actors.handover import HandOver
 from actors.messages import Append, Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage
 from actors.promoter import Promoter
 from actors.pull_settling import PullSettling

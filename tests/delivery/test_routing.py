@@ -237,7 +237,7 @@ class TestRestart:
             ids = await overflow(rig, runs=20)
             await rig.until_books(spooled=0)
             # Until what is in warm came out of cold.
-            while (await rig.fill()).cold_items < 10:
+            while (fill := await rig.fill()).cold_items < fill.items:
                 begun = len(rig.to().batches)
                 rig.to().answer()
                 await rig.to().until_begun(begun + 1)
