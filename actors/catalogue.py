@@ -12,18 +12,23 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import trio
 from pydantic import ValidationError
 
+from actors.handling import HandlerUnusable
 from actors.queue_settings import QueueSettings
 from actors.section import Clash
 from actors.settings import Settings, check_queue, merge
 from forebay.errors import Refused
+from forebay.limits import FLOW_BYTES_MAX
 
 log = structlog.get_logger()
+
+RUN_TIME_HANDLERS: Final = frozenset({"pull", "null", "http"})
+"""Whoever may push may define queues, and must not run programs as the daemon by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,16 @@ class Definition:
     """Of the configuration's settings, to see when they change."""
 
 
+Paused = frozenset[tuple[str, str | None]]
+"""Queues, and flows of queues."""
+
+
 @dataclass(frozen=True, slots=True)
 class Definitions:
     """What is kept across restarts."""
 
     queues: Mapping[str, Definition] = field(default_factory=dict)
-    paused: frozenset[tuple[str, str | None]] = frozenset()
-    """Queues, and flows of queues."""
+    paused: Paused = frozenset()
 
 
 Save = Callable[[Definitions], Awaitable[None]]
@@ -52,8 +60,15 @@ Save = Callable[[Definitions], Awaitable[None]]
 
 class Catalogue:
     def __init__(
-        self, settings: Settings, kept: Definitions, save: Save, now_ms: Callable[[], int]
+        self,
+        settings: Settings,
+        kept: Definitions,
+        save: Save,
+        now_ms: Callable[[], int],
+        probe: Callable[[str, QueueSettings], None] = lambda _queue, _settings: None,
     ) -> None:
+        """`probe` raises HandlerUnusable if a queue's handler cannot be opened."""
+        self._probe = probe
         self._settings = settings
         self._kept = kept
         self._save = save
@@ -123,12 +138,13 @@ class Catalogue:
     async def pause(self, queue: str, flow: str | None = None) -> bool:
         """False: it was paused before."""
         check_name(queue)
-        return await self._set_paused(self._kept.paused | {(queue, flow)})
+        check_flow(flow)
+        return await self._set_paused(lambda paused: paused | {(queue, flow)})
 
     async def resume(self, queue: str, flow: str | None = None) -> bool:
         """False: it was not paused."""
         check_name(queue)
-        return await self._set_paused(self._kept.paused - {(queue, flow)})
+        return await self._set_paused(lambda paused: paused - {(queue, flow)})
 
     async def create(self, name: str, keys: Mapping[str, Any]) -> None:
         check_name(name)
@@ -150,6 +166,8 @@ class Catalogue:
         """Forgets the definition. Whether the queue is empty is for the caller to see."""
         async with self._changing:
             self._of_run_time(name)
+            paused = frozenset(pair for pair in self._kept.paused if pair[0] != name)
+            self._kept = replace(self._kept, paused=paused)
             await self._define(name, None)
 
     async def reload(self, settings: Settings) -> None:
@@ -194,8 +212,9 @@ class Catalogue:
             raise not_found(name)
         return definition
 
-    async def _set_paused(self, paused: frozenset[tuple[str, str | None]]) -> bool:
+    async def _set_paused(self, change: Callable[[Paused], Paused]) -> bool:
         async with self._changing:
+            paused = change(self._kept.paused)
             if paused == self._kept.paused:
                 return False
             await self._keep(replace(self._kept, paused=paused))
@@ -232,9 +251,18 @@ class Catalogue:
     def _build(self, name: str, keys: Mapping[str, Any]) -> QueueSettings:
         base = self._settings.defaults.model_dump()
         try:
-            return QueueSettings.model_validate(merge(base, dict(keys)))
+            settings = QueueSettings.model_validate(merge(base, dict(keys)))
         except (ValidationError, Clash) as problem:
             raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
+        kind = settings.handler.type
+        if "handler" in keys and kind not in RUN_TIME_HANDLERS:
+            text = f"{name}: a {kind} handler can only be given in the configuration file"
+            raise Refused("BAD_REQUEST", text)
+        try:
+            self._probe(name, settings)
+        except HandlerUnusable as problem:
+            raise Refused("BAD_REQUEST", str(problem)) from problem
+        return settings
 
 
 def check_name(name: str) -> None:
@@ -242,6 +270,11 @@ def check_name(name: str) -> None:
         check_queue(name)
     except ValueError as problem:
         raise Refused("BAD_REQUEST", str(problem)) from None
+
+
+def check_flow(flow: str | None) -> None:
+    if flow is not None and len(flow.encode(errors="replace")) > FLOW_BYTES_MAX:
+        raise Refused("BAD_REQUEST", f"a flow's name has at most {FLOW_BYTES_MAX} bytes")
 
 
 def not_found(name: str) -> Refused:

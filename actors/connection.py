@@ -244,7 +244,7 @@ class Connection:
 
     def drain(self) -> None:
         """`Shared.is_draining` has come true: ends the connection once nothing is in flight, and
-        nothing that was leased on it is to be settled."""
+        no lease that was taken on it still runs."""
         self._requests.end_waits()
         self._end_when_done()
 
@@ -284,6 +284,9 @@ class Connection:
                 self._lose()
         if now - self._answered_at >= QUIET_S:
             self._inbox.shrink()
+        if self._shared.is_draining:
+            # A lease that was waited for may have run out.
+            self._end_when_done()
 
     def _fatal(self, refused: Refused) -> bytes:
         self._shared.refused[refused.code] += 1

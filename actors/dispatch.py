@@ -24,6 +24,7 @@ from actors.promoter import Promoter
 from actors.queue_settings import QueueSettings
 from actors.rate import Destinations
 from actors.router import Router
+from actors.split_workers import SplitWorkerGroup
 from actors.tiers import StoreUnavailable
 from actors.workers import Gate, Shared, WorkerGroup
 
@@ -62,6 +63,7 @@ class Dispatch:
         self._open_handler = open_handler
         self._destinations = Destinations()
         self._crews: dict[str, Crew] = {}
+        self._setting_aside: set[str] = set()
         self._nursery: trio.Nursery | None = None
         self._moving = trio.CancelScope()
         self._is_draining = False
@@ -76,11 +78,11 @@ class Dispatch:
         with self._moving:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire)
-                nursery.start_soon(self._follow_changes)
-                nursery.start_soon(self._clear_the_way)
+                nursery.start_soon(self._follow_changes, nursery)
+                nursery.start_soon(self._clear_the_way, nursery)
                 async for seen in self._inbox:
                     if isinstance(seen, Pinned):
-                        await self._set_aside(seen.queue, positions=seen.positions)
+                        nursery.start_soon(self._set_aside, seen.queue, None, seen.positions)
                     elif seen.queue not in self._crews:
                         self._crews[seen.queue] = Crew(Gate())
                         self._staff(seen.queue)
@@ -99,7 +101,7 @@ class Dispatch:
             if crew.group is not None:
                 yield crew.group
 
-    async def _follow_changes(self) -> None:
+    async def _follow_changes(self, nursery: trio.Nursery) -> None:
         """Pauses, definitions and reloads."""
         seen = self._catalogue.changes
         while True:
@@ -109,24 +111,31 @@ class Dispatch:
                 newly_paused = self._catalogue.paused_flows(queue) - crew.gate.except_flows
                 self._staff(queue)
                 for flow in newly_paused:
-                    await self._set_aside(queue, flow)
+                    nursery.start_soon(self._set_aside, queue, flow)
 
-    async def _clear_the_way(self) -> None:
+    async def _clear_the_way(self, nursery: trio.Nursery) -> None:
         """What came back to warm after its flow was paused, or could not leave it then."""
         while True:
             await trio.sleep(CLEAR_S)
             for queue in list(self._crews):
                 for flow in self._catalogue.paused_flows(queue):
-                    await self._set_aside(queue, flow)
+                    nursery.start_soon(self._set_aside, queue, flow)
 
     async def _set_aside(
         self, queue: str, flow: str | None = None, positions: range | None = None
     ) -> None:
-        """Out of warm: a paused flow would keep the others out, an old item its chunk on disk."""
+        """Out of warm: a paused flow would keep the others out, an old item its chunk on disk.
+
+        One at a time for a queue: it may take as long as there is no room."""
+        if queue in self._setting_aside:
+            return
+        self._setting_aside.add(queue)
         try:
             await self._router.set_aside(queue, flow, positions)
         except StoreUnavailable as problem:
             log.warning("dispatch.stays_warm", queue=queue, error=str(problem))
+        finally:
+            self._setting_aside.remove(queue)
 
     def _staff(self, queue: str) -> None:
         """Gives a queue the workers that its settings ask for."""
@@ -136,7 +145,9 @@ class Dispatch:
             is_open=settings.is_active and not self._catalogue.is_paused(queue),
             except_flows=self._catalogue.paused_flows(queue),
         )
-        if settings == crew.settings or self._is_draining or self._nursery is None:
+        if self._is_draining or self._nursery is None:
+            return
+        if crew.settings is not None and concerns(settings) == concerns(crew.settings):
             return
         if crew.group is not None:
             crew.group.drain()
@@ -146,6 +157,7 @@ class Dispatch:
             handler = self._open_handler(queue, settings)
         except HandlerUnusable as problem:
             log.error("dispatch.handler_unusable", queue=queue, error=str(problem))
+            self._destinations.leave(queue)
             return
         if handler is None:
             self._destinations.leave(queue)
@@ -157,7 +169,8 @@ class Dispatch:
         breakers.name(handler.destination, settings.breaker)
         if before is not None and before.breaker != settings.breaker:
             breakers.change(handler.destination, settings.breaker)
-        crew.group = WorkerGroup(queue, settings, handler, bucket, crew.gate, self._shared)
+        group = SplitWorkerGroup if settings.pipeline_split.enabled else WorkerGroup
+        crew.group = group(queue, settings, handler, bucket, crew.gate, self._shared)
         self._nursery.start_soon(crew.group.run)
 
     async def _expire(self) -> None:
@@ -165,3 +178,18 @@ class Dispatch:
             await trio.sleep(EXPIRE_S)
             for queue, items in (await self._shared.warm.expire()).items():
                 log.warning("dispatch.leases_ran_out", queue=queue, items=items)
+
+
+def concerns(settings: QueueSettings) -> QueueSettings:
+    """As much of a queue's settings as its workers are built from."""
+    return QueueSettings(
+        handler=settings.handler,
+        lease_time=settings.lease_time,
+        max_retries=settings.max_retries,
+        backoff=settings.backoff,
+        retry_rules=settings.retry_rules,
+        breaker=settings.breaker,
+        workers=settings.workers,
+        pipeline_split=settings.pipeline_split,
+        rate_limit=settings.rate_limit,
+    )

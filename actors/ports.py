@@ -176,24 +176,3 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Commit thread, last. Seals the active chunk and makes everything durable."""
-
-
-class Handler(Protocol):
-    """Delivers runs to a destination."""
-
-    async def deliver(self, run: StoredRun, done: int) -> None:
-        """Delivers the items whose bit in `done` is not set, all or none as far as it can tell.
-
-        Raises `DeliveryFailed`; may be cancelled at any await, after which nothing is settled.
-        """
-
-    async def aclose(self) -> None:
-        """Lets go of files and connections."""
-
-
-class DeliveryFailed(Exception):
-    """The destination did not take it; it is tried again later."""
-
-
-class Undeliverable(Exception):
-    """No destination could take it: the run cannot be unpacked."""

@@ -12,6 +12,7 @@ On cancel nothing is given back: warm forgets what it has, and the next life of 
 the rows free, or free soon.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -42,7 +43,11 @@ class Promoter:
         paused_flows: Callable[[str], frozenset[str]],
         acquire_s: float,
         now_ms: Callable[[], int],
+        bytes_max: int | None = None,
     ) -> None:
+        """`bytes_max`: of all queues in warm together."""
+        self._bytes_max = bytes_max
+        self._in_hand: Counter[str] = Counter()
         self._routing = routing
         self._warm = warm
         self._cold = cold
@@ -128,7 +133,15 @@ class Promoter:
 
     async def _room(self, queue: str) -> Limits:
         fill = await self._warm.fill(queue)
-        return headroom(fill, self._routing.routed[queue], self._limits(queue))
+        room = headroom(fill, self._routing.routed[queue], self._limits(queue))
+        if self._bytes_max is None or not room.items:
+            return room
+        used = sum(other.bytes for other in (await self._warm.fills()).values())
+        left = self._bytes_max - used - sum(self._in_hand.values())
+        if left > 0:
+            return Limits(room.items, min(room.bytes, left))
+        # No queue may starve because others fill the memory: one row enters item by item.
+        return Limits(0, 0) if fill.items or any(self._in_hand.values()) else Limits(1, 1)
 
     async def _enter(self, queue: str, slices: list[Slice]) -> None:
         """All of them, as room comes."""
@@ -136,11 +149,13 @@ class Promoter:
         try:
             while rest:
                 self._routing.promoted[queue] = sum(slice_.items for slice_ in rest)
+                self._in_hand[queue] = sum(slice_.bytes for slice_ in rest)
                 with trio.move_on_after(TICK_S):
                     await self._warm.wait_change(queue)
                 rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
         finally:
             del self._routing.promoted[queue]
+            del self._in_hand[queue]
 
     def _see(self, problem: StoreUnavailable | None) -> None:
         if (problem is not None) != self._is_away:

@@ -6,8 +6,10 @@ they were taken to be kept. Called by the tasks of connections, one a request; t
 its own, and what it owns is touched between awaits only.
 
 Durable when: nothing here is. What became of items is told to the `Settling` port, and an answer
-is given when that has recorded it. A report under a token that is not held is refused and changes
-nothing; the warm queue, which knows when a lease has run out, has the last word.
+is given when that has taken note and ended the leases. It is on disk within a second after
+that, dead letters and late retries once they have their new owner; a crash before that delivers
+again. A report under a token that is not held is refused and changes nothing; the warm queue,
+which knows when a lease has run out, has the last word.
 
 Cancelled while it waits for items, it holds nothing. Cancelled right after a lease, it lets it run
 out. A report that has begun is carried through, within a deadline.
@@ -19,20 +21,19 @@ remember leases across a restart.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 import trio
 
 from actors.clock import wall_ms
-from actors.handling import Failure
+from actors.consumer_reports import Ended, what_became
 from actors.queue_settings import QueueSettings
 from actors.refusals import unknown_queue
 from actors.shipping import Shipment, ship, unpacks_bytes
-from actors.slices import ranges
 from actors.tiers import Leased, StoreUnavailable, WarmQueue
 from forebay.errors import BadFrame
-from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish
 
 LEASE_S: Final = 60.0
 """Where neither the consumer nor the queue says how long."""
@@ -49,26 +50,11 @@ UNPACK_BYTES_MAX: Final = 128 * 1024
 log = structlog.get_logger(__name__)
 
 
-class ItemsFailed(NamedTuple):
-    bits: int
-    """Of the run."""
-    failure: Failure
-
-
-class Ended(NamedTuple):
-    """What became of a lease: each of its slice's items is in one of the three."""
-
-    leased: Leased
-    delivered: int
-    failed: tuple[ItemsFailed, ...]
-    released: int
-
-
 class Settling(Protocol):
     async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
-        """Records outcomes and ends the leases. False: the lease was lost, nothing changed.
+        """Takes note of outcomes and ends the leases. False: the lease was lost, nothing changed.
 
-        Raises StoreUnavailable: it is unknown what was recorded, and repeating it is harmless.
+        Raises StoreUnavailable: it is unknown what was noted, and repeating it is harmless.
         """
 
 
@@ -132,6 +118,11 @@ class Pull:
         """How many leases consumers have."""
         return len(self._held)
 
+    def is_awaited(self, holdings: Holdings) -> bool:
+        """Whether a report may come that would count: a lease of this connection still runs."""
+        now_ms = self._now_ms()
+        return any(self._held[key].until_ms > now_ms for key in holdings.keys)
+
     async def lease(self, wish: LeaseWish, holdings: Holdings) -> list[LeasedRun]:
         """The next items, once there are some; none if the wait is over before."""
         self._sweep()
@@ -165,7 +156,7 @@ class Pull:
         keys = [(queue, report.token) for report in reports]
         _check_each_once(keys)
         ended = {
-            key: conclude(held.leased, report.parts)
+            key: what_became(held.leased, report.parts)
             for key, report in zip(keys, reports, strict=True)
             if (held := self._held.get(key)) is not None
         }
@@ -259,7 +250,7 @@ class Pull:
                 for key, held in taken.items():
                     self._take_back(key, held)
         if settled is None:
-            raise StoreUnavailable(f"nothing was recorded within {seconds:g} s")
+            raise StoreUnavailable(f"no report was taken note of within {seconds:g} s")
         return dict(zip(ended, settled, strict=True))
 
     def _let_go(self, key: Key) -> _Held:
@@ -287,49 +278,6 @@ class Pull:
 def lease_s(lease_ms: int, settings: QueueSettings) -> float:
     """How long a lease lasts: as the consumer says, or the queue, or by default."""
     return lease_ms / 1000 or settings.lease_time or LEASE_S
-
-
-def conclude(leased: Leased, parts: Sequence[Part]) -> Ended:
-    """What a consumer says about the items of its lease, in terms of the run's items.
-
-    What it does not name is released. BadFrame if it names an item twice, or one that is not there.
-    """
-    slice_ = leased.slice
-    unnamed = (1 << slice_.items) - 1
-    delivered = released = 0
-    failed: list[ItemsFailed] = []
-    for part in parts:
-        items = part.bits or unnamed
-        if items & ~unnamed:
-            raise BadFrame(f"lease {leased.token}: an item is named twice, or is not there")
-        unnamed &= ~items
-        bits = to_run_bits(slice_.bits, items)
-        match part.what:
-            case What.DELIVERED:
-                delivered |= bits
-            case What.RELEASED:
-                released |= bits
-            case What.FAILED if bits:
-                failed.append(ItemsFailed(bits, _failure(part)))
-    return Ended(leased, delivered, tuple(failed), released | to_run_bits(slice_.bits, unnamed))
-
-
-def to_run_bits(slice_bits: int, items: int) -> int:
-    """Items counted within a slice, as items of its run."""
-    bits = at = 0
-    for first, last in ranges(slice_bits):
-        bits |= (items >> at & ((1 << last - first) - 1)) << first
-        at += last - first
-    return bits
-
-
-def _failure(part: Part) -> Failure:
-    return Failure(
-        part.error or "the consumer gave no reason",
-        retry_after_s=None if part.delay_ms is None else part.delay_ms / 1000,
-        is_permanent=part.is_permanent,
-        blames_destination=False,
-    )
 
 
 def _check_each_once(keys: Sequence[Key]) -> None:

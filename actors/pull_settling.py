@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from actors.consumer_reports import Ended
 from actors.handling import ItemsFailed, Report
-from actors.pull import Ended
 from actors.queue_settings import QueueSettings
 from actors.retry import Conclusion, conclude
 from actors.settlement import Settlement

@@ -10,7 +10,7 @@ checkpoint, and the send that follows is one. What it can't do: share a rate wit
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -61,6 +61,21 @@ class TokenBucket:
                 with trio.move_on_at(self._ready_at(items)):
                     await self._changed.wait()
 
+    async def take_turn(self, items_max: int, take: Callable[[], Awaitable[int]]) -> None:
+        """Calls `take` when so many items may go; it says how many did.
+
+        For those who do not know it before: they would hold what they have in hand while they
+        stand in line, and a line may be longer than that can be held.
+        """
+        if not self._rate:
+            await take()
+            return
+        async with self._line:
+            while not self._has(items_max):
+                with trio.move_on_at(self._ready_at(items_max)):
+                    await self._changed.wait()
+            self._tokens -= await take()
+
     def change(self, rate: float, burst: float = 0.0) -> None:
         """Another rate from now on, for those that wait as well. A debt stays a debt."""
         # Before the first take there need be no clock either: queues join before trio runs.
@@ -74,13 +89,16 @@ class TokenBucket:
         self._changed = trio.Event()
 
     def _try(self, items: int) -> bool:
-        if not self._rate:
-            return True
-        self._fill()
-        if min(items, self._burst) - self._tokens > self._rate * CLOSE_S:
+        if not self._has(items):
             return False
         self._tokens -= items
         return True
+
+    def _has(self, items: int) -> bool:
+        if not self._rate:
+            return True
+        self._fill()
+        return min(items, self._burst) - self._tokens <= self._rate * CLOSE_S
 
     def _ready_at(self, items: int) -> float:
         return self._seen_at + (min(items, self._burst) - self._tokens) / self._rate

@@ -7,7 +7,7 @@ window bounds how many there are. Every request is answered through `Replies`, o
 
 Owns what its connection has leased, and gives it back when the connection has ended.
 
-Cancelled, a task answers nothing and frees its place; what it had begun to record is recorded.
+Cancelled, a task answers nothing and frees its place; a report that has begun is carried through.
 """
 
 from collections import Counter
@@ -96,7 +96,9 @@ class Requests:
 
     @property
     def holds_leases(self) -> bool:
-        return bool(self._holdings.keys)
+        """Those that ran out do not count, even before anybody has put their items back."""
+        pull = self._shared.pull
+        return pull is not None and pull.is_awaited(self._holdings)
 
     async def take(self, kind: Kind, sequence: int, body: bytes) -> None:
         """A request, whole, in the window and in the connection's hands."""

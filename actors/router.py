@@ -181,7 +181,11 @@ class Router:
                 if self._spool_is_busy():
                     await trio.sleep(LEISURE * (trio.current_time() - began))
                 return
-            # It cannot go cold now, and waits here.
+            if not self._hand_over.cold_is_away:
+                # The disk has little room. What is in cold comes first, and makes some.
+                await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
+                continue
+            # Nobody knows when cold comes back: what is here goes on, whatever is there.
             rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
             if rest:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)

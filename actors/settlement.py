@@ -49,7 +49,7 @@ NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
 INBOX: Final = 256
 AT_ONCE_MAX: Final = 256
 SYNC_S: Final = 1.0
-LAST_WORDS_S: Final = 30.0
+LAST_WORDS_S: Final = 3.0
 """How long a worker that is cancelled still waits for a full inbox."""
 
 

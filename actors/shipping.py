@@ -10,13 +10,13 @@ A body that cannot be unpacked is sent as it is: its consumer finds out and repo
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from actors.slices import Slice, indexes, ranges
+from actors.slices import Slice, indexes
 from actors.tiers import Leased
 from forebay.errors import BadRun
-from forebay.ids import pack_item_id
 from forebay.lease_frames import LeasedRun
 from forebay.limits import ANSWER_BYTES_MAX, ITEM_BITS_BYTES_MAX, LEASE_HEAD_BYTES, LEASES_MAX
-from forebay.run import IDS, KEYS, Run, encode_run
+from forebay.part import take_items
+from forebay.run import Run
 
 SMALL_BYTES: Final = 4096
 """A run of that size is sent as it is, whatever is leased of it."""
@@ -60,42 +60,9 @@ def shipped_run(part: Slice) -> tuple[int, bytes]:
         return 0, data
     if pays_to_cut(part):
         try:
-            own = cut(part)
+            own = take_items(Run(head, data), list(indexes(part.bits)))
         except BadRun:
             return part.bits, data
         if len(own) < len(data):
             return 0, own
     return part.bits, data
-
-
-def cut(part: Slice) -> bytes:
-    """The slice's items as a run of their own. BadRun if they cannot be unpacked.
-
-    Beside unpacking the body, work for the items of the slice alone, unlike `take_items`.
-    """
-    head = part.run.head
-    run = Run(head, part.run.data)
-    payloads: list[bytes] = []
-    keys: list[bytes] = []
-    for first, last in ranges(part.bits):
-        payloads += run.payloads(first, last)
-        if head.flags & KEYS:
-            keys += run.keys(first, last)
-    if head.flags & IDS:
-        all_ids = run.packed_ids()
-        ids = [all_ids[index] for index in indexes(part.bits)]
-    else:
-        ids = [pack_item_id(head.run_id, index) for index in indexes(part.bits)]
-    return encode_run(
-        payloads,
-        queue=head.queue,
-        keys=keys if any(keys) else None,
-        item_ids=ids,
-        flow=head.flow,
-        action=head.action,
-        priority=head.priority,
-        due_ms=head.due_ms,
-        enqueued_ms=head.enqueued_ms,
-        attempt=head.attempt,
-        headers=head.headers(),
-    )

@@ -10,18 +10,21 @@ run add up (`LentRun.item_bytes`), so nothing but `enter` makes a queue fuller. 
 exception to the bytes: a queue that holds nothing takes one item of any size. Otherwise an item
 above the limit could never be delivered, and a queue would starve while others fill the cap.
 
-A lease that has run out can be ended until `expire` has put it back: nobody else had it.
+A lease that has run out can be ended until `expire` has put it back: nobody else had it. Leases
+run on a clock of their own that nobody sets (actors/clock.py); what is due goes by the wall clock.
+When a lease ends is told in wall time, as it was when the lease began: a step of the wall clock
+makes that wrong for whoever was told, and changes nothing here.
 
 What it can't do: it does not know whether an item was entered before (the owner does), and a cut
 run is in memory as a whole until its last slice has left, whatever its share says.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import trio
 
-from actors.clock import wall_ms
+from actors.clock import Clock, lease_clock, wall_ms
 from actors.slices import InJournal, Slice
 from actors.tiers import Ending, Entered, Fill, Leased, Limits
 from actors.warm_queue import WarmSlices, check_again
@@ -31,11 +34,20 @@ _tokens = count(1)
 
 
 class MemoryWarm:
-    """All queues of this process. `bytes_max` caps them together; None: each by its own limits."""
+    """All queues of this process. `bytes_max` caps them together; None: each by its own limits.
 
-    def __init__(self, bytes_max: int | None = None, now_ms: Callable[[], int] = wall_ms) -> None:
+    `lease_ms` is the clock of leases; None: the steady one, or `now_ms` where that was given.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int | None = None,
+        now_ms: Clock = wall_ms,
+        lease_ms: Clock | None = None,
+    ) -> None:
         self._bytes_max = bytes_max
         self._now_ms = now_ms
+        self._lease_ms = lease_clock(now_ms, lease_ms)
         self._queues: dict[str, WarmSlices] = {}
         self._bytes = 0
         self._held_up: set[WarmSlices] = set()
@@ -78,11 +90,12 @@ class MemoryWarm:
         if not taken:
             state.has_news = False
             return []
-        until_ms = now_ms + round(lease_s * 1000)
+        lasts_ms = round(lease_s * 1000)
+        ends_ms, until_ms = self._lease_ms() + lasts_ms, now_ms + lasts_ms
         leased: list[Leased] = []
         for slice_ in taken:
             token = next(_tokens)
-            state.lease(token, slice_, until_ms)
+            state.lease(token, slice_, ends_ms)
             leased.append(Leased(token, slice_, until_ms))
         return leased
 
@@ -133,21 +146,21 @@ class MemoryWarm:
         state = self._queues.get(queue)
         if state is None:
             return [False] * len(tokens)
-        until_ms = self._now_ms() + round(lease_s * 1000)
+        ends_ms = self._lease_ms() + round(lease_s * 1000)
         extended: list[bool] = []
         for token in tokens:
             lease = state.leases.get(token)
             extended.append(lease is not None)
             if lease is not None:
-                lease.until_ms = until_ms
+                lease.ends_ms = ends_ms
         return extended
 
     async def expire(self) -> dict[str, int]:
         """Looks at every lease: there are as many as workers have in hand."""
-        now_ms = self._now_ms()
+        now_ms, lease_now_ms = self._now_ms(), self._lease_ms()
         expired: dict[str, int] = {}
         for name, state in self._queues.items():
-            late = [token for token, lease in state.leases.items() if lease.until_ms <= now_ms]
+            late = [token for token, lease in state.leases.items() if lease.ends_ms <= lease_now_ms]
             items = 0
             for token in late:
                 slice_ = state.end_lease(token)

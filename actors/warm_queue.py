@@ -25,7 +25,8 @@ SLEEP_MAX_S: Final = 1.0
 @dataclass(slots=True)
 class Lease:
     slice: Slice
-    until_ms: int
+    ends_ms: int
+    """On the clock of leases."""
 
 
 class WarmSlices:
@@ -77,8 +78,8 @@ class WarmSlices:
             self.scheduled_items -= slice_.items
             self._place_due(slice_)
 
-    def lease(self, token: int, slice_: Slice, until_ms: int) -> None:
-        self.leases[token] = Lease(slice_, until_ms)
+    def lease(self, token: int, slice_: Slice, ends_ms: int) -> None:
+        self.leases[token] = Lease(slice_, ends_ms)
         self.leased_items += slice_.items
 
     def end_lease(self, token: int) -> Slice | None:

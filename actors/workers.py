@@ -3,17 +3,16 @@
 A worker leases the next items from warm, sends them over a connection of its own, and settles
 what became of them. Before it leases, it waits until there is something, until the queue is not
 paused, and until the destination's breaker lets it: a group that waits costs nothing and spends
-no attempt. With `pipeline_split` leasing and preparing are tasks of their own, and a bounded
-channel leads to the senders.
+no attempt. Under a rate limit workers stand in line before they lease. With `pipeline_split`
+leasing and preparing are tasks of their own (actors/split_workers.py).
 
 Leases outlive the handler's deadline, so that they run out only if the process hangs; what comes
 back after that changes nothing. On `drain` no worker leases more; each finishes what it has in
 hand. On cancel nothing is settled, and the owner's next life delivers it again.
 """
 
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -142,16 +141,14 @@ class WorkerGroup:
 
     @property
     def lease_s(self) -> float:
-        return self._settings.lease_time or 2 * self._handler.timeout_s + LEASE_MARGIN_S
+        """Longer than any send: `lease_time` can make it longer still, not shorter."""
+        return max(self._settings.lease_time, 2 * self._handler.timeout_s + LEASE_MARGIN_S)
 
     async def run(self) -> None:
         """Until `drain`, and then until all are done."""
         self._shared.breakers.name(self._handler.destination, self._settings.breaker)
         try:
-            if self._settings.pipeline_split.enabled:
-                await self._run_split()
-            else:
-                await self._run_workers()
+            await self._run_workers()
         finally:
             with trio.CancelScope(shield=True):
                 await self._handler.aclose()
@@ -195,7 +192,7 @@ class WorkerGroup:
         sender = self._handler.open_sender()
         try:
             while not self._is_draining and self._alive <= self._wanted:
-                batch = await self._lease_when_admitted()
+                batch = await self._next_batch()
                 if batch is not None:
                     await self._send_admitted(sender, *batch)
         finally:
@@ -203,115 +200,92 @@ class WorkerGroup:
             with trio.CancelScope(shield=True):
                 await sender.aclose()
 
-    async def _lease_when_admitted(self) -> tuple[Admission, Batch] | None:
+    async def _next_batch(self) -> tuple[Admission, Batch] | None:
         """A batch, and leave to send it; None if draining began, or others were faster."""
-        admission = await self._admitted()
-        if admission is None:
+        if not await self._may_send():
             return None
-        leased: list[Leased] = []
-        try:
-            leased = await self._lease()
-        finally:
-            if not leased:
-                self._shared.breakers.give_up(admission)
-        if leased:
-            prepared = self._handler.prepare([lease.slice for lease in leased])
-            return admission, Batch(leased, prepared, trio.current_time())
-        with self._until_drain(), trio.CancelScope() as scope:
-            self._waiting.add(scope)
+        found: tuple[Admission, Batch] | None = None
+
+        async def take() -> int:
+            nonlocal found
+            admission = self._shared.breakers.admit_nowait(self._handler.destination)
+            if admission is None:
+                return 0
+            leased: list[Leased] = []
             try:
-                await self._wait()
+                leased = await self._lease()
             finally:
-                self._waiting.remove(scope)
-        return None
+                if not leased:
+                    self._shared.breakers.give_up(admission)
+            if leased:
+                prepared = self._handler.prepare([lease.slice for lease in leased])
+                found = admission, Batch(leased, prepared, trio.current_time())
+            return sum(lease.slice.items for lease in leased)
 
-    async def _admitted(self) -> Admission | None:
-        """Leave to send; None if draining begins first. Nothing is awaited where there is leave."""
+        await self._in_turn(take)
+        if found is None:
+            await self._wait()
+        return found
+
+    # What those with split tasks do as well.
+
+    async def _may_send(self) -> bool:
+        """Waits until the queue is not paused and the breaker lets something through; False if
+        draining begins first. Nothing is awaited where nothing is in the way."""
         breakers, destination = self._shared.breakers, self._handler.destination
-        if self._gate.is_open:
-            admission = breakers.admit_nowait(destination)
-            if admission is not None:
-                return admission
+        if self._gate.is_open and breakers.state(destination).phase == "closed":
+            return True
         with self._until_drain():
-            await self._gate.wait()
-            return await breakers.admit(destination)
-        return None
+            while True:
+                await self._gate.wait()
+                breakers.give_up(await breakers.admit(destination))
+                if self._gate.is_open:
+                    return True
+        return False
 
-    # Preparers and senders apart.
+    async def _in_turn(self, take: Callable[[], Awaitable[int]]) -> None:
+        """Calls `take` when the destination's rate allows it, if it does before draining."""
+        if not self._bucket.rate:
+            await take()
+            return
+        with self._until_drain():
+            await self._bucket.take_turn(self._items_max, take)
 
-    async def _run_split(self) -> None:
-        split = self._settings.pipeline_split
-        preparers = split.preparer_count or self._shared.cores
-        senders = split.sender_count or self._count.count
-        put, take = trio.open_memory_channel[Batch](split.channel_size)
-        async with trio.open_nursery() as nursery, put, take:
-            for _ in range(preparers):
-                nursery.start_soon(self._prepare_all, put.clone())
-            for _ in range(senders * self._settings.workers.max_concurrent_sends):
-                self._alive += 1
-                nursery.start_soon(self._send_all, take.clone())
-
-    async def _prepare_all(self, senders: trio.MemorySendChannel[Batch]) -> None:
-        breakers, destination = self._shared.breakers, self._handler.destination
-        async with senders:
-            while not self._is_draining:
-                leased: list[Leased] = []
-                with self._until_drain():
-                    await self._gate.wait()
-                    breakers.give_up(await breakers.admit(destination))
-                    leased = await self._lease()
-                    if not leased:
-                        await self._wait()
-                if leased:
-                    slices = [lease.slice for lease in leased]
-                    leased_at = trio.current_time()
-                    # Compression lets the interpreter go, which only a thread can use.
-                    prepared = await trio.to_thread.run_sync(self._handler.prepare, slices)
-                    await senders.send(Batch(leased, prepared, leased_at))
-
-    async def _send_all(self, preparers: trio.MemoryReceiveChannel[Batch]) -> None:
-        sender = self._handler.open_sender()
-        try:
-            async with preparers:
-                async for batch in preparers:
-                    admission: Admission | None = None
-                    with self._until_drain():
-                        admission = await self._shared.breakers.admit(self._handler.destination)
-                    if admission is not None:
-                        await self._send_admitted(sender, admission, batch)
-                    else:
-                        await self._give_back(batch.leased)
-        finally:
-            self._alive -= 1
-            with trio.CancelScope(shield=True):
-                await sender.aclose()
-
-    # What both do.
-
-    async def _lease(self) -> list[Leased]:
-        """The next items, if there are any."""
+    @property
+    def _items_max(self) -> int:
         items_max = self._handler.batch_items
         if self._bucket.rate:
             items_max = max(1, min(items_max, int(self._bucket.rate * RATE_SLICE_S)))
+        return items_max
+
+    async def _lease(self) -> list[Leased]:
+        """The next items, if there are any and the queue may deliver."""
+        if not self._gate.is_open:
+            return []
         return await self._shared.warm.lease(
             self._queue,
-            items_max,
+            self._items_max,
             self._handler.batch_bytes,
             self.lease_s,
             self._gate.except_flows,
         )
 
     async def _wait(self) -> None:
-        """Until there may be something. Warm says when something comes, not when a flow that was
-        paused is resumed."""
-        with trio.move_on_after(LOOK_S if self._gate.except_flows else math.inf):
-            await self._shared.warm.wait(self._queue)
+        """Until there may be something, or draining begins. Warm says when something comes, not
+        when a flow that was paused is resumed."""
+        with self._until_drain(), trio.CancelScope() as scope:
+            if self._gate.except_flows or not self._gate.is_open:
+                scope.deadline = trio.current_time() + LOOK_S
+            self._waiting.add(scope)
+            try:
+                await self._shared.warm.wait(self._queue)
+            finally:
+                self._waiting.remove(scope)
 
     async def _send_admitted(self, sender: Sender, admission: Admission, batch: Batch) -> None:
         """Sends a batch and settles it."""
         shared = self._shared
         try:
-            await self._bucket.take(batch.items)
             async with shared.send_limit:
                 if not await self._still_ours(batch):
                     return

@@ -61,12 +61,14 @@ from daemon.memory import machine_limit_bytes, size_queues
 from daemon.reload import Load, Reload, check_handlers
 from daemon.signals import SIGNALS, stop_at_once, stop_wanted
 from daemon.systemd import notify
-from daemon.watchdog import Watchdog, spooler_answers
+from daemon.watchdog import Watchdog, answers
 
 log = structlog.get_logger()
 
 SPOOLER_INBOX: Final = 2048
 FILES_MAX: Final = 65536
+LAST_RECORDS_S: Final = 5.0
+"""After the drain's deadline, for what was concluded by then to be recorded."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How soon the commit thread gets the interpreter back after a sync; Python's 5 ms would be felt
 in every push under load."""
@@ -125,7 +127,7 @@ async def _serve(
     memory = size_queues(settings, machine_limit_bytes())
     spool = settings.spool.model_copy(update={"inmemory_bytes": memory.inmemory_bytes})
     definitions = load_definitions(settings.state_dir)
-    catalogue = Catalogue(settings, definitions, saver(settings.state_dir), wall_ms)
+    catalogue = Catalogue(settings, definitions, saver(settings.state_dir), wall_ms, _probe)
     await catalogue.stamp()
 
     # The owners: the journal and the cold store.
@@ -150,6 +152,7 @@ async def _serve(
         catalogue.paused_flows,
         settings.cold.acquire_timeout,
         wall_ms,
+        memory.bytes_max,
     )
     hand_over = HandOver(cold, to_spooler.clone(), failover, promoter.wake)
     router = Router(
@@ -207,7 +210,7 @@ async def _serve(
         await storing.start(spooler.run)
         await finish_hand_overs(cold, spooler, unconfirmed)
         await tell_what_is_missing(cold, to_spooler)
-        storing.start_soon(Watchdog(spooler_answers(to_spooler.clone())).run)
+        storing.start_soon(Watchdog(answers(reporter.report)).run)
         storing.start_soon(reporter.run)
         storing.start_soon(breakers.run)
         storing.start_soon(promoter.run)
@@ -230,11 +233,12 @@ async def _serve(
                     notify("STOPPING=1", "STATUS=draining")
                     storing.start_soon(stop_at_once, signals, storing.cancel_scope)
                     deadline = trio.current_time() + settings.drain_timeout
-                    for scope in (receiving, delivering, settling):
-                        scope.cancel_scope.deadline = deadline
+                    receiving.cancel_scope.deadline = deadline
+                    delivering.cancel_scope.deadline = deadline
+                    settling.cancel_scope.deadline = deadline + LAST_RECORDS_S
+                    dispatch.drain()
                     await to_spooler.send(Drain())
                     await ingest.drain()
-                dispatch.drain()
             settlement.close()
         await to_spooler.send(Finish())
         await spooler.finished.wait()
@@ -298,6 +302,10 @@ def _open_handler(queue: str, settings: QueueSettings) -> Handler | None:
         return open_handler(queue, settings)
     except CannotStart as problem:
         raise HandlerUnusable(str(problem)) from problem
+
+
+def _probe(queue: str, settings: QueueSettings) -> None:
+    _open_handler(queue, settings)
 
 
 def _raise_file_limit() -> None:

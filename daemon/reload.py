@@ -66,7 +66,7 @@ def restart_needed(before: Settings, after: Settings) -> list[str]:
 
 async def check_handlers(settings: Settings) -> None:
     """Opens every configured handler once, to hear now what is wrong with it."""
-    for queue, queue_settings in settings.queues.items():
+    for queue, queue_settings in {"defaults": settings.defaults, **settings.queues}.items():
         handler = open_handler(queue, queue_settings)
         if handler is not None:
             await handler.aclose()

@@ -13,12 +13,12 @@ end in a restart, which loses nothing that was acknowledged.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
 import trio
 
-from actors.messages import Inquire, SpoolerMessage
 from daemon.systemd import notify, watchdog_s
 
 log = structlog.get_logger()
@@ -63,19 +63,14 @@ class Watchdog:
         self._is_stuck = not is_alive
 
 
-def spooler_answers(
-    spooler: trio.MemorySendChannel[SpoolerMessage],
-) -> Callable[[], Awaitable[bool]]:
-    """A check: whether a message comes through the spooler's inbox, its loop and its commit."""
+def answers(report: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[bool]]:
+    """A check: whether a report can be made. It goes through the cold store's thread, the spooler's
+    inbox, its loop and its commit."""
 
     async def check() -> bool:
-        answered = trio.Event()
-        try:
-            await spooler.send(Inquire(lambda _report: answered.set()))
-        except trio.BrokenResourceError:
-            # It has sealed the journal: there is nothing left to get stuck in.
-            return True
-        await answered.wait()
+        # A spooler that has sealed the journal has nothing left to get stuck in.
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await report()
         return True
 
     return check

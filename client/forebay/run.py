@@ -88,12 +88,13 @@ class Run:
         except ValueError as error:
             raise BadRun(str(error)) from None
 
-    def packed_ids(self) -> list[bytes]:
-        """The ids of all items, 18 bytes each."""
+    def packed_ids(self, first: int = 0, last: int | None = None) -> list[bytes]:
+        """18 bytes each."""
+        first, last = self._slice(first, last)
         column = self._unpack()[2]
         if column is None:
-            return [pack_item_id(self.head.run_id, index) for index in range(self.head.count)]
-        return column.values(0, self.head.count)
+            return [pack_item_id(self.head.run_id, index) for index in range(first, last)]
+        return column.values(first, last)
 
     def _slice(self, first: int, last: int | None) -> tuple[int, int]:
         count = self.head.count

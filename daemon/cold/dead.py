@@ -10,28 +10,25 @@ even if those that are tried again die again meanwhile.
 import sqlite3
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from actors.slices import ItemError, lowest_bit
-from actors.tiers import DeadChange, DeadFilter, DeadLetter, DeadPage, StoreCorrupt
+from actors.slices import lowest_bit
+from actors.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
 from daemon.cold.books import Books
 from daemon.cold.connection import Database
+from daemon.cold.dead_page import Page
 from daemon.cold.dead_search import After, Found, known_count, newest, search
 from daemon.cold.rows import (
     BadRow,
-    Unpacked,
     delete_row,
     drop_body,
     insert_body,
     pack_bits,
     read_body,
-    read_errors,
     unpack_bits,
 )
 from forebay.errors import BadRun
-from forebay.headers import unpack_headers
 from forebay.part import take_items
 from forebay.run import Run, read_head
 
@@ -57,18 +54,23 @@ class SqliteDeadLetters:
     async def find(
         self, which: DeadFilter, limit: int, cursor: bytes | None = None, *, payloads: bool = False
     ) -> DeadPage:
-        letters: list[DeadLetter] = []
+        """`limit` of them or fewer: a page ends as well where it has grown too large."""
+        page = Page(payloads=payloads)
         after = _after(cursor)
 
         def work(db: sqlite3.Connection) -> After | None:
-            found = search(db, which, limit - len(letters), after, _NO_END)
-            letters.extend(_letters(db, found.rows, payloads))
+            found = search(db, which, limit - len(page.letters), after, _NO_END)
+            at = after
+            for row in found.rows:
+                if not page.add(db, row):
+                    return at
+                at = After(row.died_at, row.id)
             return found.after
 
         while True:
             after = await self._db.read(work)
-            if after is None or len(letters) >= limit:
-                return DeadPage(letters, after and _CURSOR.pack(_NO_END, *after))
+            if after is None or page.is_full or len(page.letters) >= limit:
+                return DeadPage(page.letters, after and _CURSOR.pack(_NO_END, *after))
 
     async def count(self, which: DeadFilter, stop_at: int) -> int:
         known = await self._db.read(partial(known_count, which=which))
@@ -147,49 +149,6 @@ def _edit(db: sqlite3.Connection, item_id: str, payload: bytes) -> bool:
     return bool(letters)
 
 
-def _letters(db: sqlite3.Connection, found: list[Found], payloads: bool) -> list[DeadLetter]:
-    runs = Unpacked()
-    letters = []
-    for row in found:
-        (item_id, key, priority, attempt, enqueued_ms, errors, headers, packed) = db.execute(
-            SELECT_LETTER, (row.n,)
-        ).fetchone()
-        # What is left of a letter that is damaged is shown: it may still be removed.
-        history: tuple[ItemError, ...] = ()
-        named: dict[str, str] = {}
-        with suppress(BadRow, BadRun):
-            history = read_errors(errors)
-            named = unpack_headers(headers)
-        letters.append(
-            DeadLetter(
-                row=row.id,
-                id=item_id,
-                queue=row.place.queue,
-                flow=row.place.flow,
-                action=row.place.action,
-                key=key,
-                priority=priority,
-                attempt=attempt,
-                enqueued_ms=enqueued_ms,
-                died_ms=row.died_at,
-                errors=history,
-                headers=named,
-                payload=_payload(db, row, unpack_bits(packed), runs) if payloads else None,
-            )
-        )
-    return letters
-
-
-def _payload(db: sqlite3.Connection, row: Found, bits: int, runs: Unpacked) -> bytes | None:
-    """None if it cannot be unpacked; the rest of the letter is shown all the same."""
-    index = lowest_bit(bits)
-    try:
-        run = runs.get(row.body_id) or runs.run(*read_body(db, row.body_id))
-        return run.payloads(index, index + 1)[0]
-    except (BadRow, BadRun, IndexError):
-        return None
-
-
 def _after(cursor: bytes | None) -> After | None:
     if cursor is None:
         return None
@@ -211,5 +170,3 @@ RETRY: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = 1, scheduled_a
 EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item
     WHERE state = 'FAILED' AND item_id = ?"""
-SELECT_LETTER: Final = """SELECT item_id, key, priority, attempt, created_at,
-    CAST(error_history AS BLOB), headers, bits FROM runs WHERE n = ?"""

@@ -3,6 +3,10 @@
 A row's lock stays until the row is acquired again or released: whoever held a lease that ran out
 may still settle or renew it, as long as nobody else has taken the row.
 
+Two clocks are at work (actors/clock.py). `scheduled_at` is a time of the wall clock, but of the
+clock of leases in a row that is leased: each kind has an index, and is compared with its own
+clock. The clock of leases means nothing to another life: `release_all` comes before anything else.
+
 Where flows are paused, their rows are skipped within the index, without being read: about 5
 million a second.
 """
@@ -63,9 +67,21 @@ class _Wanted:
         return 1 if pick.body_id in self._bodies else 1 + pick.size
 
 
-def move_due(db: sqlite3.Connection, queue: str, now: int) -> bool:
-    """Moves rows whose time has come into the order of delivery. False: there are more."""
-    return db.execute(MOVE_DUE, (queue, now, MOVED_MAX)).rowcount < MOVED_MAX
+class Now(NamedTuple):
+    """One moment on both clocks."""
+
+    wall: int
+    lease: int
+
+
+def move_due(db: sqlite3.Connection, queue: str, now: Now) -> bool:
+    """Moves rows whose time has come, or whose lease has run out, into the order of delivery.
+
+    False: there are more.
+    """
+    moved = db.execute(MOVE_DUE, (queue, now.wall, MOVED_MAX)).rowcount
+    moved += db.execute(MOVE_RUN_OUT, (queue, now.lease, MOVED_MAX - moved)).rowcount
+    return moved < MOVED_MAX
 
 
 def acquire(
@@ -111,14 +127,25 @@ def release_all(db: sqlite3.Connection, now: int) -> int:
     return db.execute(RELEASE_ALL, (now,)).rowcount
 
 
-def outlook(db: sqlite3.Connection, queue: str, now: int, except_flows: frozenset[str]) -> Outlook:
+def outlook(db: sqlite3.Connection, queue: str, now: Now, except_flows: frozenset[str]) -> Outlook:
+    """In wall time: the end of a lease is told as it will be unless the wall clock is set."""
     flows = sorted(except_flows)
+
+    def first(sql: str, *values: str | int) -> int | None:
+        found = db.execute(sql, (*values, *flows)).fetchone()
+        return None if found is None else int(found[0])
+
     has_due = (
-        db.execute(has_due_sql(len(flows)), (queue, *flows)).fetchone()
-        or db.execute(came_due_sql(len(flows)), (queue, now, *flows)).fetchone()
+        first(has_due_sql(len(flows)), queue)
+        or first(came_due_sql(len(flows)), queue, now.wall)
+        or first(ran_out_sql(len(flows)), queue, now.lease)
     )
-    later = db.execute(later_sql(len(flows)), (queue, now, *flows)).fetchone()
-    return Outlook(has_due is not None, later and later[0])
+    due_at = first(later_sql(len(flows)), queue, now.wall)
+    ends_at = first(ends_sql(len(flows)), queue, now.lease)
+    if ends_at is not None:
+        ends_at += now.wall - now.lease
+    coming = [at for at in (due_at, ends_at) if at is not None]
+    return Outlook(has_due is not None, min(coming, default=None))
 
 
 def _pick(
@@ -158,11 +185,20 @@ def _set_aside(db: sqlite3.Connection, queue: str, bad: Sequence[tuple[_Pick, st
 
 
 _DUE: Final = "FROM runs INDEXED BY runs_due WHERE state = 'COLD_QUEUED' AND is_due = 1"
-_LATER: Final = "FROM runs INDEXED BY runs_later WHERE state = 'COLD_QUEUED' AND is_due = 0"
+_LATER: Final = """FROM runs INDEXED BY runs_later
+    WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NULL"""
+_LEASED: Final = """FROM runs INDEXED BY runs_leased
+    WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NOT NULL"""
 
-MOVE_DUE: Final = f"""UPDATE runs SET is_due = 1 WHERE n IN (
-    SELECT n {_LATER} AND queue = ? AND scheduled_at <= ? ORDER BY scheduled_at LIMIT ?
-)"""
+
+def _move_sql(these: str) -> str:
+    return f"""UPDATE runs SET is_due = 1 WHERE n IN (
+        SELECT n {these} AND queue = ? AND scheduled_at <= ? ORDER BY scheduled_at LIMIT ?
+    )"""
+
+
+MOVE_DUE: Final = _move_sql(_LATER)
+MOVE_RUN_OUT: Final = _move_sql(_LEASED)
 LEASE: Final = "UPDATE runs SET is_due = 0, lock_uuid = ?, scheduled_at = ? WHERE n = ?"
 SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', is_due = 0, lock_uuid = NULL
     WHERE n = ? AND state = 'COLD_QUEUED'"""
@@ -186,12 +222,28 @@ def has_due_sql(flows: int) -> str:
 
 
 def came_due_sql(flows: int) -> str:
-    return f"SELECT 1 {_LATER} AND queue = ? AND scheduled_at <= ?{_except(flows)} LIMIT 1"
+    return _past_sql(_LATER, flows)
+
+
+def ran_out_sql(flows: int) -> str:
+    return _past_sql(_LEASED, flows)
 
 
 def later_sql(flows: int) -> str:
+    return _future_sql(_LATER, flows)
+
+
+def ends_sql(flows: int) -> str:
+    return _future_sql(_LEASED, flows)
+
+
+def _past_sql(these: str, flows: int) -> str:
+    return f"SELECT 1 {these} AND queue = ? AND scheduled_at <= ?{_except(flows)} LIMIT 1"
+
+
+def _future_sql(these: str, flows: int) -> str:
     return (
-        f"SELECT scheduled_at {_LATER} AND queue = ? AND scheduled_at > ?{_except(flows)} "
+        f"SELECT scheduled_at {these} AND queue = ? AND scheduled_at > ?{_except(flows)} "
         "ORDER BY scheduled_at LIMIT 1"
     )
 

@@ -5,10 +5,12 @@ runs, apart from the rows, so that changing a row never rewrites a body. `flows`
 the books: they change in the transaction that changes the rows, and nothing is ever counted.
 
 A row's `state` is STORED (invisible until confirmed), COLD_QUEUED, FAILED (a dead letter) or
-CORRUPT (set aside). A queued row is also in one of two orders. `is_due` = 1: in the order of
-delivery. `is_due` = 0: not due yet or leased, by `scheduled_at`. One index over the order of
-delivery with the time as a condition would walk past everything that is leased or scheduled, each
-time; so a row is moved to the first order when its time has come, once.
+CORRUPT (set aside). A queued row is also in one of three orders. `is_due` = 1: in the order of
+delivery. `is_due` = 0: by `scheduled_at`, not due yet (no lock; a time of the wall clock), or
+leased (locked; a time of the clock of leases, which means nothing to another life of the daemon).
+One index over the order of delivery with the time as a condition would walk past everything that
+is leased or scheduled, each time; so a row is moved to the first order when its time has come,
+once.
 """
 
 import sqlite3
@@ -84,6 +86,14 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "CREATE INDEX runs_dead ON runs (died_at, id) WHERE state = 'FAILED'",
         "CREATE INDEX runs_dead_queue ON runs (queue, died_at, id) WHERE state = 'FAILED'",
         "CREATE INDEX runs_dead_item ON runs (item_id) WHERE state = 'FAILED'",
+    ),
+    # Leases and due times are on different clocks: none may be compared with the other's.
+    (
+        "DROP INDEX runs_later",
+        """CREATE INDEX runs_later ON runs (queue, scheduled_at, flow)
+            WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NULL""",
+        """CREATE INDEX runs_leased ON runs (queue, scheduled_at, flow)
+            WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NOT NULL""",
     ),
 )
 

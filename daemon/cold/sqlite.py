@@ -6,19 +6,20 @@ every change of dead letters, and `settle` where items move to other rows. Withi
 that somebody calls `sync`: `acquire`, `renew`, `release`, and `settle` of delivered items; losing
 one of these can only deliver again, and the books go back with it.
 
-Leases are kept on this daemon's clock. When it goes backwards, leases last longer; what was due
-stays due.
+Leases run on a clock of this process that nobody sets (actors/clock.py), and so mean nothing to
+the next life: `release_all` comes after `open` and before anything else. What is due goes by the
+wall clock; when that is set back, what was found due before stays due.
 
 What it can't do: serve two daemons, or give disk space back (what is deleted is used again).
 """
 
 import sqlite3
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from actors.clock import Clock, lease_clock, wall_ms
 from actors.tiers import (
     ColdRow,
     ColdTotals,
@@ -37,8 +38,7 @@ from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+wall_clock_ms: Final = wall_ms
 
 
 class SqliteCold:
@@ -46,11 +46,14 @@ class SqliteCold:
         self,
         path: Path,
         timeout_s: float,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        now_ms: Clock = wall_ms,
         ballast_bytes: int = BALLAST_BYTES,
+        lease_ms: Clock | None = None,
     ) -> None:
+        """`lease_ms` is the clock of leases; None: the steady one, or `now_ms` if it was given."""
         self._db = Database(path, timeout_s, ballast_bytes)
         self._now_ms = now_ms
+        self._lease_ms = lease_clock(now_ms, lease_ms)
         self.dead_letters = SqliteDeadLetters(self._db, now_ms)
 
     async def open(self) -> None:
@@ -87,10 +90,10 @@ class SqliteCold:
         once, however many rows share it, and 1 for each row."""
 
         def work(db: sqlite3.Connection) -> list[ColdRow] | None:
-            now = self._now_ms()
+            now = self._now()
             if not leasing.move_due(db, queue, now):
                 return None
-            until = now + round(lease_s * 1000)
+            until = now.lease + round(lease_s * 1000)
             return leasing.acquire(db, queue, lock, items_max, bytes_max, until, except_flows)
 
         # When very many rows come due at once, others get their turn between the transactions.
@@ -100,7 +103,7 @@ class SqliteCold:
                 return rows
 
     async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
-        until = self._now_ms() + round(lease_s * 1000)
+        until = self._lease_ms() + round(lease_s * 1000)
         return await self._db.write(lambda db: leasing.renew(db, locks, until), is_durable=False)
 
     async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
@@ -120,7 +123,7 @@ class SqliteCold:
         )
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
-        now = self._now_ms()
+        now = self._now()
         return await self._db.read(lambda db: leasing.outlook(db, queue, now, except_flows))
 
     async def totals(self) -> Mapping[str, ColdTotals]:
@@ -139,6 +142,9 @@ class SqliteCold:
 
     async def close(self) -> None:
         await self._db.close()
+
+    def _now(self) -> leasing.Now:
+        return leasing.Now(self._now_ms(), self._lease_ms())
 
 
 def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
@@ -174,5 +180,5 @@ SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action FROM run
     WHERE id = ? AND state = 'STORED'"""
 CONFIRM: Final = """UPDATE runs SET
     state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
-    is_due = died_at IS NULL AND scheduled_at <= ?
+    is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= ?)
     WHERE n = ?"""

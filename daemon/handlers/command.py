@@ -12,6 +12,7 @@ the program has ended well, and is not waited for.
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -46,7 +47,8 @@ class CommandDelivery:
         problem = why_not_startable(settings)
         if problem:
             raise CannotStart(f"queues.{queue}.handler.{problem}")
-        self.destination = f"command:{settings.command[0]}"
+        # All of it: two scripts that share an interpreter are two destinations.
+        self.destination = f"command:{shlex.join(settings.command)}"
         self.batch_items = settings.batch_items
         self.batch_bytes = settings.batch_bytes
         self.timeout_s = settings.timeout + settings.kill_after + PIPES_S

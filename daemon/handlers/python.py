@@ -76,14 +76,22 @@ class PythonDelivery:
             )
         if self._is_async:
             return LoopSender(self._function, is_batch=settings.batch, timeout_s=self.timeout_s)
-        self._senders += 1
-        self._limiter.total_tokens = THREADS_A_SENDER * self._senders
+        self._count_senders(1)
         return ThreadSender(
-            self._function, self._limiter, is_batch=settings.batch, timeout_s=self.timeout_s
+            self._function,
+            self._limiter,
+            lambda: self._count_senders(-1),
+            is_batch=settings.batch,
+            timeout_s=self.timeout_s,
         )
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    def _count_senders(self, more: int) -> None:
+        """Threads that a closed sender has left in the function count until they come back."""
+        self._senders += more
+        self._limiter.total_tokens = THREADS_A_SENDER * max(self._senders, 1)
 
 
 class LoopSender:
@@ -114,12 +122,14 @@ class ThreadSender:
         self,
         function: Callable[..., Any],
         limiter: trio.CapacityLimiter,
+        closed: Callable[[], None],
         *,
         is_batch: bool,
         timeout_s: float,
     ) -> None:
         self._function = function
         self._limiter = limiter
+        self._closed: Callable[[], None] | None = closed
         self._is_batch = is_batch
         self._timeout_s = timeout_s
 
@@ -144,6 +154,9 @@ class ThreadSender:
         return report(prepared, content.places, verdicts)
 
     async def aclose(self) -> None:
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
         await trio.lowlevel.checkpoint()
 
 

@@ -4,11 +4,19 @@ It is slow and plain on purpose: no index, no counter; everything is worked out 
 """
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from actors.slices import SortKey, lowest_bit
 from actors.tiers import ColdTotals, DeadFilter, FlowCount, NewRow, Outlook, RowOutcome
 from forebay.part import take_items
 from forebay.run import Run, read_head
+
+
+class Now(NamedTuple):
+    """A moment, on the wall clock and on the clock of leases."""
+
+    wall: int
+    steady: int
 
 
 @dataclass
@@ -18,9 +26,11 @@ class Row:
     attempt: int
     due_ms: int
     at_ms: int
-    """Due then; while it is leased, the end of the lease."""
+    """Due then, by the wall clock; 0: it is due, whatever becomes of the clock."""
     state: str = "stored"
     lock: bytes | None = None
+    until_ms: int = 0
+    """The end of its lease, where it has a lock, by the clock of leases."""
     edits: int = 0
     """Which edit made its body; 0: none."""
 
@@ -58,15 +68,14 @@ class ColdModel:
     deleted: dict[str, int] = field(default_factory=dict)
     edits: int = 0
 
-    def store(self, new_rows: list[NewRow], now: int) -> None:
+    def store(self, new_rows: list[NewRow]) -> None:
         for new in new_rows:
-            self.rows.setdefault(
-                new.row, Row(new, new.bits, new.attempt, new.due_ms, new.due_ms or now)
-            )
+            self.rows.setdefault(new.row, Row(new, new.bits, new.attempt, new.due_ms, new.due_ms))
 
-    def confirm(self, ids: list[bytes]) -> None:
+    def confirm(self, ids: list[bytes], now: Now) -> None:
         for row in self._in_state("stored", ids):
             row.state = "dead" if row.new.is_dead else "queued"
+            _find_due(row, now)
             _add(self.taken, row.new.head.queue, row.items)
 
     def unconfirmed(self) -> list[tuple[bytes, int]]:
@@ -77,9 +86,11 @@ class ColdModel:
             del self.rows[row.new.row]
 
     def acquire(
-        self, queue: str, lock: bytes, items_max: int, bytes_max: int, until: int, now: int,
-        except_flows: frozenset[str],
+        self, queue: str, lock: bytes, items_max: int, bytes_max: int, lease_ms: int,
+        now: Now, except_flows: frozenset[str],
     ) -> list[Row]:  # fmt: skip
+        for row in self._of("queued", queue):
+            _find_due(row, now)
         taken: list[Row] = []
         bodies: set[bytes | int] = set()
         for row in sorted(self._due(queue, now, except_flows), key=lambda row: row.sort_key):
@@ -91,24 +102,24 @@ class ColdModel:
             bodies.add(row.body)
             taken.append(row)
         for row in taken:
-            row.lock, row.at_ms = lock, until
+            row.lock, row.until_ms = lock, now.steady + lease_ms
         return taken
 
-    def renew(self, locks: list[bytes], until: int) -> list[int]:
+    def renew(self, locks: list[bytes], lease_ms: int, now: Now) -> list[int]:
         counts = []
         for lock in locks:
             rows = [row for row in self._in_state("queued") if row.lock == lock]
             for row in rows:
-                row.at_ms = until
+                row.until_ms = now.steady + lease_ms
             counts.append(len(rows))
         return counts
 
-    def release(self, lock: bytes, ids: list[bytes], now: int) -> None:
+    def release(self, lock: bytes, ids: list[bytes]) -> None:
         for row in self._in_state("queued", ids):
             if row.lock == lock:
-                row.lock, row.at_ms = None, now
+                row.lock, row.at_ms = None, 0
 
-    def settle(self, outcome: RowOutcome, now: int) -> bool:
+    def settle(self, outcome: RowOutcome, now: Now) -> bool:
         row = self.rows.get(outcome.row)
         if row is None or row.state != "queued" or row.lock != outcome.lock:
             return False
@@ -121,19 +132,18 @@ class ColdModel:
         if not row.bits:
             del self.rows[outcome.row]
         if moving:
-            self.store(list(outcome.moved), now)
+            self.store(list(outcome.moved))
             for new in outcome.moved:
                 self.rows[new.row].state = "dead" if new.is_dead else "queued"
                 self.rows[new.row].edits = row.edits
+                _find_due(self.rows[new.row], now)
         return True
 
-    def outlook(self, queue: str, now: int, except_flows: frozenset[str]) -> Outlook:
+    def outlook(self, queue: str, now: Now, except_flows: frozenset[str]) -> Outlook:
         later = [
-            row.at_ms
-            for row in self._in_state("queued")
-            if row.new.head.queue == queue
-            and row.new.head.flow not in except_flows
-            and row.at_ms > now
+            now.wall + _due_in_ms(row, now)
+            for row in self._of("queued", queue)
+            if row.new.head.flow not in except_flows and _due_in_ms(row, now) > 0
         ]
         return Outlook(bool(self._due(queue, now, except_flows)), min(later, default=None))
 
@@ -177,9 +187,9 @@ class ColdModel:
         dead = filter(matches, self._in_state("dead"))
         return sorted(dead, key=lambda row: (row.died_ms, row.new.row))
 
-    def retry(self, rows: list[Row], now: int) -> None:
+    def retry(self, rows: list[Row]) -> None:
         for row in rows:
-            row.state, row.attempt, row.due_ms, row.at_ms, row.lock = "queued", 0, 0, now, None
+            row.state, row.attempt, row.due_ms, row.at_ms, row.lock = "queued", 0, 0, 0, None
 
     def remove(self, rows: list[Row]) -> None:
         for row in rows:
@@ -196,11 +206,11 @@ class ColdModel:
             row.bits, row.edits = 1, self.edits
         return bool(rows)
 
-    def _due(self, queue: str, now: int, except_flows: frozenset[str]) -> list[Row]:
+    def _due(self, queue: str, now: Now, except_flows: frozenset[str]) -> list[Row]:
         return [
             row
             for row in self._of("queued", queue)
-            if row.at_ms <= now and row.new.head.flow not in except_flows
+            if _due_in_ms(row, now) <= 0 and row.new.head.flow not in except_flows
         ]
 
     def _of(self, state: str, queue: str) -> list[Row]:
@@ -211,6 +221,16 @@ class ColdModel:
         names = list(self.rows) if ids is None else dict.fromkeys(ids)
         return [self.rows[name] for name in names if name in self.rows
                 and self.rows[name].state == state]  # fmt: skip
+
+
+def _due_in_ms(row: Row, now: Now) -> int:
+    return row.at_ms - now.wall if row.lock is None else row.until_ms - now.steady
+
+
+def _find_due(row: Row, now: Now) -> None:
+    """What was found due once stays due, though the wall clock is set back."""
+    if row.at_ms <= now.wall:
+        row.at_ms = 0
 
 
 def _add(counts: dict[str, int], queue: str, items: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from actors.slices import ItemError, indexes, item_bits
 from actors.tiers import ColdRow, DeadFilter, NewRow, RowOutcome
-from tests.conformance.cold_model import ColdModel, Row
+from tests.conformance.cold_model import ColdModel, Now, Row
 from tests.conformance.cold_stores import ColdStores, check_books, new_row, number
 
 QUEUES = ("q", "other")
@@ -96,6 +96,7 @@ _step = st.one_of(
     st.tuples(st.just("renew"), st.lists(st.sampled_from(LOCKS), max_size=3, unique=True)),
     st.tuples(st.just("release"), st.sampled_from(LOCKS), _picks),
     st.tuples(st.just("advance"), st.sampled_from([1, 499, 700, 60_000])),
+    st.tuples(st.just("step"), st.sampled_from([3_600_000, -3_600_000, 700, -700])),
     st.tuples(st.just("retry"), _filters, st.integers(1, 3)),
     st.tuples(st.just("remove"), _filters, st.integers(1, 3)),
     st.tuples(st.just("edit"), _pick),
@@ -130,55 +131,56 @@ class Player:
             await self._compare()
 
     async def _take(self, step: Step) -> None:
-        cold, model, now = self.stores.cold, self.model, self.stores.now_ms()
+        cold, model, now = self.stores.cold, self.model, self._now()
         match step:
             case ("hand over", kinds):
                 rows = self._make(kinds)
                 await cold.store(rows)
                 await cold.confirm([row.row for row in rows])
-                model.store(rows, now)
-                model.confirm([row.row for row in rows])
+                model.store(rows)
+                model.confirm([row.row for row in rows], now)
             case ("store", kinds):
                 rows = self._make(kinds)
                 await cold.store(rows)
-                model.store(rows, now)
+                model.store(rows)
             case ("store again", pick):
                 rows = _choose(self.made, [pick])
                 await cold.store(rows)
-                model.store(rows, now)
+                model.store(rows)
             case ("confirm", picks):
                 ids = [row.row for row in _choose(self.made, picks)]
                 await cold.confirm(ids)
-                model.confirm(ids)
+                model.confirm(ids, now)
             case ("forget", picks):
                 ids = [row.row for row in _choose(self.made, picks)]
                 await cold.forget(ids)
                 model.forget(ids)
             case ("acquire", queue, lock, items_max, bytes_max, lease_s, flows):
                 got = await cold.acquire(queue, lock, items_max, bytes_max, lease_s, flows)
-                until = now + round(lease_s * 1000)
-                expected = model.acquire(queue, lock, items_max, bytes_max, until, now, flows)
+                lease_ms = round(lease_s * 1000)
+                expected = model.acquire(queue, lock, items_max, bytes_max, lease_ms, now, flows)
                 assert [_seen(row) for row in got] == [_expected(row) for row in expected]
                 self.leased |= {row.row: (row, lock) for row in got}
             case ("renew", locks):
-                until = now + 1000
-                assert await cold.renew(locks, 1.0) == model.renew(locks, until)
+                assert await cold.renew(locks, 1.0) == model.renew(locks, 1000, now)
             case ("release", lock, picks):
                 ids = _choose(list(self.leased), picks)
                 await cold.release(lock, ids)
-                model.release(lock, ids, now)
+                model.release(lock, ids)
             case ("settle", choices, is_told_twice):
-                outcomes = self._outcomes(choices, now)
+                outcomes = self._outcomes(choices, now.wall)
                 for _ in range(1 + is_told_twice):
                     answers = await cold.settle(outcomes)
                     assert answers == [model.settle(outcome, now) for outcome in outcomes]
             case ("advance", ms):
                 self.stores.advance(ms)
+            case ("step", ms):
+                self.stores.step(ms)
             case ("retry", which, limit):
                 letters = model.find(which)[:limit]
                 change = await self.stores.dead.retry(which, limit)
                 assert (change.done, change.queues) == _changed(letters)
-                model.retry(letters, now)
+                model.retry(letters)
             case ("remove", which, limit):
                 letters = model.find(which)[:limit]
                 change = await self.stores.dead.remove(which, limit)
@@ -197,12 +199,7 @@ class Player:
                 raise AssertionError(step)
 
     async def _compare(self) -> None:
-        cold, dead, model, now = (
-            self.stores.cold,
-            self.stores.dead,
-            self.model,
-            self.stores.now_ms(),
-        )
+        cold, dead, model, now = self.stores.cold, self.stores.dead, self.model, self._now()
         assert await cold.totals() == model.totals()
         assert sorted(await cold.flows()) == model.flows()
         await check_books(self.stores)
@@ -219,6 +216,9 @@ class Player:
             ]
             assert await dead.count(which, 1000) == len(expected)
         assert len(await self.stores.bodies()) == model.bodies()
+
+    def _now(self) -> Now:
+        return Now(self.stores.now_ms(), self.stores.steady_ms())
 
     def _make(self, kinds: Sequence[Kind]) -> list[NewRow]:
         rows = []

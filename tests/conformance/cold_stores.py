@@ -19,7 +19,7 @@ _numbers = itertools.count(1000)
 
 
 class ColdStores(Protocol):
-    """A store, its clock, and ways to make its life hard."""
+    """A store, its clocks, and ways to make its life hard."""
 
     @property
     def cold(self) -> ColdQueue: ...
@@ -28,9 +28,17 @@ class ColdStores(Protocol):
     def dead(self) -> DeadLetters: ...
 
     def now_ms(self) -> int:
-        """The store's clock, which stands still."""
+        """The wall clock, which stands still."""
 
-    def advance(self, ms: int) -> None: ...
+    def steady_ms(self) -> int:
+        """The clock of leases, which stands still too."""
+
+    def advance(self, ms: int) -> None:
+        """Time passes, on both clocks."""
+
+    def step(self, ms: int) -> None:
+        """The wall clock is set, forward or back. Nothing, if it is not this host's to set: the
+        clock of leases is the same then."""
 
     async def reopen(self) -> None:
         """Closes the store in good order, and opens it again."""

@@ -4,7 +4,9 @@ import pytest
 
 from actors.slices import ItemError
 from actors.tiers import ColdTotals, DeadFilter, DeadLetter, FlowCount, NewRow, Outlook, RowOutcome
+from forebay.errors import BadRun
 from forebay.ids import format_item_id
+from forebay.limits import RUN_RAW_BYTES_MAX
 from forebay.run import Run
 from tests.conformance.cold_stores import (
     LEASE_S,
@@ -20,6 +22,7 @@ from tests.conformance.cold_stores import (
 
 ALL = DeadFilter()
 LOCK = b"L" * 16
+MIB = 1024 * 1024
 
 
 def id_of(row: NewRow) -> str:
@@ -131,6 +134,23 @@ class DeadSuite:
         await put(stores, dead_row(), dead_row())
         assert (await stores.dead.find(ALL, 2)).cursor is None
 
+    async def test_a_page_with_payloads_is_bounded_in_bytes(self, stores: ColdStores) -> None:
+        sizes = [3 * MIB, 9 * MIB, 3 * MIB, 3 * MIB, 1, 3 * MIB]
+        for n, size in enumerate(sizes):
+            await put(stores, dead_row(died_ms=START_MS + n, payload=bytes(size)))
+        pages: list[list[int]] = []
+        cursor = None
+        while True:
+            page = await stores.dead.find(ALL, 100, cursor, payloads=True)
+            pages.append([len(letter.payload or b"") for letter in page.letters])
+            cursor = page.cursor
+            if cursor is None:
+                break
+        # The payload is followed by a space and the item's number.
+        assert [size for page_ in pages for size in page_] == [size + 2 for size in sizes]
+        assert [len(page_) for page_ in pages] == [1, 1, 3, 1]
+        assert len(await found(stores)) == len(sizes)
+
     async def test_what_is_no_cursor_is_refused(self, stores: ColdStores) -> None:
         with pytest.raises(ValueError, match="cursor"):
             await stores.dead.find(ALL, 2, b"nonsense")
@@ -230,6 +250,15 @@ class DeadSuite:
         assert edited.bits == 1
         assert (run.payloads(), run.item_ids(), run.keys()) == ([b"best"], [before.id], [b"z"])
         await check_books(stores)
+
+    async def test_a_payload_too_long_for_a_run_is_refused(self, stores: ColdStores) -> None:
+        row = dead_row()
+        await put(stores, row)
+        with pytest.raises(BadRun, match="over the limit"):
+            await stores.dead.edit(id_of(row), bytes(RUN_RAW_BYTES_MAX - 16))
+        (letter,) = await found(stores, payloads=True)
+        assert letter.payload == b"payload 0"
+        assert len(await stores.bodies()) == 1
 
     async def test_only_dead_letters_are_edited(self, stores: ColdStores) -> None:
         row = new_row(1)

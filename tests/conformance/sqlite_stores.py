@@ -1,4 +1,4 @@
-"""SQLite for the suites: a file in a directory, and a clock that the test moves."""
+"""SQLite for the suites: a file in a directory, and clocks that the test moves."""
 
 import shutil
 import sqlite3
@@ -20,6 +20,7 @@ class SqliteStores:
         self._directory = directory
         self._lives = 0
         self._now_ms = START_MS
+        self._steady_ms = START_MS
         self.cold = self._make()
 
     @property
@@ -33,7 +34,14 @@ class SqliteStores:
     def now_ms(self) -> int:
         return self._now_ms
 
+    def steady_ms(self) -> int:
+        return self._steady_ms
+
     def advance(self, ms: int) -> None:
+        self._now_ms += ms
+        self._steady_ms += ms
+
+    def step(self, ms: int) -> None:
         self._now_ms += ms
 
     async def reopen(self) -> None:
@@ -73,4 +81,6 @@ class SqliteStores:
 
     def _make(self) -> SqliteCold:
         self.path.parent.mkdir(exist_ok=True)
-        return SqliteCold(self.path, TIMEOUT_S, self.now_ms, ballast_bytes=0)
+        return SqliteCold(
+            self.path, TIMEOUT_S, self.now_ms, ballast_bytes=0, lease_ms=self.steady_ms
+        )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.cold_steps import StepSuite
 from tests.conformance.cold_suite import ColdSuite
 from tests.conformance.dead_suite import DeadSuite
 from tests.conformance.sqlite_stores import SqliteStores
@@ -18,7 +19,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[SqliteStores]:
     await stores.cold.close()
 
 
-class TestSqliteCold(ColdSuite):
+class TestSqliteCold(ColdSuite, StepSuite):
     pass
 
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.tiers import DeadFilter, RowOutcome, StoreUnavailable
-from daemon.cold import dead, dead_search, leasing, rows, schema, settling, sqlite
+from daemon.cold import dead, dead_page, dead_search, leasing, rows, schema, settling, sqlite
 from daemon.errors import CannotStart
 from tests.conformance.cold_stores import (
     START_MS,
@@ -37,12 +37,16 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
     plans = {
         "acquire": leasing.pick_sql(2),
         "move": leasing.MOVE_DUE,
+        "move what ran out": leasing.MOVE_RUN_OUT,
         "lease": leasing.LEASE,
         "renew": leasing.RENEW,
         "release": leasing.RELEASE,
+        "release all": leasing.RELEASE_ALL,
         "has due": leasing.has_due_sql(1),
         "came due": leasing.came_due_sql(1),
+        "ran out": leasing.ran_out_sql(1),
         "later": leasing.later_sql(1),
+        "ends": leasing.ends_sql(1),
         "settle": settling.SELECT_LEASED,
         "shrink": settling.SHRINK,
         "confirm": sqlite.CONFIRM,
@@ -68,6 +72,27 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
         assert all(step.startswith("SEARCH") for step in steps), (name, plan)
         if name not in ("find by id",):
             assert not any("TEMP B-TREE" in step for step in plan), (name, plan)
+
+
+async def test_what_comes_next_is_seen_in_the_indexes_alone(stores: SqliteStores) -> None:
+    """SQLite opens the table too, and would go there for a column that the index lacks."""
+    for sql in (
+        leasing.has_due_sql(1),
+        leasing.came_due_sql(1),
+        leasing.ran_out_sql(1),
+        leasing.later_sql(1),
+        leasing.ends_sql(1),
+    ):
+        values = [0] * sql.count("?")
+        steps = stores.beside(
+            lambda db, sql=sql, values=values: [  # type: ignore[misc]
+                row[1:5] for row in db.execute(f"EXPLAIN {sql}", values)
+            ]
+        )
+        [table] = [p3 for name, _, _, p3 in steps if name == "DeferredSeek"]
+        read = [cursor for name, cursor, _, _ in steps if name == "Column"]
+        assert read, sql
+        assert table not in read, sql
 
 
 async def test_only_what_may_come_again_is_written_without_a_sync(stores: SqliteStores) -> None:
@@ -140,6 +165,57 @@ async def test_more_rows_than_fit_a_transaction_come_due_in_order(
     assert await acquired_ids(stores) == [row.row for row in late[-2::-1]]
 
 
+async def test_more_leases_than_fit_a_transaction_run_out_together(
+    stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside rows that come due: both kinds share what a transaction may move."""
+    monkeypatch.setattr(leasing, "MOVED_MAX", 3)
+    leased = [new_row() for _ in range(4)]
+    late = [new_row(row_due_ms=START_MS + 100) for _ in range(2)]
+    await put(stores, *leased, *late)
+    assert len(await acquire(stores, lease_s=0.1)) == 4
+    stores.advance(100)
+    assert await acquired_ids(stores) == [row.row for row in leased + late]
+
+
+async def test_leases_of_another_life_are_freed_whatever_its_clock_said(
+    stores: SqliteStores,
+) -> None:
+    rows = [new_row() for _ in range(2)]
+    await put(stores, *rows)
+    await acquire(stores, items_max=3, lease_s=10 * 365 * 86_400)
+    await acquire(stores, lease_s=1.0)
+    await stores.crash()
+    assert await stores.cold.release_all() == 2
+    assert await acquired_ids(stores, b"O" * 16) == [row.row for row in rows]
+
+
+async def test_leases_of_a_file_of_the_first_version_are_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = SqliteStores(tmp_path)
+    leased, late = new_row(), new_row(row_due_ms=START_MS + 10)
+    await stores.cold.open()
+    await put(stores, leased, late)
+    await acquire(stores)
+    await stores.cold.close()
+
+    def age(db: sqlite3.Connection) -> None:
+        db.execute("DROP INDEX runs_later")
+        db.execute("DROP INDEX runs_leased")
+        [sql] = [sql for sql in schema.MIGRATIONS[0] if "INDEX runs_later" in sql]
+        db.execute(sql)
+        db.execute("UPDATE schema_version SET version = 1")
+
+    stores.beside(age)
+    await stores.cold.open()
+    assert await stores.cold.release_all() == 1
+    assert await acquired_ids(stores) == [leased.row]
+    stores.advance(10)
+    assert await acquired_ids(stores) == [late.row]
+    await stores.cold.close()
+
+
 async def test_a_search_looks_at_a_stretch_at_a_time(
     stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,3 +263,24 @@ async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
         lambda db: db.execute("SELECT version FROM schema_version").fetchone()
     ) == (2,)
     await stores.cold.close()
+
+
+async def test_a_page_unpacks_a_bounded_number_of_bytes(
+    stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single items of large runs are little to show, and much to unpack."""
+    monkeypatch.setattr(dead_page, "UNPACKED_BYTES_MAX", 25_000)
+    rows = [dead_row(items=10, bits=1, payload=bytes(1000)) for _ in range(7)]
+    rows.append(part_of(rows[-1], 0b10, is_dead=True, errors=rows[-1].errors))
+    await put(stores, *rows)
+    counts, seen, cursor = [], [], None
+    while True:
+        page = await stores.dead.find(DeadFilter(), 100, cursor, payloads=True)
+        counts.append(len(page.letters))
+        seen += [letter.row for letter in page.letters]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert seen == [row.row for row in rows]
+    assert counts == [3, 3, 2]
+    assert (await stores.dead.find(DeadFilter(), 100)).cursor is None

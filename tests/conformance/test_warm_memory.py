@@ -14,11 +14,13 @@ pytest.register_assert_rewrite(
     "tests.conformance.warm_places",
     "tests.conformance.warm_leases",
     "tests.conformance.warm_waits",
+    "tests.conformance.warm_steps",
     "tests.conformance.warm_scripts",
 )
 
 from actors.tiers import Ending, Fill, Limits, WarmQueue  # noqa: E402
 from actors.warm import MemoryWarm  # noqa: E402
+from tests.conformance import warm_steps  # noqa: E402
 from tests.conformance.warm_rig import (  # noqa: E402
     LEASE_S,
     PLENTY,
@@ -42,17 +44,24 @@ class MemoryRig:
 
     def __init__(self, clock: MockClock, bytes_max: int | None = None) -> None:
         self._clock = clock
-        self.memory = MemoryWarm(bytes_max, self.now_ms)
+        self._ahead_ms = 0
+        self.memory = MemoryWarm(bytes_max, self.now_ms, self.steady_ms)
 
     @property
     def warm(self) -> WarmQueue:
         return self.memory
 
     def now_ms(self) -> int:
+        return self.steady_ms() + self._ahead_ms
+
+    def steady_ms(self) -> int:
         return START_MS + 3_600_000 + round(trio.current_time() * 1000)
 
     async def advance(self, ms: int) -> None:
         self._clock.jump(ms / 1000)
+
+    def step(self, ms: int) -> None:
+        self._ahead_ms += ms
 
     async def settle(self) -> None:
         await wait_all_tasks_blocked()
@@ -73,7 +82,7 @@ async def waiting_change(warm: MemoryWarm, queue: str = "q") -> AsyncIterator[tr
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, *warm_steps.CHECKS], ids=lambda check: check.__name__)
 async def test_memory_warm(check: Check, autojump_clock: MockClock) -> None:
     await check(MemoryRig(autojump_clock))
 

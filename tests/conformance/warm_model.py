@@ -15,6 +15,7 @@ class Held:
     slice: Slice
     token: int | None = None
     until_ms: int = 0
+    """On the clock of leases."""
 
 
 class Model:
@@ -87,11 +88,11 @@ class Model:
         held[:] = [each for each in held if each.token != token]
         held.extend(Held(slice_) for slice_ in again)
 
-    def expire(self, now_ms: int) -> dict[str, int]:
+    def expire(self, steady_ms: int) -> dict[str, int]:
         expired: dict[str, int] = {}
         for queue, held in self.queues.items():
             for each in held:
-                if each.token is not None and each.until_ms <= now_ms:
+                if each.token is not None and each.until_ms <= steady_ms:
                     each.token = None
                     expired[queue] = expired.get(queue, 0) + each.slice.items
         return expired

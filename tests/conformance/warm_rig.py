@@ -19,7 +19,7 @@ View = tuple[SortKey, int, int, int, tuple[str, ...]]
 
 
 class Rig(Protocol):
-    """A warm queue that is empty, and a time that stands still until it is moved on."""
+    """A warm queue that is empty, and clocks that stand still until they are moved on."""
 
     @property
     def warm(self) -> WarmQueue: ...
@@ -29,9 +29,17 @@ class Rig(Protocol):
         """How long to wait for something that must happen."""
 
     def now_ms(self) -> int:
-        """What the warm queue takes for the time."""
+        """What the warm queue takes for the time: the wall clock."""
 
-    async def advance(self, ms: int) -> None: ...
+    def steady_ms(self) -> int:
+        """The clock of leases."""
+
+    async def advance(self, ms: int) -> None:
+        """Time passes, on both clocks."""
+
+    def step(self, ms: int) -> None:
+        """The wall clock is set, forward or back. Nothing, if it is not this host's to set: the
+        clock of leases is the same then."""
 
     async def settle(self) -> None:
         """Whoever waits has had the time to notice what there is to notice."""

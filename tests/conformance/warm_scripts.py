@@ -78,7 +78,14 @@ class DoAdvance:
     ms: int
 
 
-Step = DoEnter | DoLease | DoEnd | DoExtend | DoWithdraw | DoExpire | DoAdvance
+@dataclass(frozen=True)
+class DoStep:
+    """The wall clock is set; only forward, since whether what was due stays due is left open."""
+
+    ms: int
+
+
+Step = DoEnter | DoLease | DoEnd | DoExtend | DoWithdraw | DoExpire | DoAdvance | DoStep
 
 _queues = st.sampled_from(QUEUES)
 _flows = st.sampled_from(FLOWS)
@@ -126,6 +133,7 @@ _kinds: list[tuple[int, st.SearchStrategy[Step]]] = [
     (1, _withdraws),
     (2, st.builds(DoExpire)),
     (3, st.builds(DoAdvance, _millis)),
+    (1, st.builds(DoStep, st.sampled_from([500, 3_600_000]))),
 ]
 _steps = st.sampled_from([kind for weight, kind in _kinds for _ in range(weight)]).flatmap(
     lambda kind: kind
@@ -169,9 +177,11 @@ class Player:
                 assert views(gone) == views(self._model.withdraw(queue, flow, positions))
                 self._outside[queue] += gone
             case DoExpire():
-                assert await self._warm.expire() == self._model.expire(self._rig.now_ms())
+                assert await self._warm.expire() == self._model.expire(self._rig.steady_ms())
             case DoAdvance(ms):
                 await self._rig.advance(ms)
+            case DoStep(ms):
+                self._rig.step(ms)
 
     async def _enter(self, step: DoEnter) -> None:
         queue, limits, now_ms = step.queue, step.limits, self._rig.now_ms()
@@ -210,7 +220,7 @@ class Player:
         for one, held in zip(leased, expected, strict=True):
             assert one.until_ms == now_ms + step.lease_ms
             assert all(one.token not in tokens for tokens in self._tokens.values())
-            held.token, held.until_ms = one.token, one.until_ms
+            held.token, held.until_ms = one.token, self._rig.steady_ms() + step.lease_ms
             self._tokens[step.queue].append(one.token)
 
     def _pick(self, queue: str, numbers: Sequence[int]) -> list[int]:
@@ -220,7 +230,7 @@ class Player:
 
     def _may_be(self, held: Held | None, is_known: bool) -> bool:
         """Whether a lease that has run out counts until it is put back is left open."""
-        has_run_out = held is not None and held.until_ms <= self._rig.now_ms()
+        has_run_out = held is not None and held.until_ms <= self._rig.steady_ms()
         return has_run_out or is_known == (held is not None)
 
     async def _end(self, step: DoEnd) -> None:
@@ -246,7 +256,7 @@ class Player:
 
     async def _extend(self, step: DoExtend) -> None:
         tokens = self._pick(step.queue, step.leases)
-        until_ms = self._rig.now_ms() + step.lease_ms
+        until_ms = self._rig.steady_ms() + step.lease_ms
         extended = await self._warm.extend(step.queue, tokens, step.lease_ms / 1000)
         for token, is_extended in zip(tokens, extended, strict=True):
             held = self._model.find(step.queue, token)

@@ -2,7 +2,8 @@
 
 The time of a rig stands still, so that nothing comes due and no lease runs out by itself. Whether
 a lease that has run out still counts until `expire` was called is left open. Beside these checks
-an implementation plays the scripts of `warm_scripts`.
+an implementation plays the scripts of `warm_scripts`; one whose leases run on this host's clocks
+runs the checks of `warm_steps` as well.
 """
 
 from typing import Final

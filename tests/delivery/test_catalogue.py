@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from actors.catalogue import Catalogue, Definitions, definitions_from_json, definitions_to_json
 from actors.settings import Settings
@@ -85,9 +86,37 @@ class TestQueues:
         self, tmp_path: Path, clock: Clock
     ) -> None:
         catalogue = await opened(tmp_path, clock)
-        await catalogue.create("q", {"handler": {"type": "file", "path": "/tmp/{queue}"}})
+        await catalogue.create("q", {"handler": {"type": "http", "url": "http://host/"}})
         await catalogue.change("q", {"handler": {"type": "null"}})
         assert catalogue.settings_of("q").handler.type == "null"
+
+    @pytest.mark.parametrize(
+        "handler",
+        [
+            {"type": "command", "command": ["/bin/sh", "-c", "true"]},
+            {"type": "python", "function": "json:dumps"},
+            {"type": "file", "path": "/tmp/{queue}"},
+        ],
+        ids=lambda handler: handler["type"],
+    )
+    async def test_programs_and_files_are_for_the_configuration_alone(
+        self, tmp_path: Path, clock: Clock, handler: dict[str, Any]
+    ) -> None:
+        """Whoever may push may define queues."""
+        catalogue = await opened(tmp_path, clock)
+        with pytest.raises(Refused, match="only be given in the configuration"):
+            await catalogue.create("q", {"handler": handler})
+        await catalogue.create("q", {})
+        with pytest.raises(Refused, match="only be given in the configuration"):
+            await catalogue.change("q", {"handler": handler})
+        assert catalogue.settings_of("q").handler.type == "pull"
+
+    async def test_pauses_at_the_same_time_are_all_kept(self, tmp_path: Path, clock: Clock) -> None:
+        catalogue = await opened(tmp_path, clock)
+        async with trio.open_nursery() as nursery:
+            for queue in "abc":
+                nursery.start_soon(catalogue.pause, queue)
+        assert all(catalogue.is_paused(queue) for queue in "abc")
 
     async def test_nothing_changes_if_it_cannot_be_kept(self, tmp_path: Path, clock: Clock) -> None:
         async def fail(_: Definitions) -> None:

@@ -37,7 +37,7 @@ class TestLateOutcome:
     async def test_it_is_nothing_to_whoever_has_the_items_now(
         self, tmp_path: Path, enter: Any, verdict: Verdict
     ) -> None:
-        async with running(tmp_path, {"q": TWO}) as rig:
+        async with running(tmp_path, {"q": TWO}, timeout_s=0) as rig:
             await lost_lease(rig, enter)
             before = await rig.books()
             rig.to().answer(verdict)
@@ -53,7 +53,7 @@ class TestLateOutcome:
     async def test_it_is_nothing_when_all_is_settled(
         self, tmp_path: Path, enter: Any, verdict: Verdict
     ) -> None:
-        async with running(tmp_path, {"q": TWO}) as rig:
+        async with running(tmp_path, {"q": TWO}, timeout_s=0) as rig:
             await lost_lease(rig, enter)
             rig.to().answer(at=1)
             done = await rig.until_books(held=0)
@@ -68,7 +68,7 @@ class TestLateOutcome:
         self, tmp_path: Path, enter: Any, verdict: Verdict
     ) -> None:
         """The second worker fails, the late one says something, the third try counts."""
-        async with running(tmp_path, {"q": TWO}) as rig:
+        async with running(tmp_path, {"q": TWO}, timeout_s=0) as rig:
             ids = await lost_lease(rig, enter)
             rig.to().answer(all_fail(Failure("second")), at=1)
             await rig.to().until_begun(3)
@@ -87,7 +87,8 @@ class TestLateOutcome:
 async def test_the_only_worker_comes_too_late(tmp_path: Path, enter: Any) -> None:
     """The only worker is late: its items are back in warm, and its outcome is stale. They are
     delivered again; nothing else can be known."""
-    async with running(tmp_path, {"q": TWO | {"workers": {"count": 1}}}) as rig:
+    one = {"q": TWO | {"workers": {"count": 1}}}
+    async with running(tmp_path, one, timeout_s=0) as rig:
         rig.to().is_patient = True
         ids = await enter(rig, 3)
         await rig.to().until_begun(1)
@@ -97,3 +98,17 @@ async def test_the_only_worker_comes_too_late(tmp_path: Path, enter: Any) -> Non
         await rig.until_books(held=0, delivered=3)
         assert rig.to().taken == dict.fromkeys(ids, 2)
         assert (await rig.stats())["stale_outcomes_total"] == 1
+
+
+async def test_lease_time_that_is_shorter_than_a_send_ends_no_send(tmp_path: Path) -> None:
+    """It is meant for consumers; a worker's lease outlives the handler's timeout."""
+    async with running(tmp_path, {"q": {"lease_time": "1s"}}, timeout_s=30) as rig:
+        rig.to().is_patient = True
+        await rig.push(2)
+        await rig.to().until_begun(1)
+        rig.advance(29)
+        for _ in range(5):
+            await rig.stats()
+        rig.to().answer()
+        await rig.until_books(held=0, delivered=2)
+        assert len(rig.to().batches) == 1

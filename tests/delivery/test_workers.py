@@ -189,6 +189,27 @@ class TestBreaker:
             assert sum(attempts.values()) == 2
 
     @WAYS
+    async def test_queue_that_was_paused_meanwhile_stays_paused(
+        self, tmp_path: Path, way: Any
+    ) -> None:
+        breaker = {"enabled": True, "threshold": 1, "reset_timeout": "1h"}
+        keys = way | {"breaker": breaker, "workers": {"count": 4}}
+        async with running(tmp_path, {"q": keys}, batch_items=1) as rig:
+            rig.to().verdict = all_fail(DOWN)
+            await rig.push(8)
+            await rig.until(lambda report: report["breakers"]["q"]["state"] == "open")
+            await settle_down(rig)
+            refused = rig.to().refused.total()
+            await rig.control("queue.pause", queue="q")
+            rig.to().open_up()
+            await rig.control("breakers.force", destination="q", state="closed")
+            await settle_down(rig)
+            assert rig.to().taken.total() == 0
+            assert rig.to().refused.total() == refused
+            await rig.control("queue.resume", queue="q")
+            await rig.until_books(held=0, delivered=8)
+
+    @WAYS
     async def test_half_open_one_trial_at_a_time(self, tmp_path: Path, way: Any) -> None:
         breaker = {"enabled": True, "threshold": 1, "reset_timeout": "10ms"}
         keys = way | {"breaker": breaker, "workers": {"count": 4}, "max_retries": 100}

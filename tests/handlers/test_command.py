@@ -273,3 +273,12 @@ def test_program_that_cannot_be_started_is_known_when_it_is_opened(tmp_path: Pat
     for settings, problem in cases:
         with pytest.raises(CannotStart, match=rf"^queues\.crm\.handler\..*{problem}"):
             opened({"type": "command", **settings})
+
+
+def test_commands_that_share_an_interpreter_are_different_destinations() -> None:
+    one, same, other = (
+        opened({"type": "command", "command": ["/bin/sh", script]})
+        for script in ("a b.sh", "a b.sh", "a.sh")
+    )
+    assert one.destination == same.destination == "command:/bin/sh 'a b.sh'"
+    assert one.destination != other.destination

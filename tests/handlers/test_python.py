@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from actors.handling import Failure, Report
 from daemon.errors import CannotStart
-from daemon.handlers.python import PythonDelivery
+from daemon.handlers.python import THREADS_A_SENDER, PythonDelivery
 from tests.handlers import functions
 from tests.handlers.batches import (
     damaged_slice,
@@ -204,3 +204,18 @@ def test_function_that_cannot_be_used_is_known_when_it_is_opened(
 ) -> None:
     with pytest.raises(CannotStart, match=f"^queues.crm.handler.*{problem}"):
         opened({"type": "python", **handler})
+
+
+async def test_threads_are_as_many_as_the_senders_that_are_open_may_have() -> None:
+    handler = opened(python("keep"))
+    assert isinstance(handler, PythonDelivery)
+    limiter = handler._limiter
+    kept = handler.open_sender()
+    for _ in range(5):
+        sender = handler.open_sender()
+        assert limiter.total_tokens == 2 * THREADS_A_SENDER
+        await sender.aclose()
+        await sender.aclose()
+        assert limiter.total_tokens == THREADS_A_SENDER
+    await kept.aclose()
+    assert await deliver(handler, slice_of([b"a"])) == Report()

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay import client as client_module
-from forebay import wire
+from forebay import exchange, wire
 from forebay.client import Client
 from forebay.errors import Code, Refused, Unreachable
 from forebay.limits import FRAME_HEAD_BYTES
@@ -98,9 +97,9 @@ def refuse(code: Code, retry_after_ms: int = 0) -> Callable[[int], bytes]:
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     daemon = FakeDaemon()
-    monkeypatch.setattr(client_module, "Link", daemon.connect)
-    monkeypatch.setattr(client_module, "monotonic", daemon.monotonic)
-    monkeypatch.setattr(client_module, "sleep", daemon.sleep)
+    monkeypatch.setattr(exchange, "Link", daemon.connect)
+    monkeypatch.setattr(exchange, "monotonic", daemon.monotonic)
+    monkeypatch.setattr(exchange, "sleep", daemon.sleep)
     return daemon
 
 

@@ -61,6 +61,16 @@ def test_payloads_can_be_replaced() -> None:
     assert part.item_ids() == run.item_ids(1, 3)
 
 
+def test_items_may_come_in_any_order_and_in_stretches() -> None:
+    payloads = [b"%d" % index for index in range(20)]
+    run = read_run(encode_run(payloads, queue="crm", keys=[b"k" + one for one in payloads]))
+    chosen = [7, 8, 9, 3, 2, 2, 19, 0, 1]
+    part = read_run(take_items(run, chosen))
+    assert part.payloads() == [payloads[index] for index in chosen]
+    assert part.keys() == [b"k" + payloads[index] for index in chosen]
+    assert part.item_ids() == [run.item_ids()[index] for index in chosen]
+
+
 def test_a_part_without_keys_carries_no_column_of_them() -> None:
     assert not read_head(take_items(sample(), [0, 2])).flags & KEYS
     assert not read_head(take_items(sample(keys=None), [0])).flags & KEYS

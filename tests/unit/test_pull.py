@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import shipping
-from actors.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, conclude, lease_s, to_run_bits
+from actors.consumer_reports import to_run_bits, what_became
+from actors.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
 from actors.queue_settings import QueueSettings
 from actors.shipping import ship, shipped_run
 from actors.slices import InJournal, LentRun, Slice, indexes, item_bits
@@ -56,7 +57,7 @@ def test_every_item_of_a_lease_ends_in_exactly_one_way(
     leased = make_leased(40, bits)
     parts = [Part(what, items) for what, items in said]
     try:
-        ended = conclude(leased, parts)
+        ended = what_became(leased, parts)
     except BadFrame:
         named = 0
         for part in parts:
@@ -75,25 +76,25 @@ def test_every_item_of_a_lease_ends_in_exactly_one_way(
 
 def test_what_a_report_does_not_name_is_released() -> None:
     leased = make_leased(5, 0b11010)
-    ended = conclude(leased, [Part(What.DELIVERED, 0b010)])
+    ended = what_became(leased, [Part(What.DELIVERED, 0b010)])
     assert (ended.delivered, ended.failed, ended.released) == (0b01000, (), 0b10010)
-    assert conclude(leased, []).released == 0b11010
+    assert what_became(leased, []).released == 0b11010
 
 
 def test_part_without_bits_is_the_rest_even_if_there_is_none() -> None:
     leased = make_leased(3, 0b111)
-    ended = conclude(leased, [Part(What.DELIVERED), Part(What.FAILED, 0, "no")])
+    ended = what_became(leased, [Part(What.DELIVERED), Part(What.FAILED, 0, "no")])
     assert (ended.delivered, ended.failed, ended.released) == (0b111, (), 0)
 
 
 def test_failure_says_what_the_consumer_said_and_blames_nobody() -> None:
-    [(bits, failure)] = conclude(
+    [(bits, failure)] = what_became(
         make_leased(2, 0b10), [Part(What.FAILED, 0b1, "no such customer", 1500, True)]
     ).failed
     assert (bits, failure.text, failure.retry_after_s) == (0b10, "no such customer", 1.5)
     assert failure.is_permanent
     assert not failure.blames_destination
-    [(_, silent)] = conclude(make_leased(2, 0b10), [Part(What.FAILED)]).failed
+    [(_, silent)] = what_became(make_leased(2, 0b10), [Part(What.FAILED)]).failed
     assert (bool(silent.text), silent.retry_after_s) == (True, None)
 
 

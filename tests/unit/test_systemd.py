@@ -23,7 +23,7 @@ from daemon import systemd
 from daemon.journal.files import Files
 from daemon.listen import BACKLOG, CannotListen, open_socket
 from daemon.systemd import notify, reloading, take_inherited, watchdog_s
-from daemon.watchdog import Watchdog, spooler_answers
+from daemon.watchdog import Watchdog, answers
 from tests.unit.spooling import HANG_S, make_run, running_spooler
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -128,6 +128,11 @@ class HeldSpooler:
             if self.is_answering:
                 self.answer_all()
 
+    async def report(self) -> None:
+        answered = trio.Event()
+        await self.channel.send(Inquire(lambda _report: answered.set()))
+        await answered.wait()
+
     def answer_all(self) -> None:
         held, self._held = self._held, []
         for inquiry in held:
@@ -143,7 +148,7 @@ async def test_watchdog_is_fed_only_while_the_spooler_answers(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spooler.run)
         with capture_logs() as logs:
-            nursery.start_soon(Watchdog(spooler_answers(spooler.channel)).run)
+            nursery.start_soon(Watchdog(answers(spooler.report)).run)
             await trio.sleep(3 * PERIOD_S + 1)
             assert manager.heard() == ["WATCHDOG=1"] * 7
             assert logs == []
@@ -169,7 +174,7 @@ async def test_stuck_spooler_is_in_the_log_before_systemd_acts(
     spooler = HeldSpooler()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spooler.run)
-        nursery.start_soon(Watchdog(spooler_answers(spooler.channel), PERIOD_S).run)
+        nursery.start_soon(Watchdog(answers(spooler.report), PERIOD_S).run)
         await wait_all_tasks_blocked()
         assert manager.heard() == ["WATCHDOG=1"]
         spooler.is_answering = False
@@ -207,12 +212,12 @@ async def test_disk_that_hangs_is_no_progress(tmp_path: Path) -> None:
 
     may_sync.set()
     async with running_spooler(tmp_path, HangingDisk(tmp_path)) as desk:
-        check = spooler_answers(desk.to_spooler.clone())
+        check = answers(desk.stats)
         assert await check()
-        answers: list[bool] = []
+        heard: list[bool] = []
 
         async def ask() -> None:
-            answers.append(await check())
+            heard.append(await check())
 
         may_sync.clear()
         is_syncing.clear()
@@ -221,15 +226,15 @@ async def test_disk_that_hangs_is_no_progress(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await wait_all_tasks_blocked()
-            assert answers == []
+            assert heard == []
             may_sync.set()
-        assert answers == [True]
+        assert heard == [True]
 
 
 async def test_finished_spooler_is_not_stuck() -> None:
     channel, inbox = trio.open_memory_channel[SpoolerMessage](1)
     inbox.close()
-    assert await spooler_answers(channel)()
+    assert await answers(lambda: channel.send(Inquire(lambda _report: None)))()
 
 
 # Sockets that are passed.

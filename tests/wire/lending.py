@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import trio
 
-from actors.pull import Ended, Pull
+from actors.consumer_reports import Ended
+from actors.pull import Pull
 from actors.queue_settings import QueueSettings
 from actors.slices import InJournal, LentRun, Slice, item_bits
 from actors.tiers import Ending, Leased, Limits, StoreUnavailable

@@ -455,6 +455,28 @@ async def test_draining_ends_waits_and_lets_consumers_report(
         assert (await client.read_last_words()).code == "DRAINING"
 
 
+async def test_draining_does_not_wait_for_leases_that_ran_out(
+    tmp_path: Path, lending: Lending, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Neither for one that had run out before, nor for one that does so meanwhile."""
+    await lending.enter_items(b"a")
+    await lending.enter_items(b"b")
+    async with serve(tmp_path, pull=lending.pull) as served:
+        early, late = await served.greeted(), await served.greeted()
+        await lease(early, items=1, lease_ms=1000)
+        await lease(late, items=1, lease_ms=5000)
+        lending.now_ms += 1000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(served.ingest.drain)
+            with trio.fail_after(0.5):
+                assert (await early.read_last_words()).code == "DRAINING"
+            await trio.sleep(10)
+            assert served.ingest.figures()["connections"] == 1
+            lending.now_ms += 4000
+            with trio.fail_after(1.5):
+                assert (await late.read_last_words()).code == "DRAINING"
+
+
 async def test_consumer_that_holds_leases_is_not_idle(
     tmp_path: Path, lending: Lending, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -1,0 +1,65 @@
+"""The steady clock starts where the wall clock is, and nothing but time moves it."""
+
+import importlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actors import clock
+
+HOUR_NS = 3_600_000_000_000
+START_NS = 1_750_000_000_123_456_789
+
+
+class Host:
+    """The clocks of a host that has been up for a day."""
+
+    def __init__(self) -> None:
+        self.wall_ns = START_NS
+        self.monotonic_ns = 24 * HOUR_NS
+
+    def passes(self, ns: int) -> None:
+        self.wall_ns += ns
+        self.monotonic_ns += ns
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """The process starts now."""
+    host = Host()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: host.wall_ns)
+        patch.setattr(time, "monotonic_ns", lambda: host.monotonic_ns)
+        importlib.reload(clock)
+        yield host
+    importlib.reload(clock)
+
+
+def test_both_clocks_agree_until_the_wall_clock_is_set(host: Host) -> None:
+    assert clock.steady_ms() == clock.wall_ms() == START_NS // 1_000_000
+    host.passes(1_500_000_000)
+    assert clock.steady_ms() == clock.wall_ms() == START_NS // 1_000_000 + 1500
+
+
+@pytest.mark.parametrize("step_ns", [HOUR_NS, -HOUR_NS])
+def test_steps_of_the_wall_clock_do_not_move_the_steady_one(host: Host, step_ns: int) -> None:
+    before_ms = clock.steady_ms()
+    host.wall_ns += step_ns
+    assert clock.steady_ms() == before_ms
+    assert clock.wall_ms() == before_ms + step_ns // 1_000_000
+    host.passes(7_000_000)
+    assert clock.steady_ms() == before_ms + 7
+
+
+def test_leases_are_steady_unless_somebody_moves_the_time() -> None:
+    def moved_ms() -> int:
+        return 1
+
+    def other_ms() -> int:
+        return 2
+
+    assert clock.lease_clock(clock.wall_ms, None) is clock.steady_ms
+    assert clock.lease_clock(moved_ms, None) is moved_ms
+    assert clock.lease_clock(clock.wall_ms, other_ms) is other_ms
+    assert clock.lease_clock(moved_ms, other_ms) is other_ms
