@@ -23,7 +23,7 @@ from actors.queue_settings import QueueSettings
 from actors.router import Routing
 from actors.slices import InCold, LentRun, Slice
 from actors.tiering import headroom
-from actors.tiers import ColdQueue, ColdRow, Limits, StoreUnavailable, WarmQueue
+from actors.tiers import ColdQueue, ColdRow, Limits, StoreUnavailable, WarmQueue, limits_of
 from forebay.ids import new_run_id
 
 log = structlog.get_logger()
@@ -166,8 +166,7 @@ class Promoter:
                 log.error("promoter.cold_is_away", error=str(problem))
 
     def _limits(self, queue: str) -> Limits:
-        settings = self._queue_settings(queue)
-        return Limits(settings.warm_max_items, settings.warm_max_bytes)
+        return limits_of(self._queue_settings(queue))
 
 
 def slice_of(row: ColdRow, lock: bytes) -> Slice:

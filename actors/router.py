@@ -30,7 +30,15 @@ from actors.portions import slices_of
 from actors.queue_settings import QueueSettings
 from actors.slices import InCold, InJournal, LentRun, Slice
 from actors.tiering import SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
-from actors.tiers import ColdQueue, Limits, NewRow, RowOutcome, StoreUnavailable, WarmQueue
+from actors.tiers import (
+    ColdQueue,
+    Limits,
+    NewRow,
+    RowOutcome,
+    StoreUnavailable,
+    WarmQueue,
+    limits_of,
+)
 from forebay.ids import new_run_id
 
 log = structlog.get_logger()
@@ -94,7 +102,7 @@ class Router:
             leases, is_spilled = await self._take(queue)
             here = []
             for lease in leases:
-                if self._must_be_cold(queue, lease):
+                if await self._must_be_cold(queue, lease):
                     await self._send_away(lease)
                 else:
                     here += slices_of(lent(lease), lease.done, lease.portions)
@@ -145,11 +153,14 @@ class Router:
         await there.wait()
         return taken, is_spilled
 
-    def _must_be_cold(self, queue: str, lease: Lease) -> bool:
+    async def _must_be_cold(self, queue: str, lease: Lease) -> bool:
         head = lease.run.head
         if head.flow in self._paused_flows(queue):
             return True
-        return not lease.portions and belongs_in_cold(head.due_ms, self._now_ms())
+        if lease.portions or not head.due_ms:
+            return False
+        fill = await self._warm.fill(queue)
+        return belongs_in_cold(head.due_ms, self._now_ms(), fill, self._limits(queue))
 
     async def _send_away(self, lease: Lease) -> None:
         """To cold; where that is not possible now, back to the journal for a while."""
@@ -245,8 +256,7 @@ class Router:
         return True
 
     def _limits(self, queue: str) -> Limits:
-        settings = self._queue_settings(queue)
-        return Limits(settings.warm_max_items, settings.warm_max_bytes)
+        return limits_of(self._queue_settings(queue))
 
 
 def unlocked(slice_: Slice) -> RowOutcome:

@@ -60,6 +60,8 @@ class Concluded:
     queue: str
     slice: Slice
     conclusion: Conclusion
+    stays: tuple[Slice, ...]
+    """What is back in warm."""
 
 
 class Settlement:
@@ -71,8 +73,10 @@ class Settlement:
         hand_over: HandOver,
         failover: Failover,
         wake_promoter: Callable[[str], None],
+        limits: Callable[[str], Limits],
         now_ms: Callable[[], int],
     ) -> None:
+        self._limits = limits
         self._warm = warm
         self._cold = cold
         self._spooler = spooler
@@ -88,9 +92,10 @@ class Settlement:
         self, queue: str, leased: Sequence[Leased], conclusions: Sequence[Conclusion]
     ) -> list[bool]:
         """Ends leases with what was concluded. False: the lease had run out, nothing changed."""
-        now_ms = self._now_ms()
         pairs = list(zip(leased, conclusions, strict=True))
-        endings = [Ending(one.token, staying(one.slice, what, now_ms)) for one, what in pairs]
+        endings = [
+            Ending(one.token, await self._staying(queue, one.slice, what)) for one, what in pairs
+        ]
         answers = await self._warm.end(queue, endings)
         outcomes: list[Settled | Retried] = []
         slow: list[Concluded] = []
@@ -100,13 +105,28 @@ class Settlement:
             if isinstance(one.slice.run.owner, InJournal):
                 outcomes += journal_outcomes(one.slice, conclusion.delivered, ended.again)
             if not is_quick(one.slice, conclusion, ended.again):
-                slow.append(Concluded(queue, one.slice, conclusion))
+                slow.append(Concluded(queue, one.slice, conclusion, ended.again))
         if outcomes:
             await self._tell(self._spooler, Settle(tuple(outcomes)))
         for concluded in slow:
             await self._tell(self._to_settler, concluded)
         self._count_stale(queue, answers.count(False))
         return answers
+
+    async def _staying(
+        self, queue: str, slice_: Slice, conclusion: Conclusion
+    ) -> tuple[Slice, ...]:
+        """What stays in warm: what was not tried, and what the journal keeps for a try soon."""
+        if not conclusion.again:
+            return ()
+        is_of_cold = isinstance(slice_.run.owner, InCold)
+        fill, limits, now_ms = await self._warm.fill(queue), self._limits(queue), self._now_ms()
+        return tuple(
+            again
+            for again in conclusion.again
+            if again.attempt == slice_.attempt
+            or not (is_of_cold or belongs_in_cold(again.due_ms, now_ms, fill, limits))
+        )
 
     async def _tell(self, channel: trio.MemorySendChannel[M], message: M) -> None:
         """Delivered is delivered, even if whoever says so is cancelled now."""
@@ -159,13 +179,12 @@ class Settlement:
         of_cold = [c for c in batch if isinstance(c.slice.run.owner, InCold)]
         if of_cold:
             await self._record_rows(of_cold)
-        now_ms = self._now_ms()
         later: list[Slice] = []
         dead: list[Slice] = []
         for concluded in batch:
             if isinstance(concluded.slice.run.owner, InJournal):
-                stays = staying(concluded.slice, concluded.conclusion, now_ms)
-                later += [s for s in concluded.conclusion.again if s not in stays]
+                again, stays = concluded.conclusion.again, concluded.stays
+                later += [slice_ for slice_ in again if slice_ not in stays]
                 dead += concluded.conclusion.dead
         if later:
             await self._hand_over.give(later, self._enter_again, is_dead=False)
@@ -196,17 +215,6 @@ class Settlement:
         while ago, and go back whatever the limits say."""
         for slice_ in slices:
             await self._warm.enter(slice_.run.head.queue, [slice_], NO_LIMITS)
-
-
-def staying(slice_: Slice, conclusion: Conclusion, now_ms: int) -> tuple[Slice, ...]:
-    """What stays in warm: what was not tried, and what the journal keeps for a next try soon."""
-    is_of_cold = isinstance(slice_.run.owner, InCold)
-    return tuple(
-        again
-        for again in conclusion.again
-        if again.attempt == slice_.attempt
-        or not (is_of_cold or belongs_in_cold(again.due_ms, now_ms))
-    )
 
 
 def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) -> bool:

@@ -14,6 +14,7 @@ from actors.tiers import Fill, Limits
 
 RESUME_SHARE: Final = 0.8
 PROMOTE_SHARE: Final = 0.9
+SCHEDULED_SHARE: Final = 0.5
 SCHEDULED_MS: Final = 60_000
 """What is due sooner than this waits in warm, what is due later in cold."""
 
@@ -48,5 +49,9 @@ def headroom(fill: Fill, pending_items: int, limits: Limits) -> Limits:
     return Limits(limits.items - items, limits.bytes - fill.bytes)
 
 
-def belongs_in_cold(due_ms: int, now_ms: int) -> bool:
-    return due_ms > now_ms + SCHEDULED_MS
+def belongs_in_cold(due_ms: int, now_ms: int, fill: Fill, limits: Limits) -> bool:
+    """Whether something that is due then waits in cold: later than a minute, or when what is not
+    due takes half of warm already. Otherwise it would keep out what could be delivered now."""
+    if due_ms <= now_ms:
+        return False
+    return due_ms > now_ms + SCHEDULED_MS or fill.scheduled >= SCHEDULED_SHARE * limits.items

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from actors.queue_settings import QueueSettings
 from actors.slices import ItemError, Slice
 from forebay.run import RunHead
 
@@ -39,6 +40,10 @@ class Limits(NamedTuple):
 
     items: int
     bytes: int
+
+
+def limits_of(settings: QueueSettings) -> Limits:
+    return Limits(settings.warm_max_items, settings.warm_max_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from actors.router import Router, Routing
 from actors.settings import Settings
 from actors.settlement import Settlement
 from actors.spooler import Spooler
-from actors.tiers import ColdQueue, Unconfirmed
+from actors.tiers import ColdQueue, Unconfirmed, limits_of
 from actors.warm import MemoryWarm
 from actors.workers import Shared
 from daemon.cold.missing import tell_what_is_missing
@@ -169,7 +169,14 @@ async def _serve(
     )
     # What delivers, and says what became of it.
     settlement = Settlement(
-        warm, cold, to_spooler.clone(), hand_over, failover, promoter.wake, wall_ms
+        warm,
+        cold,
+        to_spooler.clone(),
+        hand_over,
+        failover,
+        promoter.wake,
+        lambda queue: limits_of(catalogue.settings_of(queue)),
+        wall_ms,
     )
     send_limit = SendLimit(settings.global_send_limit)
     cores = len(os.sched_getaffinity(0))

@@ -38,7 +38,7 @@ from actors.router import Router, Routing
 from actors.settings import Settings
 from actors.settlement import Settlement
 from actors.spooler import Spooler
-from actors.tiers import DeadFilter, DeadLetter, Fill
+from actors.tiers import DeadFilter, DeadLetter, Fill, limits_of
 from actors.warm import MemoryWarm
 from actors.workers import Shared
 from daemon.app import describe, disowned, finish_hand_overs
@@ -119,6 +119,7 @@ class Life:
             hand_over,
             self.failover,
             self.promoter.wake,
+            lambda queue: limits_of(self.catalogue.settings_of(queue)),
             now_ms,
         )
         self.send_limit = SendLimit(settings.global_send_limit)

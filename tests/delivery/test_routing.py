@@ -194,14 +194,15 @@ class TestDelayed:
             await rig.until_books(held=0)
             assert rig.to().ids == [busy, *sooner, *later]
 
-    async def test_delayed_runs_count_against_the_limit(self, tmp_path: Path) -> None:
+    async def test_delayed_runs_leave_half_of_warm_to_others(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"q": SMALL}) as rig:
             ids = []
             for _ in range(5):
                 ids += await rig.push(4, due_s=30)
             await rig.until_books(spooled=0, held=20)
+            assert (await rig.fill()).scheduled <= 8
             ids += await rig.push(3)
-            await rig.until_books(spooled=0, held=23)
+            await rig.until_books(delivered=3, held=20)
             rig.advance(31)
             await rig.until_books(held=0)
             assert sorted(rig.to().ids) == sorted(ids)

@@ -81,6 +81,14 @@ def test_small_limits_can_be_reached_and_left(most: int) -> None:
 
 
 def test_what_is_due_within_a_minute_is_not_cold() -> None:
-    assert not belongs_in_cold(0, 1_000_000)
-    assert not belongs_in_cold(1_000_000 + SCHEDULED_MS, 1_000_000)
-    assert belongs_in_cold(1_000_001 + SCHEDULED_MS, 1_000_000)
+    room = (Fill(), Limits(100, 1 << 20))
+    assert not belongs_in_cold(0, 1_000_000, *room)
+    assert not belongs_in_cold(1_000_000 + SCHEDULED_MS, 1_000_000, *room)
+    assert belongs_in_cold(1_000_001 + SCHEDULED_MS, 1_000_000, *room)
+
+
+def test_what_is_not_due_takes_half_of_warm_at_most() -> None:
+    limits = Limits(100, 1 << 20)
+    assert not belongs_in_cold(2, 1, Fill(items=100, scheduled=49), limits)
+    assert belongs_in_cold(2, 1, Fill(items=100, scheduled=50), limits)
+    assert not belongs_in_cold(1, 1, Fill(items=100, scheduled=50), limits)

@@ -201,6 +201,7 @@ class TestBreaker:
             await settle_down(rig)
             refused = rig.to().refused.total()
             await rig.control("queue.pause", queue="q")
+            await settle_down(rig)
             rig.to().open_up()
             await rig.control("breakers.force", destination="q", state="closed")
             await settle_down(rig)

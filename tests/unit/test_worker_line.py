@@ -1,5 +1,6 @@
 """Workers that stand in line for a slow destination, on trio's clock."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import trio
@@ -22,6 +23,7 @@ from tests.unit.spooling import make_run
 RATE = 10
 WORKERS = 64
 MINUTES = 10
+LIMITS = Limits(10**6, 1 << 30)
 
 
 class Destination:
@@ -33,7 +35,7 @@ class Destination:
     def __init__(self) -> None:
         self.items = 0
 
-    def prepare(self, batch: list[Slice]) -> Prepared:
+    def prepare(self, batch: Sequence[Slice]) -> Prepared:
         return Prepared(batch, None)
 
     def open_sender(self) -> "Destination":
@@ -59,12 +61,21 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
     for position in range(runs):
         head, data = make_run(items=100, size=10)
         run = LentRun(head, data, InJournal(position, position))
-        await warm.enter("q", [Slice(run, item_bits(0, 100))], Limits(10**6, 1 << 30))
+        await warm.enter("q", [Slice(run, item_bits(0, 100))], LIMITS)
     to_spooler, spooler = trio.open_memory_channel[SpoolerMessage](1000)
     cold = cast(ColdQueue, None)
     failover = Failover()
     hand_over = HandOver(cold, to_spooler, failover, lambda _: None)
-    settlement = Settlement(warm, cold, to_spooler, hand_over, failover, lambda _: None, now_ms)
+    settlement = Settlement(
+        warm,
+        cold,
+        to_spooler,
+        hand_over,
+        failover,
+        lambda _: None,
+        lambda _: Limits(10**6, 1 << 30),
+        now_ms,
+    )
     settings = QueueSettings.model_validate({"workers": {"count": WORKERS}, "rate_limit": RATE})
     destination, gate = Destination(), Gate()
     gate.set(is_open=True, except_flows=frozenset())
