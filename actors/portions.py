@@ -11,7 +11,7 @@ has items: nothing here may take time in proportion to the portions for each ite
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from actors.slices import ItemError, LentRun, Slice, indexes, item_bits, remember
+from actors.slices import ItemError, LentRun, Slice, indexes, item_bits, lowest_bit, remember
 
 
 class Portion(NamedTuple):
@@ -70,7 +70,7 @@ class Failures:
         for index, portion in self._by_item.items():
             _, bits = found.get(id(portion), (portion, 0))
             found[id(portion)] = (portion, bits | 1 << index)
-        return tuple(portion._replace(bits=bits) for portion, bits in found.values())
+        return _in_order(portion._replace(bits=bits) for portion, bits in found.values())
 
 
 def retried(portions: Portions, bits: int, note: RetryNote) -> Portions:
@@ -83,7 +83,12 @@ def retried(portions: Portions, bits: int, note: RetryNote) -> Portions:
 def without(portions: Portions, bits: int) -> Portions:
     """What is left when these items are settled."""
     left = (portion._replace(bits=portion.bits & ~bits) for portion in portions)
-    return tuple(portion for portion in left if portion.bits)
+    return _in_order(portion for portion in left if portion.bits)
+
+
+def _in_order(portions: Iterable[Portion]) -> Portions:
+    """By their first items, so that the same portions are equal however they came about."""
+    return tuple(sorted(portions, key=lambda portion: lowest_bit(portion.bits)))
 
 
 def slices_of(run: LentRun, done: int, portions: Sequence[Portion]) -> list[Slice]:

@@ -40,7 +40,7 @@ class Audit:
             assert item not in self._producer.acked, f"{item} was stored, and its run is new again"
 
     def after_death(self, found: Found, in_hand_max: Mapping[str, int] | None = None) -> None:
-        """`in_hand_max`: how many items of a queue were warm at once, at most, and so can have
+        """`in_hand_max`: how many items of a queue were in hand at once, at most, and so can have
         been sent and not be recorded by the cold store. What the journal has not recorded is what
         it says is live, and that alone comes again."""
         producer = self._producer

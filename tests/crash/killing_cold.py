@@ -71,13 +71,20 @@ class KillingCold(SqliteCold):
         self._db = KillingDatabase(path, timeout_s, killer)
         self.dead_letters = KillingDeadLetters(self._db, killer)
         self._is_recovering = True
+        self._forgets = True
 
     async def store(self, rows: Sequence[NewRow]) -> None:
         step = "dead_store" if any(row.is_dead for row in rows) else "store"
         await take_step(self._killer, step, lambda: super(KillingCold, self).store(rows))
         is_overflow = all(row.head.queue == DOUBTED_QUEUE for row in rows)
         if is_overflow and self._killer.arrives(DOUBT):
+            self._forgets = False
             raise StoreUnavailable("it was stored, and nobody is told so")
+
+    async def forget(self, rows: Sequence[bytes]) -> None:
+        if not self._forgets:
+            raise StoreUnavailable("not in this life")
+        await super().forget(rows)
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
         step = "recovery_confirm" if self._is_recovering else "confirm"
