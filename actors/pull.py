@@ -26,7 +26,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
-from actors.clock import wall_ms
+from actors.clock import lease_clock, wall_ms
 from actors.consumer_reports import Ended, what_became
 from actors.queue_settings import QueueSettings
 from actors.refusals import unknown_queue
@@ -90,7 +90,8 @@ class Holdings:
 @dataclass(slots=True, eq=False)
 class _Held:
     leased: Leased
-    until_ms: int
+    ends_ms: int
+    """On the steady clock."""
     holdings: Holdings | None
     """None: the lease outlives its connection."""
 
@@ -110,6 +111,7 @@ class Pull:
         self._queue_settings = queue_settings
         self._paused = paused
         self._now_ms = now_ms
+        self._steady_ms = lease_clock(now_ms, None)
         self._held: dict[Key, _Held] = {}
         self._sweep_at = 0.0
 
@@ -120,8 +122,8 @@ class Pull:
 
     def is_awaited(self, holdings: Holdings) -> bool:
         """Whether a report may come that would count: a lease of this connection still runs."""
-        now_ms = self._now_ms()
-        return any(self._held[key].until_ms > now_ms for key in holdings.keys)
+        now_ms = self._steady_ms()
+        return any(self._held[key].ends_ms > now_ms for key in holdings.keys)
 
     async def lease(self, wish: LeaseWish, holdings: Holdings) -> list[LeasedRun]:
         """The next items, once there are some; none if the wait is over before."""
@@ -172,7 +174,7 @@ class Pull:
             raise unknown_queue(queue)
         seconds = lease_s(lease_ms, settings)
         known = [token for key, token in zip(keys, tokens, strict=True) if key in self._held]
-        until_ms = self._now_ms() + round(seconds * 1000)
+        ends_ms = self._steady_ms() + round(seconds * 1000)
         extended = dict(
             zip(known, await self._warm.extend(queue, known, seconds), strict=True) if known else ()
         )
@@ -181,7 +183,7 @@ class Pull:
             if held is None:
                 continue
             if is_extended:
-                held.until_ms = until_ms
+                held.ends_ms = ends_ms
             else:
                 self._let_go((queue, token))
         return [extended.get(token, False) for token in tokens]
@@ -218,7 +220,8 @@ class Pull:
         owner = None if wish.keep else holdings
         for lease in leased:
             key = (wish.queue, lease.token)
-            self._held[key] = _Held(lease, lease.until_ms, owner)
+            ends_ms = self._steady_ms() + lease.until_ms - self._now_ms()
+            self._held[key] = _Held(lease, ends_ms, owner)
             if owner is not None:
                 owner.keys.add(key)
         shipment = await self._ship(leased)
@@ -270,8 +273,8 @@ class Pull:
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_S
-        before_ms = self._now_ms() - GRACE_MS
-        for key in [key for key, held in self._held.items() if held.until_ms < before_ms]:
+        before_ms = self._steady_ms() - GRACE_MS
+        for key in [key for key, held in self._held.items() if held.ends_ms < before_ms]:
             self._let_go(key)
 
 

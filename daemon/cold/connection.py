@@ -260,5 +260,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _create_private(path: Path) -> None:
-    """The file holds payloads. SQLite gives its log and index the mode of the database."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    """The file holds payloads. SQLite gives its log and index the mode of the database, and says
+    what is wrong if it cannot be opened."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))

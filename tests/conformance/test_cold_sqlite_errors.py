@@ -84,15 +84,16 @@ async def test_a_letter_that_is_damaged_is_still_shown(stores: SqliteStores) -> 
     assert (letter.died_ms, letter.errors, letter.headers) == (START_MS, (), {})
 
 
-async def test_what_is_no_database_is_corrupt(tmp_path: Path) -> None:
+async def test_what_is_no_database_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     path.write_bytes(b"not a database, " * 1000)
     cold = SqliteCold(path, 1.0, ballast_bytes=0)
-    with pytest.raises(StoreCorrupt):
-        await cold.open()
-    with pytest.raises(StoreUnavailable):
-        await cold.totals()
-    assert path.read_bytes() == b"not a database, " * 1000
+    await cold.open()
+    assert await cold.totals() == {}
+    await cold.close()
+    (aside,) = (tmp_path / "quarantine").iterdir()
+    kept = [file for file in aside.rglob("*")] if aside.is_dir() else [aside]
+    assert b"not a database, " * 1000 in [file.read_bytes() for file in kept]
 
 
 async def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
@@ -215,16 +216,16 @@ async def test_settling_on_a_full_disk_takes_the_ballast(
         lambda data: data[:100] + bytes(1000) + data[1100:],
     ],
 )
-async def test_a_damaged_schema_is_corrupt(
+async def test_a_damaged_schema_is_set_aside(
     stores: SqliteStores, damage: Callable[[bytes], bytes]
 ) -> None:
     await stores.cold.close()
-    data = stores.path.read_bytes()
-    stores.path.write_bytes(damage(data))
-    with pytest.raises(StoreCorrupt):
-        await stores.cold.open()
-    stores.path.write_bytes(data)
+    damaged = damage(stores.path.read_bytes())
+    stores.path.write_bytes(damaged)
     await stores.cold.open()
+    assert await stores.cold.totals() == {}
+    kept = [file for file in (stores.path.parent / "quarantine").rglob("*") if file.is_file()]
+    assert damaged in [file.read_bytes() for file in kept]
 
 
 async def test_text_that_is_none_is_corrupt(stores: SqliteStores) -> None:
