@@ -92,7 +92,7 @@ async def test_what_is_no_database_is_set_aside(tmp_path: Path) -> None:
     assert await cold.totals() == {}
     await cold.close()
     (aside,) = (tmp_path / "quarantine").iterdir()
-    kept = [file for file in aside.rglob("*")] if aside.is_dir() else [aside]
+    kept = list(aside.rglob("*")) if aside.is_dir() else [aside]
     assert b"not a database, " * 1000 in [file.read_bytes() for file in kept]
 
 
