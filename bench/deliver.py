@@ -3,24 +3,18 @@
 docs/benchmarks.md says what is measured and what the columns mean.
 """
 
-import json
-import os
-import platform
-import sys
 from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
+from bench.command import measure
 from bench.deliver_end_to_end import end_to_end
 from bench.deliver_http import to_http
 from bench.deliver_isolation import isolation
 from bench.deliver_overflow import overflow
 from bench.figures import Row
-from bench.intake import BUSY_LOAD
 from bench.plan import Plan
-from bench.table import print_table
 
 BENCHMARKS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "a": end_to_end,
@@ -51,26 +45,8 @@ def main(
     ] = False,
 ) -> None:
     """Measure delivery beside the limits of this machine."""
-    chosen = list("".join(rows)) if rows else list(BENCHMARKS)
-    unknown = set(chosen) - set(BENCHMARKS)
-    if unknown:
-        raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}: a to d")
-    cores = os.cpu_count() or 1
-    load = os.getloadavg()[0]
-    if load > BUSY_LOAD * cores:
-        print(f"the machine is busy (load {load:.1f}): trust ratios only", file=sys.stderr)
     plan = Plan(seconds, rounds, is_quick=quick)
-    found = [row for name in chosen for row in BENCHMARKS[name](plan)]
-    if as_json:
-        print(json.dumps([row.as_dict() for row in found], indent=1))
-        return
-    title = (
-        f"Delivery: {cores} cores, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, load {load:.1f} at the start, "
-        f"medians of {rounds} × {seconds:g} s"
-    )
-    width = None if sys.stdout.isatty() else 200
-    print_table(title, found, Console(width=width))
+    measure("Delivery", BENCHMARKS, rows, plan, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,12 @@
 docs/benchmarks.md says what is measured and what the columns mean.
 """
 
-import json
-import os
-import platform
-import sys
 from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
+from bench.command import measure
 from bench.figures import Row
 from bench.footprint import footprint
 from bench.four_producers import four_producers
@@ -20,7 +16,6 @@ from bench.one_producer import one_producer
 from bench.plan import Plan
 from bench.recovery import recovery
 from bench.single_push import single_push
-from bench.table import print_table
 
 BENCHMARKS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "a": four_producers,
@@ -29,8 +24,6 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "d": recovery,
     "e": footprint,
 }
-BUSY_LOAD: Final = 0.3
-"""A load per core above this disturbs the figures."""
 
 
 def main(
@@ -54,26 +47,8 @@ def main(
     ] = False,
 ) -> None:
     """Measure durable intake beside the limits of this machine."""
-    chosen = list("".join(rows)) if rows else list(BENCHMARKS)
-    unknown = set(chosen) - set(BENCHMARKS)
-    if unknown:
-        raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}: a to e")
-    cores = os.cpu_count() or 1
-    load = os.getloadavg()[0]
-    if load > BUSY_LOAD * cores:
-        print(f"the machine is busy (load {load:.1f}): trust ratios only", file=sys.stderr)
     plan = Plan(seconds, rounds, is_quick=quick)
-    found = [row for name in chosen for row in BENCHMARKS[name](plan)]
-    if as_json:
-        print(json.dumps([row.as_dict() for row in found], indent=1))
-        return
-    title = (
-        f"Durable intake: {cores} cores, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, load {load:.1f} at the start, "
-        f"medians of {rounds} × {seconds:g} s"
-    )
-    width = None if sys.stdout.isatty() else 200
-    print_table(title, found, Console(width=width))
+    measure("Durable intake", BENCHMARKS, rows, plan, as_json=as_json)
 
 
 if __name__ == "__main__":
