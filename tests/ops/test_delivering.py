@@ -155,3 +155,28 @@ def test_old_items_do_not_keep_the_journal_on_disk(tmp_path: Path) -> None:
         assert host.books("idle") == {"accepted": 20, "held": 20}
         with client.lease("idle", 20, wait_s=HANG_S) as items:
             assert [item.payload for item in items] == [b"wait"] * 20
+
+
+def test_drain_finishes_sends_and_begins_no_more_while_a_consumer_holds_a_lease(
+    tmp_path: Path,
+) -> None:
+    """Nothing is cut off in the middle, and so nothing is delivered twice."""
+    out, program = tmp_path / "out", tmp_path / "deliver"
+    program.write_text(f"#!/bin/sh\nsleep 0.05\ncat >> {out}\n")
+    program.chmod(0o755)
+    handler = {"type": "command", "command": [str(program)], "batch_items": 1}
+    queues = {"crm": {"handler": handler, "workers": {"count": 2}}}
+    host = Host(tmp_path, {"queues": queues, "drain_timeout": "2s"})
+    with running(host), connect(host.socket) as client:
+        client.push("jobs", ["a"])
+        lease = client.lease("jobs", 1, wait_s=HANG_S)
+        assert len(lease) == 1
+        client.push("crm", [str(number) for number in range(200)])
+        until(out.exists)
+        assert host.stop() == 0
+        delivered = len(lines(out))
+        assert delivered < 200
+        host.start()
+        until(lambda: host.books("crm") == {"accepted": 200, "delivered": 200})
+        assert sorted(lines(out), key=int) == [str(number) for number in range(200)]
+        assert host.books("jobs") == {"accepted": 1, "held": 1}
