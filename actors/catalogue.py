@@ -108,10 +108,8 @@ class Catalogue:
         return self.changes
 
     def describe(self, name: str) -> dict[str, Any]:
-        """A queue as operators see it; Refused if there is none."""
-        settings = self.queue(name)
-        if settings is None:
-            raise not_found(name)
+        """A queue as operators see it, also one that is defined nowhere and still holds items."""
+        settings = self.settings_of(name)
         definition = self._kept.queues.get(name)
         origin = "push"
         if name in self._settings.queues:

@@ -202,7 +202,7 @@ class Controls:
             "queues": [
                 self._queue_object(name) | {"held": held.get(name, 0)}
                 for name in names
-                if self._catalogue.queue(name) is not None
+                if held.get(name) or self._catalogue.queue(name) is not None
             ]
         }
 

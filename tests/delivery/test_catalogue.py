@@ -187,8 +187,6 @@ class TestRefusals:
             with pytest.raises(Refused) as refused:
                 await change
             assert refused.value.code == "NOT_FOUND"
-        with pytest.raises(Refused, match="there is no queue q"):
-            catalogue.describe("q")
 
     async def test_a_queue_is_created_once(self, tmp_path: Path, clock: Clock) -> None:
         catalogue = await opened(tmp_path, clock)
