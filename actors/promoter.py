@@ -13,7 +13,7 @@ the rows free, or free soon.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -91,7 +91,7 @@ class Promoter:
     async def promote(self, queue: str) -> None:
         """The lane of work of one queue; never returns."""
         while True:
-            woken = self._wakes[queue] = trio.Event()
+            self._wakes[queue] = trio.Event()
             try:
                 next_due_ms = await self._fill(queue)
                 self._see(None)
@@ -102,7 +102,7 @@ class Promoter:
             if next_due_ms is not None:
                 pause_s = max(0.0, (next_due_ms - self._now_ms()) / 1000)
             with trio.move_on_after(pause_s):
-                await woken.wait()
+                await self._wakes[queue].wait()
 
     async def _fill(self, queue: str) -> int | None:
         """Brings in what is due; when the next row comes due, if one is known to."""
@@ -112,9 +112,9 @@ class Promoter:
                 outlook = await self._cold.outlook(queue, self._paused_flows(queue))
                 if not outlook.has_due:
                     return outlook.next_due_ms
+                self._wakes[queue] = trio.Event()
                 if not (await self._room(queue)).items:
-                    with trio.move_on_after(TICK_S):
-                        await self._warm.wait_change(queue)
+                    await self._wait_for_room(queue)
                 continue
             lock = new_run_id()
             flows = self._paused_flows(queue)
@@ -131,9 +131,22 @@ class Promoter:
             self._locks.add(lock)
             await self._enter(queue, [slice_of(row, lock) for row in rows])
 
+    async def _wait_for_room(self, queue: str) -> None:
+        """Until warm has become emptier, or outcomes were recorded; or a while."""
+        with trio.move_on_after(TICK_S):
+            async with trio.open_nursery() as nursery:
+
+                async def first(wait: Callable[[], Awaitable[None]]) -> None:
+                    await wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(first, lambda: self._warm.wait_change(queue))
+                nursery.start_soon(first, self._wakes[queue].wait)
+
     async def _room(self, queue: str) -> Limits:
         fill = await self._warm.fill(queue)
-        room = headroom(fill, self._routing.routed[queue], self._limits(queue))
+        pending = self._routing.routed[queue] + self._routing.unrecorded[queue]
+        room = headroom(fill, pending, self._limits(queue))
         if self._bytes_max is None or not room.items:
             return room
         used = sum(other.bytes for other in (await self._warm.fills()).values())
@@ -145,14 +158,14 @@ class Promoter:
 
     async def _enter(self, queue: str, slices: list[Slice]) -> None:
         """All of them, as room comes."""
-        rest = (await self._warm.enter(queue, slices, self._limits(queue))).rest
+        rest = (await self._warm.enter(queue, slices, self._limits_now(queue))).rest
         try:
             while rest:
                 self._routing.promoted[queue] = sum(slice_.items for slice_ in rest)
                 self._in_hand[queue] = sum(slice_.bytes for slice_ in rest)
-                with trio.move_on_after(TICK_S):
-                    await self._warm.wait_change(queue)
-                rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
+                self._wakes[queue] = trio.Event()
+                await self._wait_for_room(queue)
+                rest = (await self._warm.enter(queue, rest, self._limits_now(queue))).rest
         finally:
             del self._routing.promoted[queue]
             del self._in_hand[queue]
@@ -164,6 +177,11 @@ class Promoter:
                 log.info("promoter.cold_is_back")
             else:
                 log.error("promoter.cold_is_away", error=str(problem))
+
+    def _limits_now(self, queue: str) -> Limits:
+        """Without the room that is taken by what is not recorded yet."""
+        limits = self._limits(queue)
+        return Limits(max(0, limits.items - self._routing.unrecorded[queue]), limits.bytes)
 
     def _limits(self, queue: str) -> Limits:
         return limits_of(self._queue_settings(queue))

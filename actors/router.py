@@ -63,6 +63,9 @@ class Routing:
         """Items that the router has in hand for warm, by queue."""
         self.promoted: Counter[str] = Counter()
         """Items that the promoter has in hand for warm, by queue."""
+        self.unrecorded: Counter[str] = Counter()
+        """Items that have left warm and of which the settler has still to tell the owner. They
+        count as warm: a crash delivers them again, and there must not be more of them."""
         self.acquiring: dict[str, trio.Event] = {}
         """Queues whose runs the promoter is just taking from cold, until it has them."""
 
@@ -203,12 +206,14 @@ class Router:
 
     async def _choose(self, queue: str) -> Tier:
         fill, limits = await self._warm.fill(queue), self._limits(queue)
-        before, pending = self._routing.tiers[queue], self._routing.promoted[queue]
+        before = self._routing.tiers[queue]
+        pending = self._routing.promoted[queue] + self._routing.unrecorded[queue]
         tier = choose_tier(before, fill, pending, limits, cold_has_due=False)
         if before is Tier.COLD and tier is Tier.WARM:
             # Only now is it worth asking. Meanwhile the promoter may have brought in more.
             has_due = await self._cold_has_due(queue)
-            fill, pending = await self._warm.fill(queue), self._routing.promoted[queue]
+            fill = await self._warm.fill(queue)
+            pending = self._routing.promoted[queue] + self._routing.unrecorded[queue]
             tier = choose_tier(before, fill, pending, limits, cold_has_due=has_due)
             self._note(queue, tier)
         return tier

@@ -13,6 +13,7 @@ host.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -63,6 +64,10 @@ class Concluded:
     stays: tuple[Slice, ...]
     """What is back in warm."""
 
+    @property
+    def items(self) -> int:
+        return self.slice.items - sum(slice_.items for slice_ in self.stays)
+
 
 class Settlement:
     def __init__(
@@ -73,9 +78,13 @@ class Settlement:
         hand_over: HandOver,
         failover: Failover,
         wake_promoter: Callable[[str], None],
+        unrecorded: Counter[str],
         limits: Callable[[str], Limits],
         now_ms: Callable[[], int],
     ) -> None:
+        """`unrecorded` counts, by queue, the items that have left warm and are still to be
+        recorded: others read it."""
+        self._unrecorded = unrecorded
         self._limits = limits
         self._warm = warm
         self._cold = cold
@@ -109,6 +118,7 @@ class Settlement:
         if outcomes:
             await self._tell(self._spooler, Settle(tuple(outcomes)))
         for concluded in slow:
+            self._unrecorded[queue] += concluded.items
             await self._tell(self._to_settler, concluded)
         self._count_stale(queue, answers.count(False))
         return answers
@@ -159,9 +169,18 @@ class Settlement:
                 with suppress(trio.WouldBlock, trio.EndOfChannel):
                     while len(batch) < AT_ONCE_MAX:
                         batch.append(self._inbox.receive_nowait())
-                await self._record(batch)
+                try:
+                    await self._record(batch)
+                finally:
+                    self._forget(batch)
             nursery.cancel_scope.cancel()
         await self._failover.try_again()
+
+    def _forget(self, batch: list[Concluded]) -> None:
+        """These are recorded, or the failover's."""
+        for concluded in batch:
+            self._unrecorded[concluded.queue] -= concluded.items
+            self._wake_promoter(concluded.queue)
 
     def close(self) -> None:
         """Nothing more is settled."""

@@ -175,6 +175,7 @@ async def _serve(
         hand_over,
         failover,
         promoter.wake,
+        routing.unrecorded,
         lambda queue: limits_of(catalogue.settings_of(queue)),
         wall_ms,
     )

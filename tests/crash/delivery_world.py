@@ -244,8 +244,7 @@ class DeliveryWorld:
             shutil.rmtree(self._state)
             remains.rename(self._state)
         found = look_into(self._state, self._now.spool, self._directory / "copy")
-        # Beside what is warm, what was concluded and waits to be recorded: warm fills up again.
-        in_hand_max = {name: 8 * queue.warm_max_items for name, queue in self._now.queues.items()}
+        in_hand_max = {name: queue.warm_max_items for name, queue in self._now.queues.items()}
         self.audit.after_death(found, None if is_power_cut else in_hand_max)
         self._tally.from_cold += len(found.in_cold)
         return status

@@ -119,6 +119,7 @@ class Life:
             hand_over,
             self.failover,
             self.promoter.wake,
+            self.routing.unrecorded,
             lambda queue: limits_of(self.catalogue.settings_of(queue)),
             now_ms,
         )

@@ -1,5 +1,6 @@
 """Workers that stand in line for a slow destination, on trio's clock."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -73,7 +74,8 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
         hand_over,
         failover,
         lambda _: None,
-        lambda _: Limits(10**6, 1 << 30),
+        Counter(),
+        lambda _: LIMITS,
         now_ms,
     )
     settings = QueueSettings.model_validate({"workers": {"count": WORKERS}, "rate_limit": RATE})
