@@ -29,7 +29,7 @@ from actors.messages import GiveBack, Lease, SpoolerMessage, Take
 from actors.portions import slices_of
 from actors.queue_settings import QueueSettings
 from actors.slices import InCold, InJournal, LentRun, Slice
-from actors.tiering import SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
+from actors.tiering import RESUME_SHARE, SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
 from actors.tiers import (
     ColdQueue,
     Limits,
@@ -193,7 +193,8 @@ class Router:
             began = trio.current_time()
             if await self._move(rest):
                 if self._spool_is_busy():
-                    await trio.sleep(LEISURE * (trio.current_time() - began))
+                    now = trio.current_time()
+                    await self._rest(queue, now + LEISURE * (now - began))
                 return
             if not self._hand_over.cold_is_away:
                 # The disk has little room. What is in cold comes first, and makes some.
@@ -203,6 +204,13 @@ class Router:
             rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
             if rest:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
+
+    async def _rest(self, queue: str, until: float) -> None:
+        """Leaves the disk to others until then, unless warm runs low: then there is work to do."""
+        with trio.move_on_at(until):
+            enough = RESUME_SHARE * self._limits(queue).items
+            while (await self._warm.fill(queue)).items > enough:
+                await self._warm.wait_change(queue)
 
     async def _choose(self, queue: str) -> Tier:
         fill, limits = await self._warm.fill(queue), self._limits(queue)

@@ -197,6 +197,9 @@ class Database:
             self._roll_back(error)
             if isinstance(error, DRIVER_ERRORS):
                 raise self._translated(error) from error
+            if isinstance(error, StoreCorrupt):
+                # Rows that contradict each other are damage as well, whatever SQLite thinks.
+                quarantine.suspect(self._path)
             raise
 
     def _roll_back(self, error: BaseException) -> None:
