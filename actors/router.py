@@ -44,7 +44,7 @@ from forebay.ids import new_run_id
 log = structlog.get_logger()
 
 TAKE_RUNS_MAX: Final = 64
-TAKE_BYTES_MAX: Final = 8 * 1024 * 1024
+TAKE_BYTES_MAX: Final = 4 * 1024 * 1024
 PATIENCE_S: Final = 0.05
 GIVEN_BACK_MS: Final = 5000
 LEISURE: Final = 2

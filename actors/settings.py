@@ -157,7 +157,7 @@ class SpoolSettings(Section):
     """Runs; 0: no limit."""
     min_free_bytes: Annotated[Size, sizes("0", "1024Ti")] = 256 * MIB
     inmemory_runs: Annotated[Count, numbers(1, 10**6)] = 2048
-    inmemory_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 32 * MIB
+    inmemory_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 16 * MIB
     meta_sync_interval: Annotated[Duration, durations("10ms", "1m")] = 1
     compression: Literal["snappy", "none"] = "snappy"
     """Of what arrives uncompressed."""

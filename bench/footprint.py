@@ -1,5 +1,8 @@
 """e. What a million items that wait cost: memory of the daemon, and bytes on the disk."""
 
+import sqlite3
+import time
+from contextlib import closing
 from typing import Final
 
 from bench.backlog import backlog_items, fill
@@ -10,6 +13,7 @@ from bench.plan import Plan
 MIB: Final = 1024 * 1024
 MEMORY_GOAL_MIB: Final = 100
 DISK_GOAL: Final = 1.05
+LOOK_S: Final = 0.05
 
 
 class _Figures:
@@ -66,7 +70,13 @@ def _measure(items: int, found: _Figures) -> None:
 
 
 def disk_bytes(daemon: Daemon) -> int:
-    """Blocks, and the files beside the chunks. Not what is written ahead: it holds nothing."""
+    """Blocks, the files beside the chunks, and the cold store, once all that overflows is there.
+
+    Not what is written ahead or kept free: it holds nothing. The cold store's log is counted where
+    it will be emptied to.
+    """
+    while daemon.stats()["daemon"]["spooled"]:
+        time.sleep(LOOK_S)
     besides = sum(
         path.stat().st_size
         for path in daemon.spool_dir.iterdir()
@@ -74,4 +84,12 @@ def disk_bytes(daemon: Daemon) -> int:
     )
     ballast = daemon.spool_dir / "ballast"
     besides -= ballast.stat().st_size if ballast.exists() else 0
-    return int(daemon.stats()["spool"]["bytes"]) + besides
+    return int(daemon.stats()["spool"]["bytes"]) + besides + _cold_bytes(daemon)
+
+
+def _cold_bytes(daemon: Daemon) -> int:
+    path = daemon.spool_dir.parent / "cold.sqlite"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    return int(pages * page_bytes)

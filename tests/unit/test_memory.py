@@ -137,14 +137,14 @@ def settings(percent: float, ratio: float = 0.8, **sections: Any) -> Settings:
 
 def test_without_a_share_everything_is_as_configured() -> None:
     with capture_logs() as logs:
-        assert size_queues(settings(0), GIB) == QueueMemory(None, 32 * MIB)
+        assert size_queues(settings(0), GIB) == QueueMemory(None, 16 * MIB)
     assert logs == []
 
 
 def test_share_is_split_between_spool_and_warm() -> None:
     # 50 % of 80 % of 10 GiB is 4 GiB, of which the spooler needs no more than it is given.
     with capture_logs() as logs:
-        assert size_queues(settings(50), 10 * GIB) == QueueMemory(4 * GIB - 32 * MIB, 32 * MIB)
+        assert size_queues(settings(50), 10 * GIB) == QueueMemory(4 * GIB - 16 * MIB, 16 * MIB)
     assert logs == []
 
 
