@@ -71,7 +71,8 @@ class Take:
 
     queue: str
     runs_max: int
-    bytes_max: int
+    bytes_max: Callable[[], int]
+    """Asked when there is something to lend; 0: not now, and asked again later."""
     answer: Callable[[list[Lease], bool], None]
     """Also told whether more of the queue waits on disk, read back only when its turn comes."""
     items_max: int = sys.maxsize

@@ -13,7 +13,7 @@ the rows free, or free soon.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -48,6 +48,7 @@ class Promoter:
         """`bytes_max`: of all queues in warm together."""
         self._bytes_max = bytes_max
         self._in_hand: Counter[str] = Counter()
+        self._turn = trio.Lock()
         self._routing = routing
         self._warm = warm
         self._cold = cold
@@ -116,20 +117,39 @@ class Promoter:
                 if not (await self._room(queue)).items:
                     await self._wait_for_room(queue)
                 continue
+            rest = await self._bring(queue)
+            if rest is None:
+                return (await self._cold.outlook(queue, self._paused_flows(queue))).next_due_ms
+            await self._enter(queue, rest)
+
+    async def _bring(self, queue: str) -> Sequence[Slice] | None:
+        """Acquires and enters as much as there is room for; what did not fit, or None if nothing
+        was due. One queue at a time: the memory that it finds free is for it alone."""
+        async with self._turn:
+            room = await self._room(queue)
+            if not room.items:
+                return ()
             lock = new_run_id()
-            flows = self._paused_flows(queue)
             acquired = self._routing.acquiring[queue] = trio.Event()
             try:
                 rows = await self._cold.acquire(
-                    queue, lock, room.items, room.bytes, self._acquire_s, flows
+                    queue,
+                    lock,
+                    room.items,
+                    room.bytes,
+                    self._acquire_s,
+                    self._paused_flows(queue),
                 )
             finally:
                 del self._routing.acquiring[queue]
                 acquired.set()
             if not rows:
-                return (await self._cold.outlook(queue, flows)).next_due_ms
+                return None
             self._locks.add(lock)
-            await self._enter(queue, [slice_of(row, lock) for row in rows])
+            slices = [slice_of(row, lock) for row in rows]
+            rest = (await self._warm.enter(queue, slices, self._limits_now(queue))).rest
+            self._hold(queue, rest)
+            return rest
 
     async def _wait_for_room(self, queue: str) -> None:
         """Until warm has become emptier, or outcomes were recorded; or a while."""
@@ -156,19 +176,20 @@ class Promoter:
         # No queue may starve because others fill the memory: one row enters item by item.
         return Limits(0, 0) if fill.items or any(self._in_hand.values()) else Limits(1, 1)
 
-    async def _enter(self, queue: str, slices: list[Slice]) -> None:
+    async def _enter(self, queue: str, rest: Sequence[Slice]) -> None:
         """All of them, as room comes."""
-        rest = (await self._warm.enter(queue, slices, self._limits_now(queue))).rest
         try:
             while rest:
-                self._routing.promoted[queue] = sum(slice_.items for slice_ in rest)
-                self._in_hand[queue] = sum(slice_.bytes for slice_ in rest)
                 self._wakes[queue] = trio.Event()
                 await self._wait_for_room(queue)
                 rest = (await self._warm.enter(queue, rest, self._limits_now(queue))).rest
+                self._hold(queue, rest)
         finally:
-            del self._routing.promoted[queue]
-            del self._in_hand[queue]
+            self._hold(queue, ())
+
+    def _hold(self, queue: str, slices: Sequence[Slice]) -> None:
+        self._routing.promoted[queue] = sum(slice_.items for slice_ in slices)
+        self._in_hand[queue] = sum(slice_.bytes for slice_ in slices)
 
     def _see(self, problem: StoreUnavailable | None) -> None:
         if (problem is not None) != self._is_away:

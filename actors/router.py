@@ -5,8 +5,9 @@ warm as long as there is room; at the limit the queue goes cold, and stays so un
 again and cold has nothing due left (actors/tiering.py). What is due later than a minute, or
 belongs to a paused flow, goes to cold by itself.
 
-It owns nothing: runs are borrowed from the journal and handed over or entered. What it holds is
-bounded by one batch a queue. While the cold store is away, or the disk has little room left,
+It owns nothing: runs are borrowed from the journal and handed over or entered. What all lanes hold
+together has one limit; past it a queue that goes to cold waits for its turn, and one that does not
+takes run by run. While the cold store is away, or the disk has little room left,
 overflow stays in the journal, and what is in hand enters warm as room comes.
 
 A queue does not go cold the moment it is full: workers that keep up make room within milliseconds,
@@ -19,6 +20,7 @@ On cancel it lets go of everything, and the journal lends it again in its next l
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -45,6 +47,13 @@ log = structlog.get_logger()
 
 TAKE_RUNS_MAX: Final = 64
 TAKE_BYTES_MAX: Final = 4 * 1024 * 1024
+IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of all queues together, and beyond it one run of each."""
+TURN_S: Final = 0.2
+"""A queue that goes to cold waits so long for others to be done. Transactions of a few megabytes
+cost half as much a run as those of one run."""
+TURN_SHARE: Final = 8
+"""A turn is an eighth of the limit at least."""
 PATIENCE_S: Final = 0.05
 GIVEN_BACK_MS: Final = 5000
 LEISURE: Final = 2
@@ -66,8 +75,23 @@ class Routing:
         self.unrecorded: Counter[str] = Counter()
         """Items that have left warm and of which the settler has still to tell the owner. They
         count as warm: a crash delivers them again, and there must not be more of them."""
+        self.in_hand_bytes = 0
+        """What the router has taken from the journal and not sent anywhere yet."""
         self.acquiring: dict[str, trio.Event] = {}
         """Queues whose runs the promoter is just taking from cold, until it has them."""
+
+
+@dataclass(slots=True, eq=False)
+class Taken:
+    """What the journal has lent at one time."""
+
+    leases: Sequence[Lease] = ()
+    is_spilled: bool = False
+    """More waits on disk."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(lease.run.data) for lease in self.leases)
 
 
 class Router:
@@ -83,7 +107,9 @@ class Router:
         disk_is_low: Callable[[], bool],
         spool_is_busy: Callable[[], bool],
         now_ms: Callable[[], int],
+        in_hand_max: int = IN_HAND_BYTES_MAX,
     ) -> None:
+        self._in_hand_max = in_hand_max
         self._routing = routing
         self._spooler = spooler
         self._warm = warm
@@ -102,14 +128,19 @@ class Router:
         has_due = await self._cold_has_due(queue)
         self._routing.tiers[queue] = Tier.COLD if has_due else Tier.WARM
         while True:
-            leases, is_spilled = await self._take(queue)
+            await self._send_on(queue, await self._take(queue))
+
+    async def _send_on(self, queue: str, taken: Taken) -> None:
+        try:
             here = []
-            for lease in leases:
+            for lease in taken.leases:
                 if await self._must_be_cold(queue, lease):
                     await self._send_away(lease)
                 else:
                     here += slices_of(lent(lease), lease.done, lease.portions)
-            await self._place(queue, here, is_spilled=is_spilled)
+            await self._place(queue, here, is_spilled=taken.is_spilled)
+        finally:
+            self._routing.in_hand_bytes -= taken.bytes
 
     async def set_aside(
         self, queue: str, flow: str | None = None, positions: range | None = None
@@ -136,25 +167,36 @@ class Router:
         while rest := (await self._warm.enter(queue, rest, self._limits(queue))).rest:
             await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
-    async def _take(self, queue: str) -> tuple[list[Lease], bool]:
-        """The next runs, at least one, and whether more wait on disk."""
+    async def _take(self, queue: str) -> Taken:
+        """The next runs, at least one."""
         items_max = sys.maxsize
-        if self._routing.tiers[queue] is Tier.WARM:
+        if self._was_warm(queue):
             fill = await self._warm.fill(queue)
             items_max = self._limits(queue).items - fill.items
-        taken: list[Lease] = []
-        is_spilled = False
+        taken = Taken()
         there = trio.Event()
 
-        def answer(leases: list[Lease], has_more: bool) -> None:
-            nonlocal is_spilled
-            taken.extend(leases)
-            is_spilled = has_more
+        def answer(leases: list[Lease], is_spilled: bool) -> None:
+            taken.leases, taken.is_spilled = leases, is_spilled
+            self._routing.in_hand_bytes += taken.bytes
             there.set()
 
-        await self._spooler.send(Take(queue, TAKE_RUNS_MAX, TAKE_BYTES_MAX, answer, items_max))
+        turn_at = trio.current_time() + TURN_S
+
+        def bytes_max() -> int:
+            return self._bytes_to_take(queue, turn_at)
+
+        await self._spooler.send(Take(queue, TAKE_RUNS_MAX, bytes_max, answer, items_max))
         await there.wait()
-        return taken, is_spilled
+        return taken
+
+    def _bytes_to_take(self, queue: str, turn_at: float) -> int:
+        """Now; 0 for a queue that goes to cold and had better wait for its turn."""
+        room = min(TAKE_BYTES_MAX, self._in_hand_max - self._routing.in_hand_bytes)
+        if room * TURN_SHARE >= self._in_hand_max or trio.current_time() >= turn_at:
+            return max(1, room)
+        is_to_wait = not self._was_warm(queue) and not self._hand_over.cold_is_away
+        return 0 if is_to_wait else max(1, room)
 
     async def _must_be_cold(self, queue: str, lease: Lease) -> bool:
         head = lease.run.head

@@ -102,7 +102,7 @@ class Spooler:
         self._ended: set[Origin] = set()
         self._queues_seen: set[str] = set()
         self._thread = OwnThread("forebay-commit")
-        self._reader = trio.CapacityLimiter(1)
+        self._reader = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
         self._ledger = Ledger()
@@ -119,6 +119,8 @@ class Spooler:
         self._takes: dict[str, deque[Take]] = {}
         self._ready: set[str] = set()
         """Queues whose takers may find something new."""
+        self._waiting: dict[str, None] = {}
+        """Queues whose takers want nothing just now, in the order in which they said so."""
         self._recordings: list[tuple[Callable[[list[bool]], None], list[bool]]] = []
         """Who waits for outcomes to be durable, and which of them were taken."""
         self._inquiries: list[Inquire] = []
@@ -370,11 +372,17 @@ class Spooler:
         ready, self._ready = self._ready, set()
         for queue in ready - self._queues_seen:
             self._announce(queue)
-        for queue in ready:
+        # Those that were told to wait come first, in their order.
+        waiting, self._waiting = self._waiting, {}
+        for queue in waiting | dict.fromkeys(ready):
             takes = self._takes.get(queue)
             while takes:
                 take = takes[0]
-                runs = self._backlog.take(queue, take.runs_max, take.bytes_max, take.items_max)
+                bytes_max = take.bytes_max()
+                if not bytes_max:
+                    self._waiting[queue] = None
+                    break
+                runs = self._backlog.take(queue, take.runs_max, bytes_max, take.items_max)
                 if not runs:
                     self._start_reading(queue)
                     break
@@ -408,20 +416,30 @@ class Spooler:
     async def _read(self, queue: str, lane: Lane) -> None:
         """Reads the head of a lane into memory, in order. Where memory is full it still reads a
         little: no queue may starve because others fill the cap."""
-        room = min(READ_BYTES_MAX, max(READ_BYTES_MIN, self._backlog.room_bytes()))
-        places = self._backlog.begin_reading(lane, READ_RUNS_MAX, room)
-        wanted = [(self._ledger.number_of(place.position), place) for place in places]
-        try:
-            with trio.CancelScope(shield=True):
-                found = await trio.to_thread.run_sync(
-                    self._journal.read, wanted, limiter=self._reader
-                )
-        except OSError as error:
-            # Nothing is wrong with the runs, as far as anyone can tell: the next tick tries again.
-            log.error("spooler.cannot_read", queue=queue, error=str(error))
-            self._backlog.end_reading(lane, [], places)
-            self._ready.add(queue)
-            return
+        async with self._reader:
+            room = min(READ_BYTES_MAX, max(READ_BYTES_MIN, self._backlog.room_bytes()))
+            places = self._backlog.begin_reading(lane, READ_RUNS_MAX, room)
+            wanted = [(self._ledger.number_of(place.position), place) for place in places]
+            try:
+                with trio.CancelScope(shield=True):
+                    found = await trio.to_thread.run_sync(self._journal.read, wanted)
+            except OSError as error:
+                # Nothing is wrong with the runs, as far as anyone can tell: the next tick tries
+                # again.
+                log.error("spooler.cannot_read", queue=queue, error=str(error))
+                self._backlog.end_reading(lane, [], places)
+                self._ready.add(queue)
+                return
+            self._end_reading(queue, lane, places, found)
+        self._wake()
+
+    def _end_reading(
+        self,
+        queue: str,
+        lane: Lane,
+        places: Sequence[Place],
+        found: Sequence[StoredRun | Unreadable],
+    ) -> None:
         runs = [run for run in found if isinstance(run, StoredRun)]
         self._backlog.end_reading(lane, runs, [])
         for place, run in zip(places, found, strict=True):
@@ -429,7 +447,6 @@ class Spooler:
                 dropped = Dropped(queue, lane, place, None)
                 self._drop(dropped, "spooler.block_unreadable", reason=run.reason)
         self._ready.add(queue)
-        self._wake()
 
     def _drop(self, dropped: Dropped, event: str, **why: str) -> None:
         items = self._loans.drop(dropped)

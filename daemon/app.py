@@ -166,6 +166,7 @@ async def _serve(
         lambda: spooler.disk_is_low,
         lambda: spooler.wants_the_disk,
         wall_ms,
+        memory.in_hand_bytes,
     )
     # What delivers, and says what became of it.
     settlement = Settlement(

@@ -15,15 +15,16 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from actors.router import IN_HAND_BYTES_MAX
 from actors.settings import Settings, stored_run_bytes_max
 from actors.units import format_size
 
 log = structlog.get_logger()
 
 ROOT: Final = Path("/")
-SPOOL_SHARE: Final = 1 / 4
-"""Of the memory for runs: those on their way to warm wait for a moment, those in warm for a
-worker."""
+ON_THE_WAY_SHARE: Final = 1 / 4
+"""Of the memory for runs, each for what the spooler keeps and for what the router has in hand:
+those wait for a moment, the ones in warm for a worker."""
 INMEMORY_BYTES_MIN: Final = 64 * 1024
 """The least that spool.inmemory_bytes can be."""
 
@@ -33,6 +34,8 @@ class QueueMemory(NamedTuple):
     """For the runs in warm, of all queues together; None: each queue's own limit is the limit."""
     inmemory_bytes: int
     """For the runs that the spooler keeps in memory, instead of spool.inmemory_bytes."""
+    in_hand_bytes: int
+    """For the runs that the router has in hand."""
 
 
 def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:
@@ -40,11 +43,11 @@ def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:
     wanted = settings.spool.inmemory_bytes
     memory = settings.memory
     if not memory.queue_memory_percent:
-        return QueueMemory(None, wanted)
+        return QueueMemory(None, wanted, IN_HAND_BYTES_MAX)
     share = int(limit_bytes * memory.memory_limit_ratio * memory.queue_memory_percent / 100)
     # The largest run must fit, or its queue would stand still.
     run_bytes = stored_run_bytes_max(settings.socket.max_run_bytes)
-    least = run_bytes + INMEMORY_BYTES_MIN
+    least = run_bytes + 2 * INMEMORY_BYTES_MIN
     if share < least:
         log.warning(
             "memory.share_is_too_small",
@@ -53,7 +56,7 @@ def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:
             hint="raise memory.queue_memory_percent, or lower socket.max_run_bytes",
         )
         share = least
-    room = max(INMEMORY_BYTES_MIN, min(int(share * SPOOL_SHARE), share - run_bytes))
+    room = int(min(share * ON_THE_WAY_SHARE, (share - run_bytes) / 2))
     if wanted > room:
         log.warning(
             "memory.inmemory_bytes_capped",
@@ -62,7 +65,8 @@ def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:
             share=format_size(share),
         )
     inmemory_bytes = min(wanted, room)
-    return QueueMemory(share - inmemory_bytes, inmemory_bytes)
+    in_hand_bytes = min(IN_HAND_BYTES_MAX, room)
+    return QueueMemory(share - inmemory_bytes - in_hand_bytes, inmemory_bytes, in_hand_bytes)
 
 
 def machine_limit_bytes(root: Path = ROOT) -> int:

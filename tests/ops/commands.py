@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forebay import connect
+from forebay import ForebayError, connect
 
 FOREBAY = [sys.executable, "-m", "daemon.cli.main"]
 HANG_S = 60
@@ -64,8 +64,17 @@ class Host:
             self.daemon = subprocess.Popen(
                 [*FOREBAY, "run"], env=self.environment, stderr=log, stdout=log
             )
-        with connect(self.socket, wait=HANG_S) as client:
-            client.ping()
+        while not self._serves():
+            if self.daemon.poll() is not None:
+                raise AssertionError((self.directory / "daemon.log").read_text())
+
+    def _serves(self) -> bool:
+        try:
+            with connect(self.socket, wait=1) as client:
+                client.ping()
+        except ForebayError:
+            return False
+        return True
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.daemon is not None

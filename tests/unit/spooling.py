@@ -111,7 +111,7 @@ class Desk:
             taken.extend(leases)
             there.set()
 
-        await self.to_spooler.send(Take(queue, runs_max, 1 << 30, answer))
+        await self.to_spooler.send(Take(queue, runs_max, lambda: 1 << 30, answer))
         await there.wait()
         return taken
 

@@ -137,21 +137,23 @@ def settings(percent: float, ratio: float = 0.8, **sections: Any) -> Settings:
 
 def test_without_a_share_everything_is_as_configured() -> None:
     with capture_logs() as logs:
-        assert size_queues(settings(0), GIB) == QueueMemory(None, 16 * MIB)
+        assert size_queues(settings(0), GIB) == QueueMemory(None, 16 * MIB, 16 * MIB)
     assert logs == []
 
 
 def test_share_is_split_between_spool_and_warm() -> None:
-    # 50 % of 80 % of 10 GiB is 4 GiB, of which the spooler needs no more than it is given.
+    # 50 % of 80 % of 10 GiB is 4 GiB, of which spooler and router need no more than they want.
     with capture_logs() as logs:
-        assert size_queues(settings(50), 10 * GIB) == QueueMemory(4 * GIB - 16 * MIB, 16 * MIB)
+        assert size_queues(settings(50), 10 * GIB) == QueueMemory(
+            4 * GIB - 32 * MIB, 16 * MIB, 16 * MIB
+        )
     assert logs == []
 
 
 def test_spool_that_wants_more_than_its_share_is_capped_and_logged() -> None:
     wanting = settings(50, spool={"inmemory_bytes": "2Gi"})
     with capture_logs() as logs:
-        assert size_queues(wanting, 10 * GIB) == QueueMemory(3 * GIB, 1 * GIB)
+        assert size_queues(wanting, 10 * GIB) == QueueMemory(3 * GIB - 16 * MIB, 1 * GIB, 16 * MIB)
     (entry,) = logs
     assert entry["event"] == "memory.inmemory_bytes_capped"
     assert (entry["configured"], entry["used"]) == ("2Gi", "1Gi")
@@ -179,10 +181,11 @@ def test_parts_never_exceed_the_share(
         sizes = size_queues(given_settings, limit)
     assert sizes.bytes_max is not None
     run_bytes = stored_run_bytes_max(given_settings.socket.max_run_bytes)
-    share = max(int(limit * ratio * percent / 100), run_bytes + 64 * 1024)
-    assert sizes.bytes_max + sizes.inmemory_bytes == share
+    share = max(int(limit * ratio * percent / 100), run_bytes + 128 * 1024)
+    assert sizes.bytes_max + sizes.inmemory_bytes + sizes.in_hand_bytes == share
     assert sizes.bytes_max >= run_bytes
     assert 64 * 1024 <= sizes.inmemory_bytes <= wanted
+    assert 64 * 1024 <= sizes.in_hand_bytes <= 16 * MIB
     was_capped = "memory.inmemory_bytes_capped" in [entry["event"] for entry in logs]
     assert was_capped == (sizes.inmemory_bytes < wanted)
 
