@@ -51,6 +51,9 @@ class Kind(IntEnum):
     EXTENDED = 18
     CONTROL = 19
     RESULT = 20
+    STAGE = 21
+    FETCH = 23
+    FETCHED = 24
 
 
 class Outcome(IntEnum):
