@@ -53,6 +53,12 @@ class Places:
             places.append(Place(self._positions[at], size, self._items[at]))
         return places
 
+    def after(self, position: int) -> list[Place]:
+        """All that lie behind a position."""
+        columns = (self._positions, self._sizes, self._items)
+        rows = zip(*(column[self._head :] for column in columns), strict=True)
+        return [Place(*row) for row in rows if row[0] > position]
+
     def drop(self, count: int) -> None:
         """Lets the first `count` go; the room they took is given back now and then."""
         self._head += count
@@ -87,13 +93,14 @@ class Dropped:
 class Lane:
     """The waiting runs of one queue and one priority. All of `memory` comes before `disk`."""
 
-    __slots__ = ("disk", "memory", "reading")
+    __slots__ = ("being_read", "disk", "memory", "reading")
 
     def __init__(self) -> None:
         self.memory: deque[StoredRun] = deque()
         self.disk = Places()
         self.reading = False
         """Its first places have been taken out and are being read."""
+        self.being_read: Sequence[Place] = ()
 
     def __bool__(self) -> bool:
         return bool(self.memory or self.disk or self.reading)
@@ -222,11 +229,13 @@ class Backlog:
         places = lane.disk.peek(runs_max, bytes_max)
         lane.disk.drop(len(places))
         lane.reading = True
+        lane.being_read = places
         return places
 
     def end_reading(self, lane: Lane, runs: Iterable[StoredRun], unread: Sequence[Place]) -> None:
         """What was read is the head of the lane; what was not is where it was."""
         lane.reading = False
+        lane.being_read = ()
         for run in runs:
             lane.memory.append(run)
             self._remember(run)

@@ -22,13 +22,15 @@ a `finally`. A destination that no queue names any more is kept until the end of
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, assert_never
 
 import structlog
 import trio
 
+from actors.clock import wall_ms
+from actors.events import BreakerChanged
 from actors.queue_settings import BreakerSettings
 from actors.slices import ERROR_TEXT_MAX
 
@@ -147,7 +149,9 @@ class _Breaker:
 
 
 class Breakers:
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[BreakerChanged], None] = lambda _: None) -> None:
+        """`changed` is told of every change of phase."""
+        self._changed = changed
         self._breakers: dict[str, _Breaker] = {}
         self._replan = trio.Event()
 
@@ -254,13 +258,16 @@ class Breakers:
             case "closed":
                 breaker.admission = Admission(destination, state.era)
                 breaker.lot.unpark_all()
+        failures = state.failures or before.failures
+        error = state.last_error or before.last_error
         (log.warning if state.phase == "open" else log.info)(
             _EVENTS[state.phase],
             destination=destination,
-            failures=state.failures or before.failures,
-            error=state.last_error or before.last_error,
+            failures=failures,
+            error=error,
             forced=isinstance(event, Forced),
         )
+        self._changed(BreakerChanged(wall_ms(), destination, state.phase, failures, error))
 
 
 _EVENTS: Final[dict[Phase, str]] = {

@@ -86,6 +86,9 @@ class Fields:
             raise bad(f"{next(iter(self._fields))} means nothing here")
 
 
+Operation = Callable[[Fields], Awaitable[dict[str, Any]]]
+
+
 class Controls:
     def __init__(
         self,
@@ -95,20 +98,23 @@ class Controls:
         held_items: Callable[[], Awaitable[Mapping[str, int]]],
         wake_promoter: Callable[[str], None],
         now_ms: Callable[[], int],
+        others: Mapping[str, Operation] | None = None,
     ) -> None:
-        """`held_items`: how many each queue holds, of all queues that were ever seen."""
+        """`held_items`: how many each queue holds, of all queues that were ever seen. `others` are
+        operations that are done elsewhere."""
         self._catalogue = catalogue
         self._dead = dead
         self._breakers = breakers
         self._held_items = held_items
         self._wake_promoter = wake_promoter
         self._now_ms = now_ms
-        self._operations: dict[str, Callable[[Fields], Awaitable[dict[str, Any]]]] = {
+        self._operations: dict[str, Operation] = {
             "dead.find": self._dead_find,
             "dead.count": self._dead_count,
             "dead.retry": self._dead_retry,
             "dead.remove": self._dead_remove,
             "dead.edit": self._dead_edit,
+            "queue.show": self._show,
             "queue.pause": self._pause,
             "queue.resume": self._resume,
             "queues.list": self._list,
@@ -117,6 +123,7 @@ class Controls:
             "queues.delete": self._delete,
             "breakers.list": self._breakers_list,
             "breakers.force": self._breakers_force,
+            **(others or {}),
         }
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,6 +185,12 @@ class Controls:
         return {}
 
     # Queues.
+
+    async def _show(self, fields: Fields) -> dict[str, Any]:
+        queue = fields.text("queue")
+        fields.end()
+        await self._known(queue)
+        return self._queue_object(queue)
 
     async def _pause(self, fields: Fields) -> dict[str, Any]:
         queue, flow = fields.text("queue"), fields.text_or_none("flow")

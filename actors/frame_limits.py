@@ -14,17 +14,20 @@ from forebay.errors import BadFrame, Refused
 from forebay.limits import (
     CONTROL_BYTES_MAX,
     EXTEND_BYTES_MAX,
+    FETCH_BYTES_MAX,
     FRAME_BODY_BYTES_MAX,
     HELLO_BYTES_MAX,
     LEASE_BYTES_MAX,
     PING_BYTES_MAX,
     SETTLE_BYTES_MAX,
+    STAGE_HEAD_BYTES,
 )
 from forebay.wire import FrameHead, Kind
 
 _SENSIBLE_BYTES_MAX: Final = {
     Kind.HELLO: HELLO_BYTES_MAX,
     Kind.PUSH: FRAME_BODY_BYTES_MAX,
+    Kind.STAGE: STAGE_HEAD_BYTES + FRAME_BODY_BYTES_MAX,
     Kind.PING: PING_BYTES_MAX,
     Kind.STATS: 0,
     Kind.GOODBYE: 0,
@@ -32,12 +35,14 @@ _SENSIBLE_BYTES_MAX: Final = {
     Kind.SETTLE: FRAME_BODY_BYTES_MAX,
     Kind.EXTEND: FRAME_BODY_BYTES_MAX,
     Kind.CONTROL: FRAME_BODY_BYTES_MAX,
+    Kind.FETCH: FRAME_BODY_BYTES_MAX,
 }
 _TAKEN_BYTES_MAX: Final = {
     Kind.LEASE: LEASE_BYTES_MAX,
     Kind.SETTLE: SETTLE_BYTES_MAX,
     Kind.EXTEND: EXTEND_BYTES_MAX,
     Kind.CONTROL: CONTROL_BYTES_MAX,
+    Kind.FETCH: FETCH_BYTES_MAX,
 }
 
 
@@ -59,8 +64,9 @@ def check(head: FrameHead, *, is_greeted: bool, in_flight: Window) -> None:
 
 def refuse_size(head: FrameHead, max_run_bytes: int) -> Refused | None:
     """Why a frame is too large to be taken, if it is."""
-    if head.kind is Kind.PUSH:
-        is_larger = head.body_bytes > stored_run_bytes_max(max_run_bytes)
+    if head.kind in (Kind.PUSH, Kind.STAGE):
+        head_bytes = STAGE_HEAD_BYTES if head.kind is Kind.STAGE else 0
+        is_larger = head.body_bytes - head_bytes > stored_run_bytes_max(max_run_bytes)
         return too_large(max_run_bytes) if is_larger else None
     taken_max = _TAKEN_BYTES_MAX.get(head.kind, head.body_bytes)
     return too_large(taken_max) if head.body_bytes > taken_max else None

@@ -26,7 +26,7 @@ from actors.messages import Inquire, SpoolerMessage
 from actors.peer import Peer, is_allowed, read_peer, read_peer_groups
 from actors.pull import Pull
 from actors.refusals import busy, denied
-from actors.requests import Control, Shared
+from actors.requests import Control, Rows, Shared
 from actors.settings import SocketSettings
 from actors.window import Budget
 from forebay import wire
@@ -47,6 +47,7 @@ class Ingest:
         known_queue: Callable[[str], bool],
         pull: Pull | None = None,
         control: Control | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self._settings = settings
         self._listeners = listeners
@@ -59,6 +60,7 @@ class Ingest:
             figures=self.figures,
             pull=pull,
             control=control,
+            rows=rows,
         )
         self._connections: set[Connection] = set()
         self._is_full = False

@@ -19,7 +19,9 @@ from actors.messages import Answers, Append
 from actors.queue_settings import QueueSettings
 from actors.recent import RecentRuns
 from actors.settings import SpoolSettings
+from actors.writes import Writes
 from forebay.errors import Refused
+from forebay.stage_frames import WRITE_HEADER, write_of
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -50,7 +52,9 @@ class Intake:
         queue_settings: Callable[[str], QueueSettings | None],
         ledger: Ledger,
         backlog: Backlog,
+        writes: Writes,
     ) -> None:
+        self._writes = writes
         self._settings = settings
         self._queue_settings = queue_settings
         self._ledger = ledger
@@ -111,6 +115,9 @@ class Intake:
             text = f"there is no queue {head.queue!r}, and none is created for it"
             answer([append], Refused("UNKNOWN_QUEUE", text))
             return True
+        if over := self._refuse_stage(append):
+            answer([append], over)
+            return True
         if self.disk_failure is not None and now < self._disk_rests_until:
             answer([append], self.disk_failure)
             return True
@@ -130,6 +137,14 @@ class Intake:
             group.appends.append(append)
             group.size += size
         return verdict is not Verdict.WAIT
+
+    def _refuse_stage(self, append: Append) -> Refused | None:
+        if append.stage:
+            return self._writes.refuse(append.write, append.stage)
+        if write_of(append.head) is not None:
+            # The write's receipt would count what nobody has published.
+            return Refused("BAD_RUN", f"a run with the header {WRITE_HEADER} is staged, not pushed")
+        return None
 
     def _make_room(self, queue: str, size: int, group: Group) -> Verdict | Refused:
         """Drops the queue's oldest runs until there is room; none at all if that is not enough."""
@@ -153,7 +168,10 @@ class Intake:
 
     def _is_one_queue_too_many(self, queue: str) -> bool:
         """Names of queues are kept in memory: there may be only so many."""
-        return queue not in self._ledger.books and len(self._ledger.books) >= QUEUES_MAX
+        books, staged = self._ledger.books, self._ledger.staged
+        if queue in books or queue in staged or len(books) + len(staged) < QUEUES_MAX:
+            return False
+        return len(books.keys() | staged.keys()) >= QUEUES_MAX
 
     def _fill(self, group: Group) -> Fill:
         return Fill(

@@ -1,17 +1,22 @@
 """The ledger: the books of every chunk, and with them when a chunk may go.
 
-Each chunk keeps the totals of its queues. The books of the daemon are the base (what was in
-chunks that are gone) plus those of all chunks that are here, kept up to date as a running sum.
-A sealed chunk in which nothing is held may be freed. Plain data, touched by the spooler alone.
+Each chunk keeps the totals of its accounts (actors/accounts.py). The books of the daemon are the
+base (what was in chunks that are gone) plus those of all chunks that are here, kept up to date as
+a running sum; what is staged stands outside until it is published, and what was dropped with its
+stage is nowhere. A sealed chunk in which nothing is held may be freed. Plain data, touched by the
+spooler alone.
 """
 
 from bisect import bisect_right, insort
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.books import Books, Totals, count_fate, merge
-from actors.messages import Fate
+from actors.accounts import NO_STAGE, Account, parse_account
+from actors.books import Books, Totals, count_fate
+from actors.messages import Fate, Place
 from actors.ports import RecoveredChunk
+from actors.writes import Phase, Writes
 
 PINNED_FACTOR: Final = 2
 PINNED_SHARE: Final = 0.25
@@ -44,10 +49,18 @@ class ItemsFinished:
 
 
 class Ledger:
-    def __init__(self) -> None:
+    def __init__(self, writes: Writes | None = None) -> None:
+        self._writes = writes if writes is not None else Writes()
         self.base: Books = {}
+        """By account."""
         self.books: Books = {}
-        """Base and chunks together."""
+        """Base and chunks together, by queue."""
+        self.receipts: dict[bytes, Totals] = {}
+        """The same of what was published, by write."""
+        self.staged: Counter[str] = Counter()
+        """Items that are not visible yet, by queue."""
+        self._accounts: dict[int, str] = {}
+        """Of live runs that were staged, by position."""
         self.disk_bytes = 0
         """What the chunks take, live or not."""
         self.live_runs = 0
@@ -63,17 +76,39 @@ class Ledger:
     def load(self, base: Books, chunks: list[RecoveredChunk]) -> None:
         """Takes over what recovery found."""
         self.base = base
-        merge(self.books, base)
+        for name, totals in base.items():
+            self._enter(parse_account(name), totals)
         for found in chunks:
             self.start(found.number)
             account = self._chunks[found.number]
             account.is_sealed = True
             account.used_bytes = found.used_bytes
             account.totals = found.totals
-            account.held_items = sum(totals.held for totals in found.totals.values())
             self.disk_bytes += found.used_bytes
             self.writer_offset = max(self.writer_offset, found.number + found.used_bytes)
-            merge(self.books, found.totals)
+            for name, totals in found.totals.items():
+                account.held_items += self._enter(parse_account(name), totals)
+
+    def _enter(self, account: Account, totals: Totals) -> int:
+        """Counts what recovery found; how many of these items are held."""
+        if not account.write:
+            self.books.setdefault(account.queue, Totals()).add(totals)
+            return totals.held
+        match self._phase(account):
+            case Phase.OPEN:
+                self.staged[account.queue] += totals.held
+            case Phase.PUBLISHED:
+                self.books.setdefault(account.queue, Totals()).add(totals)
+                self.receipts.setdefault(account.write, Totals()).add(totals)
+            case Phase.ABORTED:
+                return 0
+        return totals.held
+
+    def _phase(self, account: Account) -> Phase:
+        if account.stage == NO_STAGE:
+            # Of what is gone only what was published is remembered.
+            return Phase.PUBLISHED
+        return self._writes.phase(account.write, account.stage)
 
     def start(self, number: int) -> None:
         self._chunks[number] = ChunkAccount(number)
@@ -87,14 +122,44 @@ class Ledger:
         return self._numbers[bisect_right(self._numbers, position) - 1]
 
     def accept(self, position: int, size: int, queue: str, items: int) -> None:
-        account = self._chunks[self.number_of(position)]
-        account.used_bytes += size
-        account.held_items += items
+        """A run that was pushed is stored."""
+        self._keep(position, size, items)
+        for totals in self._totals(position, queue):
+            totals.accepted += items
+
+    def stage(self, position: int, size: int, account: Account, items: int) -> None:
+        """A run that was staged is stored."""
+        chunk = self._keep(position, size, items)
+        self.note_account(position, account.name)
+        chunk.totals.setdefault(account.name, Totals()).accepted += items
+        self.staged[account.queue] += items
+
+    def note_account(self, position: int, name: str) -> None:
+        """A live run is in this account, not in its queue's."""
+        self._accounts[position] = name
+
+    def publish(self, write: bytes, queue: str, items: int) -> None:
+        """What was staged is accepted."""
+        self.staged[queue] -= items
+        self.books.setdefault(queue, Totals()).accepted += items
+        self.receipts.setdefault(write, Totals()).accepted += items
+
+    def unstage(self, queue: str, place: Place) -> None:
+        """A staged run is dropped with its stage: as if it had never been."""
+        self._accounts.pop(place.position, None)
+        self._chunks[self.number_of(place.position)].held_items -= place.items
+        self.live_runs -= 1
+        self.live_bytes -= place.size
+        self.staged[queue] -= place.items
+
+    def _keep(self, position: int, size: int, items: int) -> ChunkAccount:
+        chunk = self._chunks[self.number_of(position)]
+        chunk.used_bytes += size
+        chunk.held_items += items
         self.disk_bytes += size
         self.writer_offset = position + size
         self.add_live(size)
-        for totals in self._totals(account, queue):
-            totals.accepted += items
+        return chunk
 
     def add_live(self, size: int) -> None:
         """A run of this size is held, in whole or in part."""
@@ -108,10 +173,11 @@ class Ledger:
         if fact.run_bytes:
             self.live_runs -= 1
             self.live_bytes -= fact.run_bytes
-        account = self._chunks[self.number_of(fact.position)]
-        account.held_items -= fact.items
-        for totals in self._totals(account, fact.queue):
+        self._chunks[self.number_of(fact.position)].held_items -= fact.items
+        for totals in self._totals(fact.position, fact.queue):
             count_fate(totals, fact.fate, fact.items)
+        if fact.run_bytes:
+            self._accounts.pop(fact.position, None)
 
     def doubt(self, position: int, change: int) -> None:
         """A hand-over from this position begins (1) or is over (-1)."""
@@ -147,26 +213,42 @@ class Ledger:
             if account.is_sealed and 0 < account.held_items <= PINNED_SHARE * accepted:
                 surplus -= account.used_bytes
                 positions = range(number, number + account.used_bytes + HEAD_BYTES_MAX)
-                found += [
-                    (queue, positions) for queue, totals in account.totals.items() if totals.held
-                ]
+                held = [name for name, totals in account.totals.items() if totals.held]
+                queues = {parse_account(name).queue for name in held}
+                found += [(queue, positions) for queue in sorted(queues)]
         return found
 
     def base_without(self, numbers: list[int]) -> Books:
         """The base as it is once these chunks are gone. Nothing changes yet."""
         base: Books = {}
-        merge(base, self.base)
+        self._fold(base, self.base)
         for number in numbers:
-            merge(base, self._chunks[number].totals)
+            self._fold(base, self._chunks[number].totals)
         return base
+
+    def _fold(self, base: Books, other: Books) -> None:
+        """Adds books to a base: of what was published the write counts, as long as it is known;
+        what was dropped with its stage does not count."""
+        for name, totals in other.items():
+            account = parse_account(name)
+            if account.write and self._phase(account) is not Phase.PUBLISHED:
+                continue
+            is_known = account.write and self._writes.published(account.write) is not None
+            kept = account.of_write if is_known else Account(account.queue)
+            base.setdefault(kept.name, Totals()).add(totals)
 
     def forget(self, numbers: list[int]) -> None:
         """These chunks are gone; their totals are in the base from now on."""
+        self.base = self.base_without(numbers)
         for number in numbers:
             account = self._chunks.pop(number)
             self._numbers.remove(number)
             self.disk_bytes -= account.used_bytes
-            merge(self.base, account.totals)
+
+    def writes_on_disk(self) -> frozenset[bytes]:
+        """The writes that have runs in a chunk, live or not."""
+        accounts = (parse_account(name) for chunk in self._chunks.values() for name in chunk.totals)
+        return frozenset(account.write for account in accounts if account.write)
 
     def held_items(self) -> int:
         return sum(account.held_items for account in self._chunks.values())
@@ -176,11 +258,16 @@ class Ledger:
         held = (account.number for account in self._chunks.values() if account.held_items)
         return min(held, default=self.writer_offset)
 
-    def _totals(self, account: ChunkAccount, queue: str) -> tuple[Totals, Totals]:
-        in_chunk = account.totals.get(queue)
+    def _totals(self, position: int, queue: str) -> tuple[Totals, ...]:
+        """All that count the run at `position`."""
+        chunk = self._chunks[self.number_of(position)]
+        name = self._accounts.get(position, queue)
+        in_chunk = chunk.totals.get(name)
         if in_chunk is None:
-            in_chunk = account.totals[queue] = Totals()
+            in_chunk = chunk.totals[name] = Totals()
         in_all = self.books.get(queue)
         if in_all is None:
             in_all = self.books[queue] = Totals()
-        return in_chunk, in_all
+        if name == queue:
+            return in_chunk, in_all
+        return in_chunk, in_all, self.receipts.setdefault(parse_account(name).write, Totals())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from actors.accounts import parse_account
 from actors.backlog import Dropped
 from actors.ledger import ItemsFinished, Ledger
 from actors.messages import (
@@ -76,7 +77,7 @@ class Loans:
             done |= item_bits(first, last)
             self._add_mark(
                 Place(live.position, live.size, last - first),
-                live.queue,
+                parse_account(live.account).queue,
                 live.run_id,
                 (first, last),
                 Fate.HANDED_OVER,
@@ -171,6 +172,16 @@ class Loans:
             is_last=True,
         )
         return items
+
+    def lent_runs(self, queue: str) -> list[StoredRun]:
+        return [loan.run for loan in self._loans.values() if loan.run.head.queue == queue]
+
+    def state_of(self, position: int) -> tuple[int, Portions]:
+        """A run's settled items, a bit each, and those that have failed; lent or not."""
+        loan = self._loans.get(position)
+        if loan is None:
+            return self._done.get(position, 0), self._portions.get(position, ())
+        return loan.done, loan.failures.portions() if loan.failures is not None else ()
 
     def take_marks(self) -> list[PendingMark]:
         marks, self.marks = self.marks, []

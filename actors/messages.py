@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from actors.portions import Portions, RetryNote
+from actors.tiers import Look
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
@@ -32,6 +33,9 @@ class Append:
     data: bytes
     answers: Answers
     sequence: int
+    write: bytes = b""
+    """Not empty: it is staged, and invisible until its write is published."""
+    stage: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,67 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """A stage is complete, if it has so many runs and items. Answered when that is durable."""
+
+    write: bytes
+    stage: bytes
+    runs: int
+    items: int
+    answer: Callable[[dict[str, Any] | Refused], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make these stages of a write visible and drop its others, in one step."""
+
+    write: bytes
+    stages: tuple[bytes, ...]
+    app: str | None
+    version: int | None
+    answer: Callable[[dict[str, Any] | Refused], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortWrite:
+    """Drop all stages of a write, unless it is published."""
+
+    write: bytes
+    answer: Callable[[dict[str, Any] | Refused], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AskReceipt:
+    """Answer with what the journal knows of a write that was published; None if nothing."""
+
+    write: bytes
+    answer: Callable[[dict[str, Any] | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetWrites:
+    """Forget writes that ended before then, as far as nothing on disk needs them; which."""
+
+    before_ms: int
+    answer: Callable[[list[bytes]], None]
+
+
+WriteRequest = Seal | Publish | AbortWrite
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Answer with runs of a queue that lie behind a position, as they are; nothing changes."""
+
+    queue: str
+    after_position: int
+    rows_max: int
+    bytes_max: int
+    answer: Callable[[Look | OSError], None]
+    """The look's cursor is a position. OSError: the disk cannot be read for now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Inquire:
     """Answer with the books and the state of the spool."""
 
@@ -195,4 +260,18 @@ class Pinned:
     positions: range
 
 
-SpoolerMessage = Append | Take | Settle | GiveBack | Doubt | Inquire | Tick | Drain | Finish
+SpoolerMessage = (
+    Append
+    | Take
+    | Settle
+    | GiveBack
+    | Doubt
+    | WriteRequest
+    | AskReceipt
+    | ForgetWrites
+    | Inquire
+    | Peek
+    | Tick
+    | Drain
+    | Finish
+)

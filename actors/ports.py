@@ -6,13 +6,16 @@ begun is never abandoned by cancellation; the spooler waits for it in a shielded
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from actors.books import Books
 from actors.messages import Fate, Place, StoredRun
 from actors.portions import Portions, RetryNote
 from forebay.errors import Refused
 from forebay.run import RunHead
+
+Record = dict[str, Any]
+"""A fact about a write (actors/writes.py), for the journal to keep: a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Committed:
     run was not stored: the mark may be about the run that was to make room for it."""
     abandoned: list[tuple[int, OSError]] = field(default_factory=list)
     """Chunks given up because a write or a sync failed."""
+    records_failure: Refused | None = None
+    """Why the records of this commit are not stored: none of them is."""
 
 
 class LiveRun(NamedTuple):
@@ -56,7 +61,7 @@ class LiveRun(NamedTuple):
     position: int
     size: int
     items: int
-    queue: str
+    account: str
     priority: int
     due_ms: int
     done: int
@@ -97,6 +102,8 @@ class Damage:
     torn_tails: int = 0
     """Blocks that were begun and never acknowledged, as far as anyone can tell."""
     mark_bytes: int = 0
+    records: int = 0
+    """Lines of the record log: what they said of writes is not known."""
     files: list[str] = field(default_factory=list)
     """Files that could not be used at all."""
     moved_blocks: int = 0
@@ -104,7 +111,8 @@ class Damage:
 
     def __bool__(self) -> bool:
         """A torn tail is what a crash leaves, and no damage."""
-        return bool(self.blocks or self.heads or self.mark_bytes or self.files or self.moved_blocks)
+        damaged = self.blocks or self.heads or self.mark_bytes or self.records
+        return bool(damaged or self.files or self.moved_blocks)
 
     def as_dict(self) -> dict[str, object]:
         """What there is of it, by name."""
@@ -120,6 +128,7 @@ class Recovered:
     """The ids of the newest runs, oldest first."""
     damage: Damage
     scanned_bytes: int
+    records: list[Record] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +153,20 @@ class Journal(Protocol):
         """Before anything else, once. `progress` gets (chunks done, chunks in all)."""
 
     def commit(
-        self, runs: Sequence[tuple[RunHead, bytes]], marks: Sequence[ItemMark], *, durable: bool
+        self,
+        runs: Sequence[tuple[RunHead, bytes]],
+        marks: Sequence[ItemMark],
+        *,
+        durable: bool,
+        stages: Sequence[bytes] = (),
+        records: Sequence[Record] = (),
     ) -> Committed:
-        """Commit thread. Runs are durable on return. Marks are written; if `durable`, these and
-        all that were written before are durable as well."""
+        """Commit thread. Runs are durable on return; `stages` says for each run in which stage it
+        is, empty for none. Marks are written; if `durable`, these and all that were written before
+        are durable as well. Records are durable on return, all of them or none."""
+
+    def keep_records(self, records: Sequence[Record]) -> None:
+        """Commit thread. These are all that need be remembered."""
 
     def read(self, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
         """Reader thread. Runs by chunk number and place, in the order asked for.

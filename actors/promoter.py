@@ -3,7 +3,8 @@
 One lane of work a queue (`promote`). It looks when it is woken (something was handed over, came
 back, or came due), when warm falls below the line, and every 5 s. A row is acquired under a lock
 with a lease; the locks that are out are renewed while their rows wait or run, and a lock whose
-rows are all settled is forgotten. A row that does not fit enters slice by slice.
+rows are all settled is forgotten. A row that does not fit enters slice by slice. What consumers
+read as a stream it leaves where it is.
 
 It owns nothing but its locks. When it dies, or the store cannot be reached for too long, the
 leases run out, and whoever is there acquires the rows at their old place in the order.
@@ -60,6 +61,11 @@ class Promoter:
         self._locks: set[bytes] = set()
         self._is_away = False
 
+    @property
+    def cold_is_away(self) -> bool:
+        """As of its last step with the cold store."""
+        return self._is_away
+
     def wake(self, queue: str) -> None:
         """There may be something due."""
         event = self._wakes.get(queue)
@@ -107,7 +113,7 @@ class Promoter:
 
     async def _fill(self, queue: str) -> int | None:
         """Brings in what is due; when the next row comes due, if one is known to."""
-        while True:
+        while queue not in self._routing.streams:
             room = await self._room(queue)
             if not room.items:
                 outlook = await self._cold.outlook(queue, self._paused_flows(queue))
@@ -121,6 +127,7 @@ class Promoter:
             if rest is None:
                 return (await self._cold.outlook(queue, self._paused_flows(queue))).next_due_ms
             await self._enter(queue, rest)
+        return None
 
     async def _bring(self, queue: str) -> Sequence[Slice] | None:
         """Acquires and enters as much as there is room for; what did not fit, or None if nothing

@@ -30,11 +30,14 @@ def make_report(ledger: Ledger, backlog: Backlog, loans: Loans, room: Room) -> d
     for name, totals in sorted(ledger.books.items()):
         scheduled = backlog.queues[name].scheduled_items if name in backlog.queues else 0
         queues[name] = _entry(totals, scheduled, loans.lent.get(name, 0))
+    for name, staged in ledger.staged.items():
+        if staged:
+            queues.setdefault(name, _entry(Totals(), 0, 0))["staged"] = staged
     whole = total(ledger.books)
     scheduled = sum(entry["scheduled"] for entry in queues.values())
     running = sum(entry["running"] for entry in queues.values())
     return {
-        "daemon": _entry(whole, scheduled, running),
+        "daemon": _entry(whole, scheduled, running) | {"staged": ledger.staged.total()},
         "queues": queues,
         "spool": {
             "runs": ledger.live_runs,

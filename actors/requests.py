@@ -2,8 +2,8 @@
 
 A push and a question about the books are handed to the spooler from the connection's own task:
 one send a run, and nothing else. What waits for stores or for items (LEASE, SETTLE, EXTEND,
-CONTROL) runs as a task in the connection's nursery, so that the connection goes on reading; the
-window bounds how many there are. Every request is answered through `Replies`, once.
+CONTROL, FETCH) runs as a task in the connection's nursery, so that the connection goes on reading;
+the window bounds how many there are. Every request is answered through `Replies`, once.
 
 Owns what its connection has leased, and gives it back when the connection has ended.
 
@@ -34,14 +34,17 @@ from actors.tiers import StoreCorrupt, StoreUnavailable
 from actors.window import Budget
 from forebay import lease_frames, wire
 from forebay.errors import BadFrame, BadRun, Refused
+from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fetch
 from forebay.limits import FRAME_HEAD_BYTES, REPORT_BYTES_MAX
-from forebay.run import read_head, verify
+from forebay.run import RunHead, read_head, verify
+from forebay.stage_frames import WRITE_HEADER, unpack_stage, write_of
 from forebay.wire import Kind
 
 M = TypeVar("M")
 
 LEASES_AT_ONCE: Final = 16
 """A connection's LEASE requests that may wait: each may be answered with megabytes."""
+FETCHES_AT_ONCE: Final = 16
 
 
 log = structlog.get_logger(__name__)
@@ -52,6 +55,13 @@ class Control(Protocol):
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The RESULT of an operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
+
+
+class Rows(Protocol):
+    """What FETCH reads."""
+
+    async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
+        """About the rows, and the rows. Raises Refused or StoreUnavailable."""
 
 
 class Replies(Answers, Protocol):
@@ -83,6 +93,7 @@ class Shared:
     """What a report says about the ingest."""
     pull: Pull | None = None
     control: Control | None = None
+    rows: Rows | None = None
     refused: Counter[str] = field(default_factory=Counter)
     is_draining: bool = False
 
@@ -93,6 +104,7 @@ class Requests:
         self._replies = replies
         self._holdings = Holdings()
         self._leasing = 0
+        self._fetching = 0
 
     @property
     def holds_leases(self) -> bool:
@@ -105,6 +117,8 @@ class Requests:
         match kind:
             case Kind.PUSH:
                 await self._push(sequence, body)
+            case Kind.STAGE:
+                await self._stage(sequence, body)
             case Kind.PING:
                 self._replies.answer(sequence, wire.frame(Kind.PONG, sequence, body))
             case Kind.STATS:
@@ -117,6 +131,8 @@ class Requests:
                 self._begin(self._extend, sequence, body)
             case Kind.CONTROL:
                 self._begin(self._control, sequence, body)
+            case Kind.FETCH:
+                self._begin(self._fetch, sequence, body)
             case _:
                 raise AssertionError(f"a connection takes no {kind.name} for a request")
 
@@ -130,24 +146,49 @@ class Requests:
             await self._shared.pull.give_back(self._holdings)
 
     async def _push(self, sequence: int, data: bytes) -> None:
-        shared, replies = self._shared, self._replies
-        if shared.is_draining:
-            replies.refuse(sequence, draining())
+        try:
+            head = self._check(data)
+        except Refused as refused:
+            self._replies.refuse(sequence, refused)
             return
+        append = Append(head, data, self._replies, sequence)
+        await self._hand_over(sequence, append, self._shared.spooler)
+
+    async def _stage(self, sequence: int, body: bytes) -> None:
+        try:
+            try:
+                write, stage, run = unpack_stage(body)
+            except BadRun as problem:
+                raise self._bad_run(problem) from problem
+            data = bytes(run)
+            head = self._check(data)
+            if write_of(head) != write:
+                raise self._bad_run(BadRun(f"the header {WRITE_HEADER} is not {write.hex()}"))
+        except Refused as refused:
+            self._replies.refuse(sequence, refused)
+            return
+        append = Append(head, data, self._replies, sequence, write, stage)
+        await self._hand_over(sequence, append, self._shared.spooler)
+
+    def _check(self, data: bytes) -> RunHead:
+        """A run that may be stored; Refused otherwise."""
+        shared = self._shared
+        if shared.is_draining:
+            raise draining()
         try:
             head = read_head(data)
             if head.raw_bytes > shared.settings.max_run_bytes:
-                replies.refuse(sequence, too_large(shared.settings.max_run_bytes))
-                return
+                raise too_large(shared.settings.max_run_bytes)
             verify(head, data)
         except BadRun as problem:
-            replies.note_bad_run(problem)
-            replies.refuse(sequence, Refused("BAD_RUN", str(problem)))
-            return
+            raise self._bad_run(problem) from problem
         if not shared.known_queue(head.queue):
-            replies.refuse(sequence, unknown_queue(head.queue))
-            return
-        await self._hand_over(sequence, Append(head, data, replies, sequence), shared.spooler)
+            raise unknown_queue(head.queue)
+        return head
+
+    def _bad_run(self, problem: BadRun) -> Refused:
+        self._replies.note_bad_run(problem)
+        return Refused("BAD_RUN", str(problem))
 
     async def _stats(self, sequence: int) -> None:
         def answer(report: dict[str, Any]) -> None:
@@ -237,6 +278,19 @@ class Requests:
         if self._shared.control is None:
             raise unknown_op(op)
         return _document(Kind.RESULT, sequence, await self._shared.control.perform(op, fields))
+
+    async def _fetch(self, sequence: int, body: bytes) -> bytes:
+        wish = unpack_fetch(body)
+        if self._shared.rows is None:
+            raise bad_request("this daemon has no claims")
+        if self._fetching >= FETCHES_AT_ONCE:
+            raise bad_request(f"{FETCHES_AT_ONCE} FETCH requests of this connection wait already")
+        self._fetching += 1
+        try:
+            about, rows = await self._shared.rows.fetch(wish)
+        finally:
+            self._fetching -= 1
+        return wire.frame(Kind.FETCHED, sequence, pack_fetched(about, rows))
 
     def _pull(self) -> Pull:
         if self._shared.pull is None:

@@ -3,7 +3,8 @@
 One lane of work a queue (`route`), so that a queue whose tiers are full waits alone. A run goes to
 warm as long as there is room; at the limit the queue goes cold, and stays so until warm has room
 again and cold has nothing due left (actors/tiering.py). What is due later than a minute, or
-belongs to a paused flow, goes to cold by itself.
+belongs to a paused flow, goes to cold by itself. So does everything of a queue that consumers
+read as a stream (actors/streams.py): nothing of it enters warm, even while cold is away.
 
 It owns nothing: runs are borrowed from the journal and handed over or entered. What all lanes hold
 together has one limit; past it a queue that goes to cold waits for its turn, and one that does not
@@ -79,6 +80,8 @@ class Routing:
         """What the router has taken from the journal and not sent anywhere yet."""
         self.acquiring: dict[str, trio.Event] = {}
         """Queues whose runs the promoter is just taking from cold, until it has them."""
+        self.streams: set[str] = set()
+        """Queues whose consumers claim from cold: all of them goes there, and stays."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,12 +135,15 @@ class Router:
 
     async def _send_on(self, queue: str, taken: Taken) -> None:
         try:
+            if queue in self._routing.streams:
+                await self._store(queue, [part for lease in taken.leases for part in parts(lease)])
+                return
             here = []
             for lease in taken.leases:
                 if await self._must_be_cold(queue, lease):
                     await self._send_away(lease)
                 else:
-                    here += slices_of(lent(lease), lease.done, lease.portions)
+                    here += parts(lease)
             await self._place(queue, here, is_spilled=taken.is_spilled)
         finally:
             self._routing.in_hand_bytes -= taken.bytes
@@ -209,7 +215,7 @@ class Router:
 
     async def _send_away(self, lease: Lease) -> None:
         """To cold; where that is not possible now, back to the journal for a while."""
-        if await self._move(slices_of(lent(lease), lease.done, lease.portions)):
+        if await self._move(parts(lease)):
             return
         now_ms, due_ms = self._now_ms(), lease.run.head.due_ms
         again_ms = now_ms + GIVEN_BACK_MS
@@ -217,11 +223,27 @@ class Router:
             again_ms = min(again_ms, max(now_ms + 1, due_ms - SCHEDULED_MS))
         await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
 
+    async def _store(self, queue: str, slices: Sequence[Slice]) -> None:
+        """Of a stream: to cold, however long that takes, as long as it is one.
+
+        A full disk must drain, and this is the only way out of the journal: where cold has nothing
+        more to claim, the room that the last claim has left there takes the next runs.
+        """
+        while queue in self._routing.streams:
+            is_drained = self._disk_is_low() and not await self._cold_has_due(queue)
+            if await self._move(slices, is_drained=is_drained):
+                return
+            await trio.sleep(AWAY_S)
+        await self._place(queue, slices, is_spilled=False)
+
     async def _place(self, queue: str, slices: Sequence[Slice], *, is_spilled: bool) -> None:
         """Sends slices to where they belong now, all of them, whatever it takes."""
         rest = list(slices)
         patient_until = trio.current_time() + (0 if is_spilled else PATIENCE_S)
         while rest:
+            if queue in self._routing.streams:
+                await self._store(queue, rest)
+                return
             if await self._choose(queue) is Tier.WARM:
                 rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
                 if not rest:
@@ -269,7 +291,7 @@ class Router:
         return tier
 
     def _was_warm(self, queue: str) -> bool:
-        return self._routing.tiers[queue] is Tier.WARM
+        return self._routing.tiers[queue] is Tier.WARM and queue not in self._routing.streams
 
     def _note(self, queue: str, tier: Tier) -> None:
         self._routing.tiers[queue] = tier
@@ -300,9 +322,10 @@ class Router:
             return True
         return outlook.has_due
 
-    async def _move(self, slices: Sequence[Slice]) -> bool:
-        """Hands slices over to cold; False if that is not possible now."""
-        if self._hand_over.cold_is_away or self._disk_is_low():
+    async def _move(self, slices: Sequence[Slice], *, is_drained: bool = False) -> bool:
+        """Hands slices over to cold; False if that is not possible now. `is_drained`: even if the
+        disk has little room."""
+        if self._hand_over.cold_is_away or (self._disk_is_low() and not is_drained):
             return False
         try:
             await self._hand_over.move(slices)
@@ -322,6 +345,11 @@ def unlocked(slice_: Slice) -> RowOutcome:
         new_run_id(), run.head, run.data, slice_.bits, slice_.attempt, slice_.due_ms, slice_.errors
     )
     return RowOutcome(owner.row, owner.lock, 0, (row,), slice_.bits)
+
+
+def parts(lease: Lease) -> list[Slice]:
+    """What of a lent run is still to be delivered."""
+    return slices_of(lent(lease), lease.done, lease.portions)
 
 
 def lent(lease: Lease) -> LentRun:

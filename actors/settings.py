@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from actors.event_settings import EventSettings
 from actors.queue_settings import QueueSettings
 from actors.section import (
     GIB,
@@ -165,6 +166,10 @@ class SpoolSettings(Section):
     dedup_runs: Annotated[Count, numbers(0, 10**7)] = 32768
     ballast_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 4 * MIB
     group_bytes_max: Annotated[Size, sizes("64Ki", "256Mi")] = 8 * MIB
+    stage_ttl: Annotated[Duration, durations("1s", "365d")] = 24 * 3600
+    """A write of which nothing was heard for so long is aborted."""
+    receipt_ttl: Annotated[Duration, durations("1s", "3650d")] = 7 * 24 * 3600
+    """So long after a write was published its receipt can be asked for."""
 
     @model_validator(mode="after")
     def _two_chunks_fit(self) -> Self:
@@ -233,6 +238,7 @@ class Settings(Section):
     """Each with the defaults merged in."""
     schedules: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
     triggers: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
+    events: EventSettings = EventSettings()
     log: LogSettings = LogSettings()
     global_send_limit: Annotated[Count, numbers(0, 10**6)] = 0
     """Sends in flight, of all queues; 0: no limit."""

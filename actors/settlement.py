@@ -22,6 +22,8 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
+from actors.event_log import EventLog
+from actors.events import Sending
 from actors.failover import Failover, Held
 from actors.handover import HandOver
 from actors.messages import Fate, Retried, Settle, Settled, SpoolerMessage
@@ -81,6 +83,7 @@ class Settlement:
         unrecorded: Counter[str],
         limits: Callable[[str], Limits],
         now_ms: Callable[[], int],
+        events: EventLog | None = None,
     ) -> None:
         """`unrecorded` counts, by queue, the items that have left warm and are still to be
         recorded: others read it."""
@@ -93,14 +96,21 @@ class Settlement:
         self._failover = failover
         self._wake_promoter = wake_promoter
         self._now_ms = now_ms
+        self._events = events
         self._to_settler, self._inbox = trio.open_memory_channel[Concluded](INBOX)
         self.stale_total = 0
         """Outcomes of leases that had run out."""
 
     async def settle(
-        self, queue: str, leased: Sequence[Leased], conclusions: Sequence[Conclusion]
+        self,
+        queue: str,
+        leased: Sequence[Leased],
+        conclusions: Sequence[Conclusion],
+        sending: Sending | None = None,
     ) -> list[bool]:
-        """Ends leases with what was concluded. False: the lease had run out, nothing changed."""
+        """Ends leases with what was concluded. False: the lease had run out, nothing changed.
+
+        `sending` is for the event log; None: a consumer's."""
         pairs = list(zip(leased, conclusions, strict=True))
         endings = [
             Ending(one.token, await self._staying(queue, one.slice, what)) for one, what in pairs
@@ -121,7 +131,22 @@ class Settlement:
             self._unrecorded[queue] += concluded.items
             await self._tell(self._to_settler, concluded)
         self._count_stale(queue, answers.count(False))
+        self._note(queue, pairs, answers, sending)
         return answers
+
+    def _note(
+        self,
+        queue: str,
+        pairs: Sequence[tuple[Leased, Conclusion]],
+        answers: Sequence[bool],
+        sending: Sending | None,
+    ) -> None:
+        if self._events is None or not self._events.is_on:
+            return
+        ours = [pair for pair, is_ours in zip(pairs, answers, strict=True) if is_ours]
+        if sending is None:
+            sending = Sending("pull", sum(one.slice.items for one, _ in ours))
+        self._events.settled(queue, sending, [one for one, _ in ours], [what for _, what in ours])
 
     async def _staying(
         self, queue: str, slice_: Slice, conclusion: Conclusion

@@ -1,7 +1,8 @@
 """The spooler owns the journal: nothing is acknowledged before it is on disk.
 
-Receives `Append` from ingest and answers through the message's `Answers`; `Take`, `Settle` and
-`GiveBack` from delivery, lending runs and recording outcomes; `Inquire` for the books.
+Receives `Append` from ingest and answers through the message's `Answers`; requests about writes
+that were staged (actors/staging.py); `Take`, `Settle` and `GiveBack` from delivery, lending runs
+and recording outcomes; `Inquire` for the books.
 
 Durable when: a run, before its push is answered (`durability: fsync`). All runs that arrive while
 one commit is under way share the next one. Marks of deliveries are written with the next group or
@@ -26,21 +27,28 @@ from typing import Final, assert_never
 import structlog
 import trio
 
+from actors.accounts import parse_account
 from actors.backlog import Backlog, Dropped, Lane
 from actors.clock import wall_ms
-from actors.intake import Group, Intake, answer
+from actors.intake import DRAINING, Group, Intake, answer
 from actors.ledger import Ledger
 from actors.loans import Loans, PendingMark
 from actors.messages import (
+    AbortWrite,
     Append,
+    AskReceipt,
     Doubt,
     Drain,
     Finish,
+    ForgetWrites,
     GiveBack,
     Inquire,
+    Peek,
     Pinned,
     Place,
+    Publish,
     QueueSeen,
+    Seal,
     Settle,
     SpoolerMessage,
     StoredRun,
@@ -48,14 +56,17 @@ from actors.messages import (
     Tick,
 )
 from actors.origin import Origin
+from actors.peeking import Peeking
 from actors.portions import without
-from actors.ports import Committed, Journal, Recovered, RecoveredChunk, Unreadable
+from actors.ports import Committed, Journal, LiveRun, Recovered, RecoveredChunk, Unreadable
 from actors.queue_settings import QueueSettings
 from actors.report import make_report
 from actors.settings import SpoolSettings
 from actors.slices import item_bits
+from actors.staging import Staging
 from actors.thread import OwnThread
 from actors.upkeep import Upkeep
+from actors.writes import Phase, Writes
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -75,6 +86,7 @@ PROGRESS_S: Final = 1.0
 BUSY_S: Final = 0.05
 """So long after the last group of pushes another one is expected."""
 PINNED_S: Final = 5.0
+EXPIRY_S: Final = 10.0
 PINNED_CHUNKS: Final = 4
 """So many chunks may lie there, however little is in them."""
 
@@ -105,10 +117,13 @@ class Spooler:
         self._reader = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
-        self._ledger = Ledger()
+        self._writes = Writes()
+        self._ledger = Ledger(self._writes)
         self._backlog = Backlog(settings.inmemory_runs, settings.inmemory_bytes)
         self._loans = Loans(self._ledger)
-        self._intake = Intake(settings, queue_settings, self._ledger, self._backlog)
+        self._intake = Intake(settings, queue_settings, self._ledger, self._backlog, self._writes)
+        self._staging = Staging(self._writes, self._ledger, self._backlog)
+        self._peeking = Peeking(journal, self._ledger, self._backlog, self._loans, self._reader)
         self._upkeep = Upkeep(
             journal,
             self._ledger,
@@ -133,6 +148,8 @@ class Spooler:
         self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
         self._next_pinned = 0.0
+        self._next_expiry = 0.0
+        self._has_forgotten = False
         self._stored_at = -BUSY_S
 
     @property
@@ -153,6 +170,7 @@ class Spooler:
         if self._loans.marks:
             await self._commit()
         self.has_disowned = not self._loans.marks
+        await self._keep_records()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -178,20 +196,16 @@ class Spooler:
 
     def _adopt(self, recovered: Recovered, began: float) -> None:
         """Takes over what is on disk, as places: nothing is read before it is wanted."""
+        lost = self._writes.restore(recovered.records)
+        if lost:
+            log.error("spooler.records_lost", records=lost)
         self._ledger.load(recovered.base, recovered.chunks)
         for chunk in recovered.chunks:
             self._find_ended(chunk)
             for live in chunk.live:
-                self._ledger.add_live(live.size)
-                done = live.done
-                for origin in self._disowned.get(live.position, ()):
-                    if origin.run_id == live.run_id and self.has_let_go(origin):
-                        done |= self._loans.disown(live._replace(done=done), origin.bits)
-                if done == item_bits(0, live.items):
-                    continue
-                live = live._replace(done=done)
-                self._loans.remember(live.position, done, without(live.portions, done))
-                self._backlog.add_place(live.queue, live.priority, live.place)
+                self._adopt_run(live)
+        if lost or recovered.damage.records:
+            log.error("spooler.writes_kept", writes=self._writes.keep_open())
         self._intake.remember(recovered.recent)
         self._ready.update(self._backlog.queues)
         (log.warning if recovered.damage else log.info)(
@@ -203,6 +217,28 @@ class Spooler:
             seconds=round(time.monotonic() - began, 3),
             **recovered.damage.as_dict(),
         )
+
+    def _adopt_run(self, live: LiveRun) -> None:
+        account = parse_account(live.account)
+        if account.write:
+            phase = self._writes.phase(account.write, account.stage)
+            if phase is Phase.ABORTED:
+                return
+            if phase is Phase.OPEN:
+                self._ledger.add_live(live.size)
+                self._staging.recover(account, live, wall_ms())
+                return
+            self._ledger.note_account(live.position, live.account)
+        self._ledger.add_live(live.size)
+        done = live.done
+        for origin in self._disowned.get(live.position, ()):
+            if origin.run_id == live.run_id and self.has_let_go(origin):
+                done |= self._loans.disown(live._replace(done=done), origin.bits)
+        if done == item_bits(0, live.items):
+            return
+        live = live._replace(done=done)
+        self._loans.remember(live.position, done, without(live.portions, done))
+        self._backlog.add_place(account.queue, live.priority, live.place)
 
     def _find_ended(self, chunk: RecoveredChunk) -> None:
         """What was disowned, and was settled here all the same."""
@@ -229,10 +265,12 @@ class Spooler:
                 for _ in range(MESSAGES_MAX):
                     self._handle(self._inbox.receive_nowait())
             await self._commit()
-            while self._intake.has_arrivals():
+            while self._intake.has_arrivals() or self._staging:
                 await self._commit()
             self._lend()
             self._answer_inquiries()
+            if self._has_forgotten or self._staging.log_has_grown:
+                await self._keep_records()
 
     def _handle(self, message: SpoolerMessage) -> None:
         match message:
@@ -248,14 +286,24 @@ class Spooler:
             case Doubt():
                 for position in message.positions:
                     self._ledger.doubt(position, -1 if message.is_over else 1)
+            case Seal() | Publish() | AbortWrite():
+                self._staging.arrive(message)
+            case AskReceipt():
+                self._staging.answer_receipt(message)
+            case ForgetWrites():
+                self._forget_writes(message)
             case Inquire():
                 self._inquiries.append(message)
                 self._marks_are_due = True
+            case Peek():
+                assert self._nursery is not None
+                self._nursery.start_soon(self._peeking.look, message)
             case Tick():
                 self._intake.expire(trio.current_time())
                 self._ready.update(self._backlog.wake_due(wall_ms()))
                 self._marks_are_due = True
                 self._tell_pinned()
+                self._expire_writes()
             case Drain():
                 self._intake.drain()
             case Finish():
@@ -291,8 +339,9 @@ class Spooler:
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
+        decided = self._staging.decide(wall_ms())
         committed = Committed()
-        if group.appends or group.dropped or self._marks_must_go() or must_sync:
+        if group.appends or group.dropped or self._marks_must_go() or must_sync or decided:
             marks = self._loans.take_marks()
             self._loans.must_be_durable = False
             committed = await self._thread.call(
@@ -300,9 +349,12 @@ class Spooler:
                 [(append.head, append.data) for append in group.appends],
                 [pending.mark for pending in marks],
                 durable=must_sync,
+                stages=[append.stage for append in group.appends],
+                records=[entry.record for entry in decided],
             )
             self._enter(group, committed)
             self._enter_marks(marks, group, committed, durable=must_sync)
+            self._ready |= self._staging.conclude(decided, committed.records_failure)
         stored = len(committed.positions)
         self._intake.settle_group(group, stored, committed.failure, trio.current_time())
 
@@ -325,8 +377,12 @@ class Spooler:
         if group.appends:
             self._stored_at = trio.current_time()
         placed = zip(group.appends, committed.positions, committed.sizes, strict=False)
+        now_ms = wall_ms()
         for append, position, size in placed:
             head = append.head
+            if append.stage:
+                self._staging.enter(append, position, size, now_ms)
+                continue
             self._ledger.accept(position, size, head.queue, head.count)
             # What nobody takes would only keep others out of memory.
             is_wanted = head.queue in self._takes
@@ -452,6 +508,32 @@ class Spooler:
         items = self._loans.drop(dropped)
         log.warning(event, queue=dropped.queue, position=dropped.place.position, items=items, **why)
 
+    # Writes that are over.
+
+    def _expire_writes(self) -> None:
+        if trio.current_time() >= self._next_expiry:
+            self._next_expiry = trio.current_time() + EXPIRY_S
+            self._staging.expire(wall_ms() - round(self._settings.stage_ttl * 1000))
+
+    def _forget_writes(self, message: ForgetWrites) -> None:
+        gone = self._writes.forget(message.before_ms, self._ledger.writes_on_disk())
+        for write in gone:
+            self._ledger.receipts.pop(write, None)
+        self._has_forgotten |= bool(gone)
+        message.answer(gone)
+
+    async def _keep_records(self) -> None:
+        """Leaves in the record log what need be remembered."""
+        records = self._writes.records()
+        if not records and not self._has_forgotten:
+            return
+        self._has_forgotten = False
+        self._staging.log_is_kept()
+        try:
+            await self._thread.call(self._journal.keep_records, records)
+        except OSError as error:
+            log.error("spooler.records_not_kept", error=str(error))
+
     # Time, the books, and the end.
 
     async def _tick(self) -> None:
@@ -472,6 +554,7 @@ class Spooler:
     async def _close(self) -> None:
         """Refuses what waits, writes the last marks, seals the journal."""
         self._intake.drain()
+        self._staging.refuse_all(DRAINING)
         self._inbox.close()
         marks = [pending.mark for pending in self._loans.take_marks()]
         try:

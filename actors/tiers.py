@@ -32,6 +32,10 @@ class StoreCorrupt(Exception):
     """What the store gave back makes no sense: it is set aside, and somebody must look."""
 
 
+class WrongClaim(Exception):
+    """A stream's reader names a claim that is not where the store is; nothing was changed."""
+
+
 # Warm.
 
 
@@ -225,6 +229,60 @@ class Unconfirmed(NamedTuple):
     items: int
 
 
+class ColdReceipt(NamedTuple):
+    """What became, in the cold store, of the items of one write."""
+
+    delivered: int = 0
+    dead: int = 0
+    """Dead letters that are here now."""
+    deleted: int = 0
+
+
+class Stream(NamedTuple):
+    """Where a consumer of a queue stands."""
+
+    acknowledged: int = 0
+    """The number of the last claim that was acknowledged."""
+    claim: int | None = None
+    """The number of the open claim."""
+    rows: int = 0
+    items: int = 0
+    bytes: int = 0
+    """Of the open claim; the bytes are those of the bodies, each row's counted."""
+    waiting: int = 0
+    """Items of the queue that are held here and that no consumer has claimed."""
+    taken: int = 0
+    """As in `ColdTotals`, at the same moment as `waiting`."""
+
+
+class SeenRow(NamedTuple):
+    """A row that was read, and not changed."""
+
+    number: int
+    """In its claim, from 0; 0 where it was not read as part of one."""
+    due_ms: int
+    attempt: int
+    bits: int
+    """0: all items of the run."""
+    data: bytes
+
+
+class Seen(NamedTuple):
+    """Some rows of a claim."""
+
+    rows: list[SeenRow]
+    next: int | None
+    """The number of the next row; None: these were the last."""
+
+
+class Look(NamedTuple):
+    """Some of the rows that wait."""
+
+    rows: list[SeenRow]
+    cursor: str | None
+    """Where the next look begins; None: these were the last."""
+
+
 class ColdQueue(Protocol):
     async def open(self) -> None:
         """Connects and migrates. Before anything else, once."""
@@ -276,6 +334,49 @@ class ColdQueue(Protocol):
 
     async def flows(self) -> Sequence[FlowCount]:
         """Maintained counters, not a count of rows."""
+
+    async def receipt(self, write: bytes) -> ColdReceipt:
+        """Of a write that nothing here belongs to, all 0."""
+
+    async def forget_receipts(self, writes: Sequence[bytes]) -> None:
+        """Nobody will ask for these again; what comes of their rows is not counted any more."""
+
+    async def claim(
+        self,
+        queue: str,
+        consumer: str,
+        after: int,
+        items_max: int,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> Stream:
+        """Acknowledges the claim `after`, if it is the open one: its rows are delivered. Then the
+        open claim, or else a new one of the rows that are due, in order, at least one if there is
+        one. Durable on return. `items_max` 0: no new claim.
+
+        Claimed rows are held, and nobody's but the consumer's: not acquired, not released by the
+        end of a lease or of a life, until the claim is acknowledged or the stream is dropped.
+        WrongClaim if `after` is neither the open claim nor the one before it.
+        """
+
+    async def stream(self, queue: str, consumer: str) -> Stream:
+        """Of a consumer that was never here, as before its first claim."""
+
+    async def streams(self) -> list[tuple[str, str]]:
+        """Every queue that has a consumer, and the consumer."""
+
+    async def drop_stream(self, queue: str, consumer: str) -> int:
+        """Forgets a consumer; what it had claimed is due again at its old place: how many items."""
+
+    async def fetch(
+        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
+    ) -> Seen:
+        """Rows of the open claim from the number `first` on, within both limits; at least one if
+        there is one. The same each time. WrongClaim if that claim is not open."""
+
+    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
+        """Rows that are held, leased and claimed ones too, in the order in which they came here.
+
+        ValueError if the cursor (at first "") is none of its own."""
 
     async def close(self) -> None: ...
 

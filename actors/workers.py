@@ -22,6 +22,8 @@ import trio
 
 from actors.adaptive import AdaptiveCount
 from actors.breaker import Admission, Breakers, SendOutcome
+from actors.event_log import EventLog
+from actors.events import QueueStaffed, Sending
 from actors.handling import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit, TokenBucket
@@ -76,6 +78,7 @@ class Shared:
     send_limit: SendLimit
     now_ms: Callable[[], int]
     cores: int
+    events: EventLog | None = None
 
 
 class Gate:
@@ -147,6 +150,7 @@ class WorkerGroup:
     async def run(self) -> None:
         """Until `drain`, and then until all are done."""
         self._shared.breakers.name(self._handler.destination, self._settings.breaker)
+        self._note_staff()
         try:
             await self._run_workers()
         finally:
@@ -168,7 +172,10 @@ class WorkerGroup:
                     while True:
                         await trio.sleep(ADAPT_S)
                         fill = await self._shared.warm.fill(self._queue)
+                        before = self._wanted
                         self._count.decide(fill.waiting, self._busy_max)
+                        if self._wanted != before:
+                            self._note_staff()
                         self._busy_max = self._busy
                         self._hire(nursery)
                         self._dismiss()
@@ -183,6 +190,26 @@ class WorkerGroup:
         too_many = max(0, self._alive - self._wanted)
         for scope in list(self._waiting)[:too_many]:
             scope.cancel()
+
+    def _note_staff(self) -> None:
+        """How many may send, and in which bounds: for the event log."""
+        shared, settings, split = self._shared, self._settings, self._settings.pipeline_split
+        if shared.events is None:
+            return
+        workers = self._wanted
+        if split.enabled and split.sender_count:
+            workers = split.sender_count * settings.workers.max_concurrent_sends
+        shared.events.note(
+            QueueStaffed(
+                shared.now_ms(),
+                self._queue,
+                self._handler.destination,
+                workers,
+                self._handler.batch_items,
+                settings.rate_limit,
+                settings.warm_max_items,
+            )
+        )
 
     @property
     def _wanted(self) -> int:
@@ -289,9 +316,10 @@ class WorkerGroup:
             async with shared.send_limit:
                 if not await self._still_ours(batch):
                     return
-                began = trio.current_time()
+                began, started_ms = trio.current_time(), shared.now_ms()
                 report = await self._send(sender, batch.prepared)
-            self._count.sent(trio.current_time() - began)
+            took_s = trio.current_time() - began
+            self._count.sent(took_s)
             shared.breakers.report(outcome_of(admission, report))
         finally:
             shared.breakers.give_up(admission)
@@ -299,7 +327,10 @@ class WorkerGroup:
         conclusions = conclude(
             batch.prepared.batch, report, self._settings, shared.now_ms(), random.random
         )
-        await shared.settlement.settle(self._queue, batch.leased, conclusions)
+        sending = Sending(
+            self._handler.destination, batch.items, started_ms, round(took_s * 1000, 3)
+        )
+        await shared.settlement.settle(self._queue, batch.leased, conclusions, sending)
 
     async def _still_ours(self, batch: Batch) -> bool:
         """What has waited long may have run out: then it is somebody else's, and not sent."""

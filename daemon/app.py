@@ -27,6 +27,8 @@ from actors.catalogue import Catalogue
 from actors.clock import wall_ms
 from actors.control import Controls
 from actors.dispatch import Dispatch
+from actors.event_log import EventLog, watch_stores
+from actors.events import DaemonChanged
 from actors.failover import Failover
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
@@ -39,11 +41,13 @@ from actors.pull import Pull
 from actors.pull_settling import PullSettling
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit
+from actors.receipts import Receipts
 from actors.report import INQUIRIES_MAX, Reporter
 from actors.router import Router, Routing
 from actors.settings import Settings
 from actors.settlement import Settlement
 from actors.spooler import Spooler
+from actors.streams import Streams
 from actors.tiers import ColdQueue, Unconfirmed, limits_of
 from actors.warm import MemoryWarm
 from actors.workers import Shared
@@ -51,6 +55,7 @@ from daemon.cold.missing import tell_what_is_missing
 from daemon.cold.sqlite import SqliteCold
 from daemon.definitions import load_definitions, saver
 from daemon.errors import CannotStart
+from daemon.events import open_sink
 from daemon.handlers import open_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
@@ -143,7 +148,8 @@ async def _serve(
     )
     # What moves between them and warm.
     warm = MemoryWarm(memory.bytes_max)
-    routing, failover, breakers = Routing(), Failover(), Breakers()
+    events = EventLog(settings.events, open_sink(settings.events, settings.state_dir), wall_ms)
+    routing, failover, breakers = Routing(), Failover(), Breakers(events.note)
     promoter = Promoter(
         routing,
         warm,
@@ -154,7 +160,12 @@ async def _serve(
         wall_ms,
         memory.bytes_max,
     )
-    hand_over = HandOver(cold, to_spooler.clone(), failover, promoter.wake)
+
+    def has_come_to_cold(queue: str) -> None:
+        promoter.wake(queue)
+        streams.wake(queue)
+
+    hand_over = HandOver(cold, to_spooler.clone(), failover, has_come_to_cold)
     router = Router(
         routing,
         to_spooler.clone(),
@@ -168,6 +179,8 @@ async def _serve(
         wall_ms,
         memory.in_hand_bytes,
     )
+    streams = Streams(routing, to_spooler.clone(), warm, cold, router, catalogue, promoter.wake)
+    await streams.load()
     # What delivers, and says what became of it.
     settlement = Settlement(
         warm,
@@ -179,6 +192,7 @@ async def _serve(
         routing.unrecorded,
         lambda queue: limits_of(catalogue.settings_of(queue)),
         wall_ms,
+        events,
     )
     send_limit = SendLimit(settings.global_send_limit)
     cores = len(os.sched_getaffinity(0))
@@ -187,15 +201,18 @@ async def _serve(
         catalogue,
         router,
         promoter,
-        Shared(warm, settlement, breakers, send_limit, wall_ms, cores),
+        Shared(warm, settlement, breakers, send_limit, wall_ms, cores, events),
         _open_handler,
     )
 
     # The socket's side.
     def more() -> dict[str, Any]:
-        return describe(routing, failover, breakers, dispatch, settlement)
+        return describe(routing, failover, breakers, dispatch, settlement) | {
+            "events": events.figures()
+        }
 
     reporter = Reporter(reporter_inbox, to_spooler.clone(), warm, cold, more)
+    receipts = Receipts(to_spooler.clone(), cold, spool.receipt_ttl, wall_ms)
     ingest = Ingest(
         settings.socket,
         [listening.listener],
@@ -209,13 +226,21 @@ async def _serve(
             lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
         ),
         control=Controls(
-            catalogue, cold.dead_letters, breakers, reporter.held_items, promoter.wake, wall_ms
+            catalogue,
+            cold.dead_letters,
+            breakers,
+            reporter.held_items,
+            promoter.wake,
+            wall_ms,
+            {**receipts.operations, **streams.operations},
         ),
+        rows=streams,
     )
     reload = Reload(settings, load, catalogue, send_limit)
 
     # The last to start is the first to stop.
     async with trio.open_nursery() as storing:
+        await storing.start(events.run)
         await storing.start(spooler.run)
         await finish_hand_overs(cold, spooler, unconfirmed)
         await tell_what_is_missing(cold, to_spooler)
@@ -223,6 +248,14 @@ async def _serve(
         storing.start_soon(reporter.run)
         storing.start_soon(breakers.run)
         storing.start_soon(promoter.run)
+        storing.start_soon(streams.run)
+        storing.start_soon(receipts.run)
+        storing.start_soon(
+            watch_stores,
+            events,
+            {"cold": lambda: promoter.cold_is_away, "disk": lambda: spooler.disk_is_low},
+            wall_ms,
+        )
         async with trio.open_nursery() as settling:
             await settling.start(settlement.run)
             async with trio.open_nursery() as delivering:
@@ -237,9 +270,11 @@ async def _serve(
                         socket=str(listening.path),
                         state=str(settings.state_dir),
                     )
+                    events.note(DaemonChanged(wall_ms(), "started"))
                     notify("READY=1", f"STATUS=serving on {listening.path}")
                     await stop_wanted(signals, reload)
                     notify("STOPPING=1", "STATUS=draining")
+                    events.note(DaemonChanged(wall_ms(), "draining"))
                     storing.start_soon(stop_at_once, signals, storing.cancel_scope)
                     deadline = trio.current_time() + settings.drain_timeout
                     receiving.cancel_scope.deadline = deadline
@@ -251,6 +286,8 @@ async def _serve(
             settlement.close()
         await to_spooler.send(Finish())
         await spooler.finished.wait()
+        events.note(DaemonChanged(wall_ms(), "stopped"))
+        await events.close()
         storing.cancel_scope.cancel()
 
 

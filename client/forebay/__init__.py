@@ -13,56 +13,85 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forebay.client import Client, connect
     from forebay.control import Control
-    from forebay.errors import BadFrame, BadRun, ForebayError, LeaseLost, Refused, Unreachable
+    from forebay.errors import (
+        BadFrame,
+        BadRun,
+        ForebayError,
+        LeaseLost,
+        Refused,
+        StillPending,
+        Unreachable,
+    )
     from forebay.item import Item, Reject, Retry
     from forebay.leases import Lease
     from forebay.pusher import Pusher
+    from forebay.receipts import Receipt
     from forebay.run import Run, RunHead, encode_columns, encode_run, read_run
+    from forebay.streams import Claim, Fetched, StreamStatus
     from forebay.tally import PushResult
+    from forebay.writes import Published, Sealed, Stage, new_write_id
 
 __all__ = [
     "BadFrame",
     "BadRun",
+    "Claim",
     "Client",
     "Control",
+    "Fetched",
     "ForebayError",
     "Item",
     "Lease",
     "LeaseLost",
+    "Published",
     "PushResult",
     "Pusher",
+    "Receipt",
     "Refused",
     "Reject",
     "Retry",
     "Run",
     "RunHead",
+    "Sealed",
+    "Stage",
+    "StillPending",
+    "StreamStatus",
     "Unreachable",
     "connect",
     "encode_columns",
     "encode_run",
+    "new_write_id",
     "read_run",
 ]
 
 _HOMES = {
     "BadFrame": "errors",
     "BadRun": "errors",
+    "Claim": "streams",
     "Client": "client",
     "Control": "control",
+    "Fetched": "streams",
     "ForebayError": "errors",
     "Item": "item",
     "Lease": "leases",
     "LeaseLost": "errors",
+    "Published": "writes",
     "PushResult": "tally",
     "Pusher": "pusher",
+    "Receipt": "receipts",
     "Refused": "errors",
     "Reject": "item",
     "Retry": "item",
     "Run": "run",
     "RunHead": "run",
+    "Sealed": "writes",
+    "Stage": "writes",
+    "StillPending": "errors",
+    "StreamStatus": "streams",
     "Unreachable": "errors",
     "connect": "client",
     "encode_columns": "run",
     "encode_run": "run",
+    "new_write_id": "writes",
     "read_run": "run",
 }
 

@@ -9,7 +9,9 @@ tries arrived. That goes on until `timeout` seconds have brought no acknowledgem
     with forebay.connect() as client:
         client.push("crm", (json.dumps(row) for row in rows))
 
-A client can lease items as well (`lease`), and control the daemon (`control`).
+A client can lease items as well (`lease`), and control the daemon (`control`). Writes that are
+seen whole or not at all, their receipts, and reading a queue as a stream are in `writes`,
+`receipts` and `streams`.
 
 One thread at a time: nothing here is locked, and nothing happens between calls.
 """
@@ -23,7 +25,7 @@ from typing import Any, Final, Self
 
 from forebay import wire
 from forebay.errors import BadFrame
-from forebay.exchange import Exchange
+from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.lease_frames import LeaseWish
 from forebay.leases import WAIT_STEP_S, Lease, take
 from forebay.limits import (
@@ -36,13 +38,15 @@ from forebay.limits import (
 )
 from forebay.places import socket_candidates
 from forebay.pusher import Pusher
+from forebay.receipts import Receipts
 from forebay.run import check_queue_name
+from forebay.streams import Streams
 from forebay.tally import PushResult, Tally
 from forebay.wire import Buffer, Kind
+from forebay.writes import Writes
 
 TIMEOUT_S: Final = 60.0
 """Longer than the 30 s for which a daemon may hold a push while a queue is full."""
-WINDOW_RUNS: Final = 8
 
 
 def connect(
@@ -57,7 +61,7 @@ def connect(
     return Client(places, timeout=timeout, wait=wait)
 
 
-class Client:
+class Client(Writes, Receipts, Streams):
     """A connection to a daemon that mends itself. Made by `connect`; a context manager.
 
     Leaving the context waits for all acknowledgements; leaving it by an exception does not.

@@ -1,20 +1,21 @@
 """Requests in flight on a connection that mends itself: the part of the client that sends again.
 
-A push is kept until the daemon has acknowledged it or refused it for good. What a lost connection
-leaves unanswered is sent again on the next one, in order; what was refused for now is sent again
-after a pause. When nothing has been answered for `timeout` seconds the last problem is raised;
-what is unanswered stays, and the next call goes on with it.
+A run, pushed or staged, is kept until the daemon has acknowledged it or refused it for good. What
+a lost connection leaves unanswered is sent again on the next one, in order; what was refused for
+now is sent again after a pause. When nothing has been answered for `timeout` seconds the last
+problem is raised; the runs that are unanswered stay, and the next call goes on with them. Other
+requests are forgotten then: what nobody waits for is not sent again.
 
 One thread at a time: nothing here is locked, and nothing happens between calls.
 """
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from forebay import wire
 from forebay.errors import BadFrame, ForebayError, Refused, Unreachable
@@ -26,6 +27,8 @@ from forebay.wire import Buffer, Kind, Outcome
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 2.0
 FAREWELL_S: Final = 5.0
+WINDOW_RUNS: Final = 8
+"""So many runs in flight keep the disk busy."""
 
 CLIENT_NAME: Final = "forebay-python"
 
@@ -33,13 +36,28 @@ CLIENT_NAME: Final = "forebay-python"
 class _Request:
     """What was sent and is not answered, in a form that can be sent again."""
 
-    __slots__ = ("answer", "body", "kind", "tally")
+    __slots__ = ("answer", "body", "insists", "is_forgotten", "kind", "prefix", "tally")
 
-    def __init__(self, kind: Kind, body: Buffer, tally: Tally | None) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        body: Buffer,
+        *,
+        prefix: bytes = b"",
+        tally: Tally | None = None,
+        insists: bool = False,
+    ) -> None:
         self.kind = kind
+        self.prefix = prefix
+        """What the frame has before the body: so nothing is copied to put it there."""
         self.body = body
         self.tally = tally
+        """Of a run: where it is counted when it is acknowledged."""
+        self.insists = insists
+        """A refusal that passes is no answer: it is sent again."""
         self.answer: bytes | Refused | None = None
+        self.is_forgotten = False
+        """Nobody waits for the answer any more."""
 
 
 class _Postponed(NamedTuple):
@@ -64,6 +82,8 @@ class Exchange:
         """At the last try to connect somebody listened; no more came of it."""
         self._is_closed = False
         self._deadline = 0.0
+        self._patience = timeout
+        """Of the call under way: how long it waits for the next answer."""
         self._connect_at_first(wait)
 
     @property
@@ -78,39 +98,54 @@ class Exchange:
 
     @property
     def unanswered(self) -> int:
-        return len(self._in_flight) + len(self._postponed)
+        """How many runs are neither acknowledged nor refused for good."""
+        postponed = (request for _, request in self._postponed)
+        return sum(each.tally is not None for each in (*self._in_flight.values(), *postponed))
 
     def push(self, run: Buffer, window: int, tally: Tally) -> None:
         """Sends a run; waits only while `window` requests are unanswered.
 
         Raises the refusal of an earlier run, if there is one; this run is in flight all the same.
         """
-        self._deadline = monotonic() + self._timeout
-        while len(self._in_flight) + len(self._postponed) >= window:
-            self._advance()
-        self._send(_Request(Kind.PUSH, run, tally))
-        self._raise_refusal()
+        self._submit(_Request(Kind.PUSH, run, tally=tally, insists=True), window)
+
+    def stage(self, head: bytes, run: Buffer, window: int, tally: Tally) -> None:
+        """The same for a run that belongs to a stage, which `head` names."""
+        self._submit(_Request(Kind.STAGE, run, prefix=head, tally=tally, insists=True), window)
 
     def drain(self) -> None:
-        """Waits until nothing is unanswered; raises a refusal, if there is one."""
-        self._deadline = monotonic() + self._timeout
-        while self._in_flight or self._postponed:
+        """Waits until no run is unanswered; raises a refusal, if there is one."""
+        self._begin(None)
+        while self.unanswered:
             self._advance()
         self._raise_refusal()
 
-    def ask(self, kind: Kind, body: bytes) -> bytes:
-        """The body of the answer; a refusal is raised, even one that passes."""
-        self._deadline = monotonic() + self._timeout
-        request = _Request(kind, body, None)
-        self._send(request)
-        while request.answer is None:
-            self._advance()
+    def ask(
+        self, kind: Kind, body: bytes, *, insists: bool = False, timeout: float | None = None
+    ) -> bytes:
+        """The body of the answer; a refusal is raised. One that passes is raised as well, unless
+        the caller insists: then it is asked again, and the last one is raised at the timeout."""
+        self._begin(timeout)
+        request = _Request(kind, body, insists=insists)
+        try:
+            self._send(request)
+            while request.answer is None:
+                self._advance()
+        finally:
+            request.is_forgotten = True
         if isinstance(request.answer, Refused):
             raise request.answer
         return request.answer
 
+    def perform(
+        self, op: str, members: Mapping[str, Any], *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """A CONTROL that may be repeated, until it is answered for good."""
+        body = wire.pack_json({"op": op, **members})
+        return wire.read_json(self.ask(Kind.CONTROL, body, insists=True, timeout=timeout))
+
     def close(self) -> None:
-        """Waits until nothing is unanswered, and says GOODBYE."""
+        """Waits until no run is unanswered, and says GOODBYE."""
         if self._is_closed:
             return
         self.drain()
@@ -128,6 +163,17 @@ class Exchange:
         self._is_closed = True
         self._disconnect()
 
+    def _begin(self, timeout: float | None) -> None:
+        self._patience = self._timeout if timeout is None else timeout
+        self._deadline = monotonic() + self._patience
+
+    def _submit(self, request: _Request, window: int) -> None:
+        self._begin(None)
+        while len(self._in_flight) + len(self._postponed) >= window:
+            self._advance()
+        self._send(request)
+        self._raise_refusal()
+
     def _send(self, request: _Request) -> None:
         if self._is_closed:
             raise Unreachable("the client is closed")
@@ -135,7 +181,8 @@ class Exchange:
         self._in_flight[sequence] = request
         if self._link is None:
             return
-        head = wire.frame_head(request.kind, sequence, len(request.body))
+        size = len(request.prefix) + len(request.body)
+        head = wire.frame_head(request.kind, sequence, size) + request.prefix
         try:
             self._link.send([head, request.body], self._deadline)
         except Lost as lost:
@@ -160,7 +207,8 @@ class Exchange:
             not_before, request = self._postponed[0]
             if not_before <= now:
                 self._postponed.popleft()
-                self._send(request)
+                if not request.is_forgotten:
+                    self._send(request)
                 return
             until = min(until, not_before)
         try:
@@ -170,7 +218,7 @@ class Exchange:
             return
         if not frames and until == self._deadline and self._in_flight:
             self._problem = Unreachable(
-                f"the daemon at {self._link.path} did not answer for {self._timeout:g} s"
+                f"the daemon at {self._link.path} did not answer for {self._patience:g} s"
             )
         for kind, sequence, body in frames:
             self._take(kind, sequence, body)
@@ -184,9 +232,9 @@ class Exchange:
                 self._take_refusal(sequence, refused)
             return
         request = self._in_flight.pop(sequence, None)
-        if request is None or kind != request.kind + 1:
+        if request is None or kind != wire.answer_to(request.kind):
             raise BadFrame(f"a {kind.name} answers nothing that was asked")
-        self._deadline = monotonic() + self._timeout
+        self._deadline = monotonic() + self._patience
         self._backoff = BACKOFF_MIN_S
         if request.tally is None:
             request.answer = body
@@ -197,13 +245,13 @@ class Exchange:
         request = self._in_flight.pop(sequence, None)
         if request is None:
             raise BadFrame("an ERROR answers nothing that was asked")
-        if request.tally is None:
-            request.answer = refused
-        elif refused.retryable:
+        if request.insists and refused.retryable:
             self._problem = refused
             pause = max(refused.retry_after_ms / 1000, self._backoff)
             self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
             self._postponed.append(_Postponed(monotonic() + pause, request))
+        elif request.tally is None:
+            request.answer = refused
         else:
             self._refusals.append(refused)
 
@@ -240,7 +288,7 @@ class Exchange:
         if self._link is None:
             self._back_off()
             return
-        requests = list(self._in_flight.values())
+        requests = [each for each in self._in_flight.values() if not each.is_forgotten]
         self._in_flight.clear()
         for request in requests:
             self._send(request)

@@ -28,6 +28,7 @@ from forebay.limits import (
     NACK_ERROR_BYTES_MAX,
     RUN_ITEMS_MAX,
 )
+from forebay.members import number_in, text
 from forebay.wire import Buffer, Kind, frame, pack_json, read_json
 
 TOKEN_MAX: Final = 2**64 - 1
@@ -120,10 +121,8 @@ def pack_lease(wish: LeaseWish) -> bytes:
 
 def read_lease(body: Buffer) -> LeaseWish:
     content = read_json(body)
-    queue = content.get("queue")
-    if not isinstance(queue, str):
-        raise BadFrame("queue is missing, or is not a text")
-    _check_queue(queue)
+    queue = text(content, "queue")
+    check_queue(queue)
     consumer = content.get("consumer", "")
     if not isinstance(consumer, str) or len(consumer.encode(errors="replace")) > CONSUMER_BYTES_MAX:
         raise BadFrame(f"consumer is not a text of at most {CONSUMER_BYTES_MAX} bytes")
@@ -132,32 +131,42 @@ def read_lease(body: Buffer) -> LeaseWish:
         raise BadFrame("keep is not true or false")
     return LeaseWish(
         queue=queue,
-        items=_number(content, "items", 1, LEASE_ITEMS_MAX, LEASE_ITEMS_DEFAULT),
-        bytes=_number(content, "bytes", 1, LEASE_RUN_BYTES_MAX, LEASE_RUN_BYTES_DEFAULT),
-        lease_ms=_number(content, "lease_ms", 0, LEASE_MS_MAX, 0),
-        wait_ms=_number(content, "wait_ms", 0, LEASE_WAIT_MS_MAX, 0),
+        items=number_in(content, "items", 1, LEASE_ITEMS_MAX, LEASE_ITEMS_DEFAULT),
+        bytes=number_in(content, "bytes", 1, LEASE_RUN_BYTES_MAX, LEASE_RUN_BYTES_DEFAULT),
+        lease_ms=number_in(content, "lease_ms", 0, LEASE_MS_MAX, 0),
+        wait_ms=number_in(content, "wait_ms", 0, LEASE_WAIT_MS_MAX, 0),
         consumer=consumer,
         keep=keep,
     )
 
 
 def pack_leased(leases: Sequence[LeasedRun]) -> bytes:
+    return b"".join(lease_parts(leases))
+
+
+def lease_parts(leases: Sequence[LeasedRun]) -> list[bytes]:
+    """The body of a LEASED, not yet joined: a FETCHED ends in the same way."""
     parts: list[bytes] = [_COUNT.pack(len(leases))]
     for token, until_ms, attempt, bits, run in leases:
         packed = pack_bits(bits)
         parts += (_LEASE.pack(token, until_ms, attempt, len(packed), len(run)), packed, run)
-    return b"".join(parts)
+    return parts
 
 
 def read_leased(body: Buffer) -> list[LeasedRun]:
-    reader = _Reader(body, "a LEASED")
+    return read_leases(body, "a LEASED")
+
+
+def read_leases(body: Buffer, name: str) -> list[LeasedRun]:
+    """`name` is for the error."""
+    reader = _Reader(body, name)
     (count,) = reader.unpack(_COUNT)
     leases = []
     for _ in range(count):
         token, until_ms, attempt, bits_len, run_bytes = reader.unpack(_LEASE)
         bits = reader.bits(bits_len)
         if bits_len and not bits:
-            raise BadFrame("a LEASED has a lease of no items")
+            raise BadFrame(f"{name} has a lease of no items")
         leases.append(LeasedRun(token, until_ms, attempt, bits, reader.take(run_bytes)))
     reader.end()
     return leases
@@ -174,10 +183,10 @@ def pack_settle(queue: str, reports: Sequence[LeaseReport]) -> bytes:
 def pack_report(report: LeaseReport) -> bytes:
     """One lease of a SETTLE."""
     packed = [_SETTLED_LEASE.pack(report.token, len(report.parts))]
-    for what, item_bits, text, delay_ms, is_permanent in report.parts:
+    for what, item_bits, reason, delay_ms, is_permanent in report.parts:
         bits = pack_bits(item_bits)
         is_failed = what is What.FAILED
-        error = _cut(text) if is_failed else b""
+        error = _cut(reason) if is_failed else b""
         flags = _PERMANENT if is_failed and is_permanent else 0
         delay = 0 if not is_failed else NO_DELAY if delay_ms is None else delay_ms
         packed += (_PART.pack(what, flags, delay, len(bits), len(error)), bits, error)
@@ -287,7 +296,7 @@ class _Reader:
             queue = self.take(self.take(1)[0]).decode()
         except UnicodeDecodeError as problem:
             raise BadFrame("a queue's name is not UTF-8") from problem
-        _check_queue(queue)
+        check_queue(queue)
         return queue
 
     def lease_count(self) -> int:
@@ -305,7 +314,7 @@ def _check_lease_count(count: int) -> None:
         raise BadFrame(f"1 to {LEASES_MAX} leases are named at a time, not {count}")
 
 
-def _check_queue(queue: str) -> None:
+def check_queue(queue: str) -> None:
     try:
         check_queue_name(queue)
     except BadRun as problem:
@@ -315,13 +324,6 @@ def _check_queue(queue: str) -> None:
 def _pack_queue(queue: str) -> bytes:
     packed = queue.encode()
     return bytes([len(packed)]) + packed
-
-
-def _number(content: dict[str, Any], name: str, low: int, high: int, default: int) -> int:
-    value = content.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadFrame(f"{name} is not a whole number from {low} to {high}")
-    return value
 
 
 def _cut(error: str) -> bytes:

@@ -2,7 +2,8 @@
 
 A frame is a head of 12 bytes and a body. What a body holds depends on the type: a run as it is
 (PUSH), one outcome byte (ACK), a JSON object (WELCOME, ERROR, REPORT, CONTROL, RESULT), or
-HELLO's 8 bytes and an optional JSON object. Those about leases are in `lease_frames.py`.
+HELLO's 8 bytes and an optional JSON object. Those about leases are in `lease_frames.py`, those
+about writes and claims in `stage_frames.py` and `fetch_frames.py`.
 """
 
 import json
@@ -30,7 +31,8 @@ assert _HEAD.size == FRAME_HEAD_BYTES
 
 
 class Kind(IntEnum):
-    """Frame types. Requests are odd, their answers even; ERROR answers any request."""
+    """Frame types. Requests are odd, their answers even; ERROR answers any request, and ACK
+    both PUSH and STAGE."""
 
     HELLO = 1
     WELCOME = 2
@@ -57,7 +59,7 @@ class Kind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """What became of a pushed run."""
+    """What became of a run that was pushed or staged."""
 
     STORED = 0
     DUPLICATE = 1
@@ -82,6 +84,11 @@ def read_frame_head(data: Buffer, at: int = 0) -> FrameHead:
     if flags or reserved:
         raise BadFrame("a frame's reserved bytes are not 0")
     return FrameHead(kind, sequence, body_bytes)
+
+
+def answer_to(kind: Kind) -> int:
+    """The type of frame that answers a request, unless an ERROR does."""
+    return Kind.ACK if kind is Kind.STAGE else kind + 1
 
 
 def frame_head(kind: Kind, sequence: int, body_bytes: int) -> bytes:

@@ -8,6 +8,7 @@ import typer
 from daemon.cli import config, dead, exits, queues, spool
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
+from daemon.cli import receipt as receipts
 from daemon.cli.push import push
 from daemon.cli.run import run
 from daemon.cli.stats import stats
@@ -26,6 +27,7 @@ app.command()(run)
 app.command()(push)
 app.command(epilog=pulling.EXAMPLE)(pulling.pull)
 app.command()(stats)
+app.command(epilog=receipts.EXAMPLE)(receipts.receipt)
 app.command(epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
 app.command(epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
 app.add_typer(queues.app, name="queues")

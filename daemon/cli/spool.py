@@ -24,7 +24,10 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 @app.command()
 def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """List the chunks: how many runs and items each has, and how many are still held."""
+    """List the chunks: how many runs and items each has, and how many are held or staged.
+
+    What was dropped with its stage is neither.
+    """
     from daemon.journal.inspect import list_chunks
 
     views = list_chunks(_files(config, state_dir))
@@ -38,13 +41,14 @@ def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = Fa
     table = Table()
     table.add_column("chunk", no_wrap=True)
     table.add_column("state")
-    for column in ("runs", "items", "held", "used", "file"):
+    for column in ("runs", "items", "held", "staged", "used", "file"):
         table.add_column(column, justify="right")
+    counts = ("runs", "items", "held", "staged", "used_bytes", "file_bytes")
     for row in rows:
         table.add_row(
             str(row["chunk"]),
             str(row["state"]),
-            *(f"{row[name]:,}" for name in ("runs", "items", "held", "used_bytes", "file_bytes")),
+            *(f"{row[name]:,}" for name in counts),
         )
     Console().print(table)
 
@@ -52,11 +56,20 @@ def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = Fa
 @app.command()
 def verify(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Check every block's checksum and unpack every run. Exit code 6 if anything is damaged."""
-    from daemon.journal.inspect import verify_chunks
+    from daemon.journal.inspect import read_writes, verify_chunks
+    from daemon.journal.records import RECORDS
 
-    is_damaged = False
+    files = _files(config, state_dir)
+    _, lines = read_writes(files)
+    is_damaged = lines > 0
+    if lines:
+        problem = f"{lines} lines are damaged"
+        if as_json:
+            _print_json([{"file": RECORDS, "problems": [problem]}])
+        else:
+            typer.echo(f"{RECORDS}: {problem}")
     totals = {"chunks": 0, "runs": 0, "items": 0}
-    for view in verify_chunks(_files(config, state_dir)):
+    for view in verify_chunks(files):
         row = _row(view)
         totals["chunks"] += 1
         totals["runs"] += len(view.index)
@@ -85,14 +98,18 @@ def dump(
         bool, typer.Option("--all", help="Settled items as well, as long as they are there.")
     ] = False,
 ) -> None:
-    """Print items as JSON lines, in the order of the journal: those held, or all that are there."""
+    """Print items as JSON lines, in the order of the journal: those held, or all that are there.
+
+    An item that is staged, and so not visible yet, says so: "staged": true.
+    """
     import sys
 
+    from actors.writes import Phase
     from daemon.handlers.lines import object_line, run_objects
     from daemon.journal.inspect import dump_runs
     from forebay.errors import BadRun
 
-    for run, done in dump_runs(_files(config, state_dir), held_only=not everything):
+    for run, done, phase in dump_runs(_files(config, state_dir), held_only=not everything):
         if queue is not None and run.head.queue != queue:
             continue
         try:
@@ -100,6 +117,8 @@ def dump(
         except BadRun as problem:
             typer.echo(f"forebay: a run cannot be unpacked: {problem}", err=True)
             continue
+        if phase is Phase.OPEN:
+            objects = [item | {"staged": True} for item in objects]
         sys.stdout.buffer.write(b"".join(map(object_line, objects)))
     sys.stdout.buffer.flush()
 
@@ -110,7 +129,9 @@ def repair(config: ConfigFile = None, state_dir: StateDir = None) -> None:
 
     Damaged bytes go to spool/quarantine; nothing is thrown away.
     """
+    from actors.writes import Phase, Writes
     from daemon.cli.options import load_settings
+    from daemon.journal.inspect import account_phase
     from daemon.journal.recovery import recover
     from daemon.lock import StateLock
 
@@ -120,8 +141,14 @@ def repair(config: ConfigFile = None, state_dir: StateDir = None) -> None:
         files.create_directory()
         found = recover(files, settings.spool.chunk_size, 0, lambda _done, _chunks: None)
     recovered = found.recovered
-    held = sum(totals.held for chunk in recovered.chunks for totals in chunk.totals.values())
-    typer.echo(f"{len(recovered.chunks)} chunks, {held} items held")
+    writes = Writes()
+    writes.restore(recovered.records)
+    items = dict.fromkeys(Phase, 0)
+    for chunk in recovered.chunks:
+        for account, totals in chunk.totals.items():
+            items[account_phase(writes, account)] += totals.held
+    held, staged = items[Phase.PUBLISHED], items[Phase.OPEN]
+    typer.echo(f"{len(recovered.chunks)} chunks, {held} items held, {staged} staged")
     for name, count in recovered.damage.as_dict().items():
         typer.echo(f"{name.replace('_', ' ')}: {count}")
     if recovered.damage:
@@ -146,7 +173,8 @@ def _row(view: "ChunkView") -> dict[str, object]:
         "state": "damaged" if view.is_damaged else state,
         "runs": len(view.index),
         "items": sum(view.index.counts),
-        "held": sum(totals.held for totals in view.totals.values()),
+        "held": view.held_items,
+        "staged": view.staged_items,
         "used_bytes": view.used_bytes,
         "file_bytes": view.file_bytes,
     }

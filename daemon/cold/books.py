@@ -3,6 +3,9 @@
 For each queue `taken` = delivered + dead + deleted + held, always: a row is counted in the
 transaction that makes it visible, and every later change takes from one side what it gives to
 another. Rows that are set aside as corrupt are still held, and counted as `corrupt` beside.
+
+Items that belong to a write are counted in its receipt as well, which exists from the moment in
+which the first of them comes here until it is forgotten; after that they are counted no more.
 """
 
 import sqlite3
@@ -10,9 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from actors.tiers import ColdTotals, FlowCount
+from actors.tiers import ColdReceipt, ColdTotals, FlowCount
 
 _TOTALS: Final = ("taken", "delivered", "dead", "deleted", "held", "runs", "corrupt")
+_RECEIPT: Final = ColdReceipt._fields
 
 
 class Place(NamedTuple):
@@ -29,34 +33,41 @@ class Books:
     def __init__(self) -> None:
         self._totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._flows: defaultdict[Place, Counter[str]] = defaultdict(Counter)
+        self._receipts: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
+        self._writes_taken: set[bytes] = set()
 
-    def take(self, place: Place, items: int, *, is_dead: bool) -> None:
+    def take(self, place: Place, items: int, write: bytes | None, *, is_dead: bool) -> None:
         """A row is the store's own from now on."""
         self._totals[place.queue]["taken"] += items
-        self.enter(place, items, is_dead=is_dead)
+        if write is not None:
+            self._writes_taken.add(write)
+        self.enter(place, items, write, is_dead=is_dead)
 
-    def enter(self, place: Place, items: int, *, is_dead: bool) -> None:
+    def enter(self, place: Place, items: int, write: bytes | None, *, is_dead: bool) -> None:
         """A row of items that were counted before, in another row."""
         if is_dead:
             self._change(place, "dead", items)
+            self._note(write, "dead", items)
         else:
             self._change(place, "held", items)
             self._change(place, "runs", 1)
 
-    def leave(self, place: Place, items: int, *, is_row_gone: bool) -> None:
-        """Items of a row that is held are no longer in it."""
+    def leave(self, place: Place, items: int, *, rows_gone: int) -> None:
+        """Items of rows that are held are no longer in them."""
         self._change(place, "held", -items)
-        if is_row_gone:
-            self._change(place, "runs", -1)
+        self._change(place, "runs", -rows_gone)
 
-    def leave_dead(self, place: Place, items: int) -> None:
+    def leave_dead(self, place: Place, items: int, write: bytes | None) -> None:
         self._change(place, "dead", -items)
+        self._note(write, "dead", -items)
 
-    def deliver(self, queue: str, items: int) -> None:
+    def deliver(self, queue: str, items: int, write: bytes | None) -> None:
         self._totals[queue]["delivered"] += items
+        self._note(write, "delivered", items)
 
-    def delete(self, queue: str, items: int) -> None:
+    def delete(self, queue: str, items: int, write: bytes | None) -> None:
         self._totals[queue]["deleted"] += items
+        self._note(write, "deleted", items)
 
     def set_aside(self, queue: str, items: int) -> None:
         self._totals[queue]["corrupt"] += items
@@ -71,6 +82,14 @@ class Books:
             if any(counts):
                 db.execute(_ADD_FLOW, (*place, *counts))
                 db.execute(_DROP_FLOW, place)
+        db.executemany(_BEGIN_RECEIPT, [(write,) for write in self._writes_taken])
+        for write, change in self._receipts.items():
+            if any(change.values()):
+                db.execute(_ADD_RECEIPT, (*(change[name] for name in _RECEIPT), write))
+
+    def _note(self, write: bytes | None, name: str, by: int) -> None:
+        if write is not None:
+            self._receipts[write][name] += by
 
     def _change(self, place: Place, name: str, by: int) -> None:
         self._totals[place.queue][name] += by
@@ -85,6 +104,15 @@ def read_totals(db: sqlite3.Connection) -> dict[str, ColdTotals]:
 def read_flows(db: sqlite3.Connection) -> Sequence[FlowCount]:
     rows = db.execute("SELECT queue, flow, action, items, dead FROM flows")
     return [FlowCount(*row) for row in rows]
+
+
+def read_receipt(db: sqlite3.Connection, write: bytes) -> ColdReceipt:
+    row = db.execute(_SELECT_RECEIPT, (write,)).fetchone()
+    return ColdReceipt() if row is None else ColdReceipt(*row)
+
+
+def forget_receipts(db: sqlite3.Connection, writes: Sequence[bytes]) -> None:
+    db.executemany("DELETE FROM receipts WHERE write_id = ?", [(write,) for write in writes])
 
 
 def read_corrupt(db: sqlite3.Connection) -> int:
@@ -108,3 +136,9 @@ _DROP_FLOW: Final = (
     "DELETE FROM flows WHERE queue = ? AND flow = ? AND action = ? "
     "AND items = 0 AND runs = 0 AND dead = 0"
 )
+_BEGIN_RECEIPT: Final = "INSERT INTO receipts VALUES (?, 0, 0, 0) ON CONFLICT DO NOTHING"
+_ADD_RECEIPT: Final = (
+    f"UPDATE receipts SET {', '.join(f'{name} = {name} + ?' for name in _RECEIPT)} "
+    "WHERE write_id = ?"
+)
+_SELECT_RECEIPT: Final = f"SELECT {', '.join(_RECEIPT)} FROM receipts WHERE write_id = ?"

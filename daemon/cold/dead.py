@@ -92,7 +92,7 @@ class SqliteDeadLetters:
 
         def retry_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
             db.execute(RETRY, (now, letter.n))
-            books.enter(letter.place, 1, is_dead=False)
+            books.enter(letter.place, 1, letter.write, is_dead=False)
 
         return await self._db.write(lambda db: _change(db, which, limit, cursor, retry_one))
 
@@ -102,7 +102,7 @@ class SqliteDeadLetters:
         def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
             delete_row(db, letter.n)
             drop_body(db, letter.body_id)
-            books.delete(letter.place.queue, 1)
+            books.delete(letter.place.queue, 1, letter.write)
 
         return await self._db.write(lambda db: _change(db, which, limit, cursor, remove_one))
 
@@ -123,7 +123,7 @@ def _change(
     books = Books()
     for letter in found.rows:
         change_one(db, letter, books)
-        books.leave_dead(letter.place, 1)
+        books.leave_dead(letter.place, 1, letter.write)
     books.write(db)
     return DeadChange(
         done=len(found.rows),

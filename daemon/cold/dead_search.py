@@ -28,6 +28,7 @@ class Found(NamedTuple):
     body_id: bytes
     died_at: int
     place: Place
+    write: bytes | None
 
 
 class Stretch(NamedTuple):
@@ -46,12 +47,12 @@ def search(
     cursor = db.execute(sql, values)
     found: list[Found] = []
     scanned, last = 0, after
-    for n, row, body_id, died_at, queue, flow, action, is_match in cursor:
+    for n, row, body_id, died_at, queue, flow, action, write, is_match in cursor:
         if is_match:
             if len(found) == limit:
                 cursor.close()
                 return Stretch(found, After(found[-1].died_at, found[-1].id))
-            found.append(Found(n, row, body_id, died_at, Place(queue, flow, action)))
+            found.append(Found(n, row, body_id, died_at, Place(queue, flow, action), write))
         scanned += 1
         last = After(died_at, row)
     return Stretch(found, last if scanned == SCANNED_MAX else None)
@@ -89,7 +90,7 @@ def search_sql(
         where.append("(died_at, id) > (?, ?)")
         values += after
     return (
-        f"SELECT n, id, body_id, died_at, queue, flow, action, {' AND '.join(match)} "
+        f"SELECT n, id, body_id, died_at, queue, flow, action, write_id, {' AND '.join(match)} "
         f"FROM runs INDEXED BY {index} WHERE {' AND '.join(where)} "
         f"ORDER BY died_at, id LIMIT {SCANNED_MAX}"
     ), values

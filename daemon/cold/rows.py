@@ -22,11 +22,13 @@ from daemon.cold.connection import is_corrupt
 from forebay.errors import BadRun
 from forebay.ids import format_item_id
 from forebay.run import IDS, KEYS, Run, RunHead, read_head, verify
+from forebay.stage_frames import write_of
 
 STORED: Final = "STORED"
 QUEUED: Final = "COLD_QUEUED"
 FAILED: Final = "FAILED"
 CORRUPT: Final = "CORRUPT"
+CLAIMED: Final = "CLAIMED"
 
 
 class BadRow(Exception):
@@ -38,6 +40,7 @@ class Unpacked:
 
     def __init__(self) -> None:
         self._runs: dict[bytes, Run] = {}
+        self._writes: dict[bytes, bytes | None] = {}
 
     def run(self, head: RunHead, data: bytes) -> Run:
         if head.run_id not in self._runs:
@@ -46,6 +49,14 @@ class Unpacked:
 
     def get(self, run_id: bytes) -> Run | None:
         return self._runs.get(run_id)
+
+    def write(self, head: RunHead) -> bytes | None:
+        """The write that a run belongs to."""
+        if not head.packed_headers:
+            return None
+        if head.run_id not in self._writes:
+            self._writes[head.run_id] = write_of(head)
+        return self._writes[head.run_id]
 
 
 def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
@@ -85,6 +96,7 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
             pack_bits(new.bits),
             json.dumps(new.errors),
             head.packed_headers if new.is_dead else None,
+            runs.write(head),
         ),
     ).rowcount
     if not is_row_new:
@@ -195,8 +207,8 @@ DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
 _INSERT_ROW: Final = """INSERT INTO runs (
     id, body_id, state, is_due, queue, flow, flow_type, action, key, priority, scheduled_at,
     scheduled_at_initially, due_ms, first_item, count, size, attempt, created_at, origin, item_id,
-    died_at, error_folded, bits, error_history, headers
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    died_at, error_folded, bits, error_history, headers, write_id
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
 # Bytes that are no UTF-8 would fail in the driver, and with them everything behind.
 _SELECT_DUE_ROW: Final = """SELECT id, bits, attempt, due_ms, CAST(error_history AS BLOB)

@@ -2,15 +2,16 @@
 
 `runs` has a row for each set of items that share a body and a state; `bodies` has the encoded
 runs, apart from the rows, so that changing a row never rewrites a body. `flows` and `totals` are
-the books: they change in the transaction that changes the rows, and nothing is ever counted.
+the books, and so are `receipts`, of rows that belong to a write: they change in the transaction
+that changes the rows, and nothing is ever counted.
 
-A row's `state` is STORED (invisible until confirmed), COLD_QUEUED, FAILED (a dead letter) or
-CORRUPT (set aside). A queued row is also in one of three orders. `is_due` = 1: in the order of
-delivery. `is_due` = 0: by `scheduled_at`, not due yet (no lock; a time of the wall clock), or
-leased (locked; a time of the clock of leases, which means nothing to another life of the daemon).
-One index over the order of delivery with the time as a condition would walk past everything that
-is leased or scheduled, each time; so a row is moved to the first order when its time has come,
-once.
+A row's `state` is STORED (invisible until confirmed), COLD_QUEUED, CLAIMED (a stream's consumer
+has it, as number `place` of its claim), FAILED (a dead letter) or CORRUPT (set aside). A queued
+row is also in one of three orders. `is_due` = 1: in the order of delivery. `is_due` = 0: by
+`scheduled_at`, not due yet (no lock; a time of the wall clock), or leased (locked; a time of the
+clock of leases, which means nothing to another life of the daemon). One index over the order of
+delivery with the time as a condition would walk past everything that is leased or scheduled, each
+time; so a row is moved to the first order when its time has come, once.
 """
 
 import sqlite3
@@ -94,6 +95,30 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NULL""",
         """CREATE INDEX runs_leased ON runs (queue, scheduled_at, flow)
             WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NOT NULL""",
+    ),
+    # Receipts of writes, and consumers with the claim that each has open.
+    (
+        "ALTER TABLE runs ADD COLUMN write_id BLOB",
+        "ALTER TABLE runs ADD COLUMN consumer INTEGER",
+        "ALTER TABLE runs ADD COLUMN place INTEGER",
+        """CREATE TABLE receipts (
+            write_id BLOB PRIMARY KEY,
+            delivered INTEGER NOT NULL,
+            dead INTEGER NOT NULL,
+            deleted INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE consumers (
+            n INTEGER PRIMARY KEY,
+            queue TEXT NOT NULL,
+            name TEXT NOT NULL,
+            acknowledged INTEGER NOT NULL DEFAULT 0,
+            claim INTEGER,
+            rows INTEGER NOT NULL DEFAULT 0,
+            items INTEGER NOT NULL DEFAULT 0,
+            bytes INTEGER NOT NULL DEFAULT 0,
+            UNIQUE (queue, name)
+        )""",
+        "CREATE INDEX runs_claimed ON runs (consumer, place) WHERE state = 'CLAIMED'",
     ),
 )
 

@@ -66,7 +66,7 @@ def _settle_row(
     row = db.execute(SELECT_LEASED, (outcome.row, outcome.lock)).fetchone()
     if row is None:
         return False
-    n, body_id, packed, count, queue, flow, action = row
+    n, body_id, packed, count, queue, flow, action, write = row
     change = change_of(unpack_bits(packed), outcome)
     if change is None:
         return False
@@ -79,19 +79,21 @@ def _settle_row(
     else:
         # Before its items are stored anew: a row may be followed by one of the same id.
         delete_row(db, n)
-    books.leave(Place(queue, flow, action), items, is_row_gone=not change.rest)
-    books.deliver(queue, change.delivered.bit_count())
+    books.leave(Place(queue, flow, action), items, rows_gone=int(not change.rest))
+    books.deliver(queue, change.delivered.bit_count(), write)
     for new in change.moved:
         if new.head.queue != queue:
             raise ValueError(f"an item of {queue} moves to {new.head.queue}")
         if not insert_row(db, new, FAILED if new.is_dead else QUEUED, now, runs):
             raise ValueError(f"there is a row {new.row.hex()} already")
-        books.enter(place_of(new.head), new.bits.bit_count(), is_dead=new.is_dead)
+        place, moved_write = place_of(new.head), runs.write(new.head)
+        books.enter(place, new.bits.bit_count(), moved_write, is_dead=new.is_dead)
     if not change.rest:
         drop_body(db, body_id)
     return True
 
 
-SELECT_LEASED: Final = """SELECT n, body_id, bits, count, queue, flow, action FROM runs
+SELECT_LEASED: Final = """SELECT n, body_id, bits, count, queue, flow, action, write_id
+    FROM runs
     WHERE id = ? AND lock_uuid = ? AND state = 'COLD_QUEUED'"""
 SHRINK: Final = "UPDATE runs SET bits = ?, count = ?, first_item = ? WHERE n = ?"

@@ -2,9 +2,9 @@
 
 Owns one file in WAL mode, and what was confirmed in it. Every method is one transaction in the
 connection's thread (daemon/cold/connection.py). Durable on return: `store`, `confirm`, `forget`,
-every change of dead letters, and `settle` where items move to other rows. Within a second, given
-that somebody calls `sync`: `acquire`, `renew`, `release`, and `settle` of delivered items; losing
-one of these can only deliver again, and the books go back with it.
+`claim`, `drop_stream`, every change of dead letters, and `settle` where items move to other rows.
+Within a second, given that somebody calls `sync`: `acquire`, `renew`, `release`, and `settle` of
+delivered items; losing one of these can only deliver again, and the books go back with it.
 
 Leases run on a clock of this process that nobody sets (actors/clock.py), and so mean nothing to
 the next life: `release_all` comes after `open` and before anything else. What is due goes by the
@@ -21,16 +21,28 @@ from typing import Final
 
 from actors.clock import Clock, lease_clock, wall_ms
 from actors.tiers import (
+    ColdReceipt,
     ColdRow,
     ColdTotals,
     FlowCount,
+    Look,
     NewRow,
     Outlook,
     RowOutcome,
+    Seen,
+    Stream,
     Unconfirmed,
 )
-from daemon.cold import leasing, settling
-from daemon.cold.books import Books, Place, read_corrupt, read_flows, read_totals
+from daemon.cold import claims, leasing, looks, settling
+from daemon.cold.books import (
+    Books,
+    Place,
+    forget_receipts,
+    read_corrupt,
+    read_flows,
+    read_receipt,
+    read_totals,
+)
 from daemon.cold.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.cold.dead import SqliteDeadLetters
 from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
@@ -132,6 +144,61 @@ class SqliteCold:
     async def flows(self) -> Sequence[FlowCount]:
         return await self._db.read(read_flows)
 
+    async def receipt(self, write: bytes) -> ColdReceipt:
+        return await self._db.read(lambda db: read_receipt(db, write))
+
+    async def forget_receipts(self, writes: Sequence[bytes]) -> None:
+        await self._db.write(lambda db: forget_receipts(db, writes), is_durable=False)
+
+    async def claim(
+        self,
+        queue: str,
+        consumer: str,
+        after: int,
+        items_max: int,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> Stream:
+        """One claim has `claims.CLAIM_ROWS_MAX` rows at most."""
+
+        def work(db: sqlite3.Connection) -> Stream | None:
+            if not leasing.move_due(db, queue, self._now()):
+                return None
+            return claims.claim(db, queue, consumer, after, items_max, except_flows)
+
+        while True:
+            stream = await self._db.write(work)
+            if stream is not None:
+                return stream
+
+    async def stream(self, queue: str, consumer: str) -> Stream:
+        return await self._db.read(lambda db: claims.stream(db, queue, consumer))
+
+    async def streams(self) -> list[tuple[str, str]]:
+        return await self._db.read(claims.streams)
+
+    async def drop_stream(self, queue: str, consumer: str) -> int:
+        return await self._db.write(lambda db: claims.drop(db, queue, consumer))
+
+    async def fetch(
+        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
+    ) -> Seen:
+        wanted = (queue, consumer, claim, first, rows_max, bytes_max)
+        while True:
+            found = await self._db.read(lambda db: looks.fetch(db, *wanted))
+            if not found.bad:
+                return found.seen
+            await self._db.write(partial(claims.set_aside, queue=queue, bad=found.bad))
+
+    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
+        page = looks.Page(rows_max, bytes_max)
+        span = await self._db.read(lambda db: looks.begin(db, cursor))
+        is_complete = False
+        while not is_complete:
+            span, is_complete = await self._db.read(
+                partial(looks.look, queue=queue, span=span, page=page)
+            )
+        return looks.as_look(page, span)
+
     async def corrupt_items(self) -> int:
         """Items that are held in rows which could not be read and were set aside."""
         return await self._db.read(read_corrupt)
@@ -159,10 +226,10 @@ def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int) -> None:
         found = db.execute(SELECT_STORED, (row,)).fetchone()
         if found is None:
             continue
-        n, count, died_at, queue, flow, action = found
+        n, count, died_at, queue, flow, action, write = found
         is_dead = died_at is not None
         db.execute(CONFIRM, (now, n))
-        books.take(Place(queue, flow, action), count, is_dead=is_dead)
+        books.take(Place(queue, flow, action), count, write, is_dead=is_dead)
     books.write(db)
 
 
@@ -176,7 +243,7 @@ def _forget(db: sqlite3.Connection, rows: Sequence[bytes]) -> None:
 
 SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs INDEXED BY runs_stored
     WHERE state = 'STORED' ORDER BY id"""
-SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action FROM runs
+SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action, write_id FROM runs
     WHERE id = ? AND state = 'STORED'"""
 CONFIRM: Final = """UPDATE runs SET
     state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,

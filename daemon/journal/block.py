@@ -2,8 +2,9 @@
 
     u32 magic | u32 crc32c | u64 word | u64 position | body
 
-The word holds the body's length on disk (bits 0-61; bit 62 is reserved) and whether Snappy was
-applied to it here (bit 63). The position is the chunk's number plus the block's offset in the
+The word holds the body's length on disk (bits 0-61), whether the run was staged (bit 62: the body
+begins with the 16 bytes of its stage's id) and whether Snappy was applied to the run here (bit 63).
+The position is the chunk's number plus the block's offset in the
 file: positions are never used twice, so a block of the file's former life is not taken for a new
 one. The CRC covers word, position and body. Because the position is written as well as covered,
 a block that was moved by inserted or lost bytes is still known for what it is.
@@ -17,7 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from forebay.errors import BadRun
-from forebay.limits import FRAME_BODY_BYTES_MAX
+from forebay.limits import FRAME_BODY_BYTES_MAX, WRITE_ID_BYTES
 from forebay.run import RunHead, read_head
 from forebay.snappy import decompress, raw_length
 
@@ -25,7 +26,7 @@ MAGIC: Final = 0x314B4246
 """FBK1"""
 MAGIC_BYTES: Final = MAGIC.to_bytes(4, "little")
 SNAPPY_BIT: Final = 1 << 63
-RESERVED_BIT: Final = 1 << 62
+STAGED_BIT: Final = 1 << 62
 LENGTH_MASK: Final = (1 << 62) - 1
 BODY_BYTES_MAX: Final = FRAME_BODY_BYTES_MAX
 
@@ -45,6 +46,8 @@ class Block:
     size: int
     """Head and body."""
     head: RunHead
+    stage: bytes = b""
+    """Empty: it was pushed, not staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,11 @@ class Gap:
     end: int
 
 
-def frame(body: bytes, position: int, *, snappy: bool) -> bytes:
-    """The head of the block with this body."""
-    word = len(body) | (SNAPPY_BIT if snappy else 0)
-    crc = crc32c(body, crc32c(_COVERED.pack(word, position)))
-    return _HEAD.pack(MAGIC, crc, word, position)
+def frame(body: bytes, position: int, *, snappy: bool, stage: bytes = b"") -> bytes:
+    """What stands before this body: the block's head, and its stage."""
+    word = len(stage) + len(body) | (SNAPPY_BIT if snappy else 0) | (STAGED_BIT if stage else 0)
+    crc = crc32c(body, crc32c(stage, crc32c(_COVERED.pack(word, position))))
+    return _HEAD.pack(MAGIC, crc, word, position) + stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,22 @@ class BlockHead:
     def size(self) -> int:
         return HEAD_BYTES + self.body_bytes
 
+    @property
+    def stage_bytes(self) -> int:
+        return WRITE_ID_BYTES if self.word & STAGED_BIT else 0
+
 
 def read_block_head(data: bytes | memoryview, first: int, last: int) -> BlockHead | None:
     """The head at the start of `data`, if it is sane and its position lies in [first, last)."""
     if len(data) < HEAD_BYTES:
         return None
     magic, crc, word, position = _HEAD.unpack_from(data)
-    if magic != MAGIC or word & RESERVED_BIT or not first <= position < last:
+    if magic != MAGIC or not first <= position < last:
         return None
-    if word & LENGTH_MASK > min(BODY_BYTES_MAX, last - position - HEAD_BYTES):
+    head = BlockHead(crc, word, position)
+    if not head.stage_bytes <= head.body_bytes <= min(BODY_BYTES_MAX, last - position - HEAD_BYTES):
         return None
-    return BlockHead(crc, word, position)
+    return head
 
 
 def block_is_whole(head: BlockHead, body: bytes | memoryview) -> bool:
@@ -95,9 +103,9 @@ def block_is_whole(head: BlockHead, body: bytes | memoryview) -> bool:
 
 def open_body(head: BlockHead, body: bytes | memoryview) -> bytes:
     """The run that a whole block holds. BadRun if it holds none."""
+    view = memoryview(body)[head.stage_bytes :]
     if not head.word & SNAPPY_BIT:
-        return bytes(body)
-    view = memoryview(body)
+        return bytes(view)
     length = raw_length(view)
     if length > BODY_BYTES_MAX:
         raise BadRun(f"a block of {length} bytes is over the limit of {BODY_BYTES_MAX}")
@@ -166,7 +174,8 @@ class Scanner:
             return None
         try:
             run = open_body(head, body)
-            return Block(at, head.position, head.size, read_head(run))
+            stage = body[: head.stage_bytes]
+            return Block(at, head.position, head.size, read_head(run), stage)
         except BadRun:
             return None
 

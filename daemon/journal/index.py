@@ -1,7 +1,7 @@
 """The index of a sealed chunk: what recovery must know of its runs, without reading them.
 
     8s "FBINDEX1" | u64 number | u64 used | u64 file size | u32 runs | u32 queues | u32 crc32c
-    u8 length + name of each queue
+    u8 length + name of each account (actors/accounts.py): of the queue, or of a stage
     u32 offsets[] | u32 sizes[] | u16 counts[] | u16 queues[] | u8 priorities[] | u64 due_ms[]
     16s run ids[]
 
@@ -16,6 +16,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from actors.accounts import account_of
 from forebay.ids import RUN_ID_BYTES
 from forebay.run import RunHead
 
@@ -29,26 +30,26 @@ class ChunkIndex:
     """The runs of one chunk, column by column, in the order of their offsets."""
 
     __slots__ = (
-        "_queue_numbers",
+        "_account_numbers",
+        "account_numbers",
+        "accounts",
         "counts",
         "due_ms",
         "number",
         "offsets",
         "priorities",
-        "queue_numbers",
-        "queues",
         "run_ids",
         "sizes",
     )
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.queues: list[str] = []
-        self._queue_numbers: dict[str, int] = {}
+        self.accounts: list[str] = []
+        self._account_numbers: dict[str, int] = {}
         self.offsets = array("I")
         self.sizes = array("I")
         self.counts = array("H")
-        self.queue_numbers = array("H")
+        self.account_numbers = array("H")
         self.priorities = array("B")
         self.due_ms = array("Q")
         self.run_ids = bytearray()
@@ -56,12 +57,12 @@ class ChunkIndex:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def add(self, offset: int, size: int, head: RunHead) -> None:
+    def add(self, offset: int, size: int, head: RunHead, stage: bytes = b"") -> None:
         self._append(
             offset,
             size,
             head.count,
-            self._queue_number(head.queue),
+            self._account_number(account_of(head, stage).name),
             head.priority,
             head.due_ms,
             head.run_id,
@@ -72,7 +73,7 @@ class ChunkIndex:
         offset: int,
         size: int,
         count: int,
-        queue_number: int,
+        account_number: int,
         priority: int,
         due_ms: int,
         run_id: bytes,
@@ -80,40 +81,40 @@ class ChunkIndex:
         self.offsets.append(offset)
         self.sizes.append(size)
         self.counts.append(count)
-        self.queue_numbers.append(queue_number)
+        self.account_numbers.append(account_number)
         self.priorities.append(priority)
         self.due_ms.append(due_ms)
         self.run_ids += run_id
 
-    def _queue_number(self, queue: str) -> int:
-        number = self._queue_numbers.get(queue)
+    def _account_number(self, name: str) -> int:
+        number = self._account_numbers.get(name)
         if number is None:
-            number = self._queue_numbers[queue] = len(self.queues)
-            self.queues.append(queue)
+            number = self._account_numbers[name] = len(self.accounts)
+            self.accounts.append(name)
         return number
 
     def copy_row(self, other: "ChunkIndex", row: int) -> None:
         """Adds a row of another index."""
-        queue = other.queues[other.queue_numbers[row]]
+        account = other.accounts[other.account_numbers[row]]
         self._append(
             other.offsets[row],
             other.sizes[row],
             other.counts[row],
-            self._queue_number(queue),
+            self._account_number(account),
             other.priorities[row],
             other.due_ms[row],
             other.run_id(row),
         )
 
-    def has_room_for(self, queue: str) -> bool:
-        """A chunk names at most 65,535 queues."""
-        return queue in self._queue_numbers or len(self.queues) < 0xFFFF
+    def room(self) -> int:
+        """A chunk names at most 65,535 accounts: so many runs fit, whatever theirs are."""
+        return 0xFFFF - len(self.accounts)
 
     def run_id(self, row: int) -> bytes:
         return bytes(self.run_ids[row * RUN_ID_BYTES : (row + 1) * RUN_ID_BYTES])
 
     def pack(self, used: int, file_size: int) -> bytes:
-        names = [name.encode() for name in self.queues]
+        names = [name.encode() for name in self.accounts]
         parts = [bytes((len(name),)) + name for name in names]
         parts += [_little(column) for column in self._columns()]
         parts.append(bytes(self.run_ids))
@@ -128,7 +129,7 @@ class ChunkIndex:
             self.offsets,
             self.sizes,
             self.counts,
-            self.queue_numbers,
+            self.account_numbers,
             self.priorities,
             self.due_ms,
         )
@@ -149,9 +150,9 @@ def unpack_index(data: bytes, number: int, file_size: int) -> tuple[ChunkIndex, 
     index = ChunkIndex(number)
     for _ in range(queues):
         length = data[at]
-        index.queues.append(data[at + 1 : at + 1 + length].decode())
+        index.accounts.append(data[at + 1 : at + 1 + length].decode())
         at += 1 + length
-    index._queue_numbers = {name: order for order, name in enumerate(index.queues)}
+    index._account_numbers = {name: order for order, name in enumerate(index.accounts)}
     for column, (_, width) in zip(index._columns(), _COLUMNS, strict=True):
         column.frombytes(view[at : at + runs * width])
         if sys.byteorder == "big":

@@ -2,18 +2,24 @@
 
 A live spool moves while one looks: a chunk may be recycled between listing and reading, which its
 head tells afterwards, and the end of the active chunk may be half written. Neither is damage.
+
+Of what was staged, the record log tells whether it is visible, still staged, or dropped; it is read
+first, so that what is published meanwhile is shown as staged, and not at all as dropped.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from actors.accounts import parse_account
 from actors.books import Books
 from actors.slices import item_bits
+from actors.writes import Phase, Writes
 from daemon.journal import chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
 from daemon.journal.marks import unpack_marks
+from daemon.journal.records import RECORDS, parse_records
 from daemon.journal.settled import settle_marks
 from forebay.errors import BadRun
 from forebay.run import Run, read_run
@@ -33,6 +39,8 @@ class ChunkView:
     done: dict[int, int]
     """Settled items of each row, as bits."""
     totals: Books
+    phases: list[Phase] = field(default_factory=list)
+    """What the runs of each account are, by its number in the index."""
     gaps: list[Gap] = field(default_factory=list)
     mark_bytes_damaged: int = 0
     bad_runs: list[tuple[int, str]] = field(default_factory=list)
@@ -46,11 +54,27 @@ class ChunkView:
             self.gaps or self.mark_bytes_damaged or self.is_head_damaged or self.is_index_damaged
         )
 
+    @property
+    def held_items(self) -> int:
+        return self._held(Phase.PUBLISHED)
+
+    @property
+    def staged_items(self) -> int:
+        return self._held(Phase.OPEN)
+
+    def _held(self, phase: Phase) -> int:
+        accounts = zip(self.index.accounts, self.phases, strict=True)
+        return sum(self.totals[name].held for name, its in accounts if its is phase)
+
     def rows_held(self) -> Iterator[int]:
-        """Rows with items that are not settled."""
+        """Rows with items that are neither settled nor dropped with their stage."""
         for row, count in enumerate(self.index.counts):
-            if self.done.get(row, 0) != item_bits(0, count):
+            is_done = self.done.get(row, 0) == item_bits(0, count)
+            if not is_done and self.phase(row) is not Phase.ABORTED:
                 yield row
+
+    def phase(self, row: int) -> Phase:
+        return self.phases[self.index.account_numbers[row]]
 
 
 def list_chunks(files: Files) -> list[ChunkView]:
@@ -63,7 +87,23 @@ def verify_chunks(files: Files) -> Iterator[ChunkView]:
     return _views(files, thorough=True)
 
 
-def dump_runs(files: Files, *, held_only: bool) -> Iterator[tuple[Run, int]]:
+def read_writes(files: Files) -> tuple[Writes, int]:
+    """What the record log says of writes, and how many of its lines are damaged."""
+    records, damaged = parse_records(_read_if_there(files, RECORDS) or b"")
+    writes = Writes()
+    damaged += writes.restore(records)
+    return writes, damaged
+
+
+def account_phase(writes: Writes, name: str) -> Phase:
+    """What the runs of an account are. Those that were pushed have been visible from the start."""
+    account = parse_account(name)
+    if not account.write:
+        return Phase.PUBLISHED
+    return writes.phase(account.write, account.stage)
+
+
+def dump_runs(files: Files, *, held_only: bool) -> Iterator[tuple[Run, int, Phase]]:
     """Every readable run, in the order of the journal, with the bits of its settled items."""
     for view in _views(files, thorough=False):
         rows = view.rows_held() if held_only else range(len(view.index))
@@ -75,12 +115,13 @@ def dump_runs(files: Files, *, held_only: bool) -> Iterator[tuple[Run, int]]:
             for row in rows:
                 run = _read(files, fd, view, row)
                 if run is not None:
-                    yield run, view.done.get(row, 0)
+                    yield run, view.done.get(row, 0), view.phase(row)
         finally:
             files.close(fd)
 
 
 def _views(files: Files, *, thorough: bool) -> Iterator[ChunkView]:
+    writes, _ = read_writes(files)
     for name in files.names():
         number = chunk.number_in(name, chunk.SUFFIX)
         if number is None:
@@ -90,6 +131,7 @@ def _views(files: Files, *, thorough: bool) -> Iterator[ChunkView]:
         except FileNotFoundError:
             continue
         if view is not None:
+            view.phases = [account_phase(writes, account) for account in view.index.accounts]
             yield view
 
 
@@ -149,7 +191,7 @@ def _scan(files: Files, view: ChunkView, *, start: int, unpack: bool) -> None:
                     view.gaps.append(found)
                 continue
             offset = found.position - view.number
-            view.index.add(offset, found.size, found.head)
+            view.index.add(offset, found.size, found.head, found.stage)
             view.used_bytes = max(view.used_bytes, offset + found.size)
             if unpack:
                 _unpack(files, fd, found, view)

@@ -18,11 +18,12 @@ from daemon.journal.checkpoint import (
 from daemon.journal.files import Files
 from daemon.journal.quarantine import set_aside
 from daemon.journal.recent import RECENT
+from daemon.journal.records import RECORDS
 
 log = structlog.get_logger()
 
 
-KNOWN_FILES = frozenset({META, CHECKPOINT, CHECKPOINT_OLD, RECENT, ballast.NAME})
+KNOWN_FILES = frozenset({META, CHECKPOINT, CHECKPOINT_OLD, RECENT, RECORDS, ballast.NAME})
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from typing import Final
 
 from actors.books import Books
 from actors.messages import Place, StoredRun
-from actors.ports import Committed, ItemMark, Recovered, Room, Unreadable
+from actors.ports import Committed, ItemMark, Record, Recovered, Room, Unreadable
 from actors.settings import SpoolSettings
 from daemon.journal import block, chunk
 from daemon.journal.ballast import Ballast
@@ -37,6 +37,7 @@ from daemon.journal.index import ChunkIndex
 from daemon.journal.mark_files import MarkFiles
 from daemon.journal.reader import read_runs
 from daemon.journal.recent import write_recent
+from daemon.journal.records import RecordLog
 from daemon.journal.recovery import recover
 from forebay.errors import Refused
 from forebay.run import SNAPPY, RunHead
@@ -88,6 +89,7 @@ class Journal:
         self._to_index: deque[tuple[ChunkIndex, int]] = deque()
         self._ballast = Ballast(files, settings.ballast_bytes)
         self._marks = MarkFiles(files, self._ballast)
+        self._records = RecordLog(files, self._ballast)
         self._sequence = 0
         self._free_bytes = 0
         self._last_start = -BUSY_S
@@ -100,6 +102,7 @@ class Journal:
         found = recover(self._files, self._settings.chunk_size, recent_max, progress)
         self._next_number = found.next_number
         self._sequence = found.checkpoint.sequence
+        self._records.load(found.recovered.records)
         self._pool.spares = found.spares[: self._settings.spare_chunks + 1]
         for surplus in found.spares[self._settings.spare_chunks + 1 :]:
             self._files.unlink(surplus)
@@ -108,12 +111,18 @@ class Journal:
     # The commit thread.
 
     def commit(
-        self, runs: Sequence[tuple[RunHead, bytes]], marks: Sequence[ItemMark], *, durable: bool
+        self,
+        runs: Sequence[tuple[RunHead, bytes]],
+        marks: Sequence[ItemMark],
+        *,
+        durable: bool,
+        stages: Sequence[bytes] = (),
+        records: Sequence[Record] = (),
     ) -> Committed:
         result = Committed()
         if runs:
             try:
-                self._store(runs, result)
+                self._store(runs, stages or (b"",) * len(runs), result)
             except OSError as error:
                 result.failure = _refusal(error)
                 result.marks_failure = error
@@ -124,10 +133,19 @@ class Journal:
                     self._marks.sync()
             except OSError as error:
                 result.marks_failure = error
+        if records:
+            try:
+                self._records.append(records)
+            except OSError as error:
+                result.records_failure = _refusal(error)
         return result
+
+    def keep_records(self, records: Sequence[Record]) -> None:
+        self._records.keep(records)
 
     def close(self) -> None:
         self._marks.close()
+        self._records.close()
         unused = [self._pool.next] if self._pool.next is not None else []
         self._pool.next = None
         if self._active is not None:
@@ -146,13 +164,15 @@ class Journal:
             self._files.rename(chunk.chunk_name(empty.number), chunk.spare_name(empty.number))
         self._files.sync_directory()
 
-    def _store(self, runs: Sequence[tuple[RunHead, bytes]], result: Committed) -> None:
+    def _store(
+        self, runs: Sequence[tuple[RunHead, bytes]], stages: Sequence[bytes], result: Committed
+    ) -> None:
         bodies = [self._squeeze(head, data) for head, data in runs]
         stored = 0
         failures = 0
         while stored < len(runs):
-            active = self._chunk_for(len(bodies[stored][0]), runs[stored][0].queue, result)
-            parts, sizes = self._frame(active, runs, bodies, stored)
+            active = self._chunk_for(len(stages[stored]) + len(bodies[stored][0]), result)
+            parts, sizes = self._frame(active, bodies, stages, stored)
             try:
                 self._files.write(active.fd, parts, active.end)
                 if self._settings.durability == "fsync":
@@ -164,7 +184,7 @@ class Journal:
                     raise
                 continue
             for size in sizes:
-                active.index.add(active.end, size, runs[stored][0])
+                active.index.add(active.end, size, runs[stored][0], stages[stored])
                 result.positions.append(active.number + active.end)
                 result.sizes.append(size)
                 active.end += size
@@ -184,8 +204,8 @@ class Journal:
     def _frame(
         self,
         active: OpenChunk,
-        runs: Sequence[tuple[RunHead, bytes]],
         bodies: Sequence[tuple[bytes, bool]],
+        stages: Sequence[bytes],
         first: int,
     ) -> tuple[list[bytes], list[int]]:
         """The bytes of as many blocks as the chunk has room for, and their sizes."""
@@ -194,20 +214,22 @@ class Journal:
         end = active.end
         for order in range(first, len(bodies)):
             body, snappy = bodies[order]
-            size = block.HEAD_BYTES + len(body)
-            if end + size > active.capacity or not active.index.has_room_for(runs[order][0].queue):
+            stage = stages[order]
+            size = block.HEAD_BYTES + len(stage) + len(body)
+            if end + size > active.capacity or len(sizes) >= active.index.room():
                 break
-            parts += (block.frame(body, active.number + end, snappy=snappy), body)
+            position = active.number + end
+            parts += (block.frame(body, position, snappy=snappy, stage=stage), body)
             sizes.append(size)
             end += size
         return parts, sizes
 
-    def _chunk_for(self, body_bytes: int, queue: str, result: Committed) -> OpenChunk:
+    def _chunk_for(self, body_bytes: int, result: Committed) -> OpenChunk:
         """The active chunk, or a new one where it has no room."""
         active = self._active
         if active is not None:
             fits = active.end + block.HEAD_BYTES + body_bytes <= active.capacity
-            if fits and active.index.has_room_for(queue):
+            if fits and active.index.room():
                 return active
             self._seal(active, result)
         with self._lock:

@@ -34,6 +34,7 @@ from daemon.journal.inventory import (
 )
 from daemon.journal.quarantine import set_aside
 from daemon.journal.recent import RECENT, read_recent
+from daemon.journal.records import read_records
 from daemon.journal.salvage import read_chunk
 from daemon.journal.settled import sort_out
 
@@ -91,7 +92,7 @@ def recover(
         log.error("recovery.directory_not_synced", error=str(error))
     recent = (_older_ids(files, damage) + _newest(indexes, recent_max))[-recent_max:]
     return FoundSpool(
-        Recovered(chunks, checkpoint.base, recent, damage, scanned),
+        Recovered(chunks, checkpoint.base, recent, damage, scanned, read_records(files, damage)),
         checkpoint,
         max(inventory.highest, checkpoint.next_number, meta.writer_offset if meta else 0),
         inventory.spares,

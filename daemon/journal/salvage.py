@@ -85,7 +85,7 @@ def _scan_chunk(
             seen.add(found.position)
             if found.position != number + found.offset:
                 moved.append((found.offset, found.position - number, found.size))
-            index.add(found.position - number, found.size, found.head)
+            index.add(found.position - number, found.size, found.head, found.stage)
             used = max(used, found.position - number + found.size)
         tail_at = scanner.at
     finally:

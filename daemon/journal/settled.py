@@ -54,10 +54,10 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
     done: dict[int, int] = {}
     failures: dict[int, Failures] = {}
     handed_over: dict[int, int] = {}
-    totals: Books = {name: Totals() for name in index.queues}
-    by_number = [totals[name] for name in index.queues]
-    for queue_number, count in zip(index.queue_numbers, index.counts, strict=True):
-        by_number[queue_number].accepted += count
+    totals: Books = {name: Totals() for name in index.accounts}
+    by_number = [totals[name] for name in index.accounts]
+    for account_number, count in zip(index.account_numbers, index.counts, strict=True):
+        by_number[account_number].accepted += count
     for mark in marks:
         row = rows.get(mark.offset)
         if row is None or index.run_id(row) != mark.run_id:
@@ -71,24 +71,24 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
             handed_over[row] = handed_over.get(row, 0) | bits
         if row in failures:
             failures[row].drop(bits)
-        count_fate(by_number[index.queue_numbers[row]], mark.fate, bits.bit_count())
+        count_fate(by_number[index.account_numbers[row]], mark.fate, bits.bit_count())
     portions = {row: failed.portions() for row, failed in failures.items()}
     return Settled(done, portions, totals, handed_over)
 
 
 def _live_runs(index: ChunkIndex, settled: Settled) -> Iterator[LiveRun]:
     number = index.number
-    queues = index.queues
+    accounts = index.accounts
     columns = zip(
         index.offsets,
         index.sizes,
         index.counts,
-        index.queue_numbers,
+        index.account_numbers,
         index.priorities,
         index.due_ms,
         strict=True,
     )
-    for row, (offset, size, count, queue, priority, due_ms) in enumerate(columns):
+    for row, (offset, size, count, account, priority, due_ms) in enumerate(columns):
         done = settled.done.get(row, 0)
         if done and done == item_bits(0, count):
             continue
@@ -96,7 +96,7 @@ def _live_runs(index: ChunkIndex, settled: Settled) -> Iterator[LiveRun]:
             number + offset,
             size,
             count,
-            queues[queue],
+            accounts[account],
             priority,
             due_ms,
             done,

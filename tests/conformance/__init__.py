@@ -7,9 +7,11 @@ pytest.register_assert_rewrite(
     *(
         f"tests.conformance.{name}"
         for name in (
+            "cold_claims",
             "cold_hand_over",
             "cold_leases",
             "cold_play",
+            "cold_receipts",
             "cold_settling",
             "cold_stores",
             "dead_suite",

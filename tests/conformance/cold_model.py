@@ -4,12 +4,14 @@ It is slow and plain on purpose: no index, no counter; everything is worked out 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from actors.slices import SortKey, lowest_bit
 from actors.tiers import ColdTotals, DeadFilter, FlowCount, NewRow, Outlook, RowOutcome
 from forebay.part import take_items
 from forebay.run import Run, read_head
+
+K = TypeVar("K")
 
 
 class Now(NamedTuple):
@@ -51,6 +53,11 @@ class Row:
         return (head.priority, head.due_ms or head.enqueued_ms, run_id, lowest_bit(self.bits))
 
     @property
+    def write(self) -> bytes | None:
+        text = self.new.head.headers().get("forebay-write")
+        return None if text is None else bytes.fromhex(text)
+
+    @property
     def died_ms(self) -> int:
         return self.new.errors[-1].at_ms
 
@@ -66,6 +73,9 @@ class ColdModel:
     taken: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, int] = field(default_factory=dict)
     deleted: dict[str, int] = field(default_factory=dict)
+    delivered_of: dict[bytes | None, int] = field(default_factory=dict)
+    deleted_of: dict[bytes | None, int] = field(default_factory=dict)
+    """The same by write."""
     edits: int = 0
 
     def store(self, new_rows: list[NewRow]) -> None:
@@ -75,7 +85,7 @@ class ColdModel:
     def confirm(self, ids: list[bytes], now: Now) -> None:
         for row in self._in_state("stored", ids):
             row.state = "dead" if row.new.is_dead else "queued"
-            _find_due(row, now)
+            find_due(row, now)
             _add(self.taken, row.new.head.queue, row.items)
 
     def unconfirmed(self) -> list[tuple[bytes, int]]:
@@ -89,11 +99,11 @@ class ColdModel:
         self, queue: str, lock: bytes, items_max: int, bytes_max: int, lease_ms: int,
         now: Now, except_flows: frozenset[str],
     ) -> list[Row]:  # fmt: skip
-        for row in self._of("queued", queue):
-            _find_due(row, now)
+        for row in self.of("queued", queue):
+            find_due(row, now)
         taken: list[Row] = []
         bodies: set[bytes | int] = set()
-        for row in sorted(self._due(queue, now, except_flows), key=lambda row: row.sort_key):
+        for row in sorted(self.due(queue, now, except_flows), key=lambda row: row.sort_key):
             size = 1 if row.body in bodies else 1 + len(row.new.data)
             if taken and (row.items > items_max or size > bytes_max):
                 break
@@ -127,7 +137,7 @@ class ColdModel:
         if moving and moving != outcome.moved_bits:
             return False
         delivered = row.bits & outcome.delivered & ~outcome.moved_bits
-        _add(self.delivered, row.new.head.queue, delivered.bit_count())
+        self.deliver(row, delivered)
         row.bits &= ~(delivered | moving)
         if not row.bits:
             del self.rows[outcome.row]
@@ -136,16 +146,20 @@ class ColdModel:
             for new in outcome.moved:
                 self.rows[new.row].state = "dead" if new.is_dead else "queued"
                 self.rows[new.row].edits = row.edits
-                _find_due(self.rows[new.row], now)
+                find_due(self.rows[new.row], now)
         return True
+
+    def deliver(self, row: Row, bits: int) -> None:
+        _add(self.delivered, row.new.head.queue, bits.bit_count())
+        _add(self.delivered_of, row.write, bits.bit_count())
 
     def outlook(self, queue: str, now: Now, except_flows: frozenset[str]) -> Outlook:
         later = [
             now.wall + _due_in_ms(row, now)
-            for row in self._of("queued", queue)
+            for row in self.of("queued", queue)
             if row.new.head.flow not in except_flows and _due_in_ms(row, now) > 0
         ]
-        return Outlook(bool(self._due(queue, now, except_flows)), min(later, default=None))
+        return Outlook(bool(self.due(queue, now, except_flows)), min(later, default=None))
 
     def totals(self) -> dict[str, ColdTotals]:
         return {
@@ -153,9 +167,9 @@ class ColdModel:
                 taken=taken,
                 delivered=self.delivered.get(queue, 0),
                 deleted=self.deleted.get(queue, 0),
-                dead=sum(row.items for row in self._of("dead", queue)),
-                held=sum(row.items for row in self._of("queued", queue)),
-                runs=len(self._of("queued", queue)),
+                dead=sum(row.items for row in self.of("dead", queue)),
+                held=sum(row.items for row in self._held(queue)),
+                runs=len(self._held(queue)),
             )
             for queue, taken in self.taken.items()
         }
@@ -195,6 +209,7 @@ class ColdModel:
         for row in rows:
             del self.rows[row.new.row]
             _add(self.deleted, row.new.head.queue, 1)
+            _add(self.deleted_of, row.write, 1)
 
     def edit(self, item_id: str, payload: bytes) -> bool:
         rows = [row for row in self._in_state("dead") if row.item_id == item_id]
@@ -206,14 +221,17 @@ class ColdModel:
             row.bits, row.edits = 1, self.edits
         return bool(rows)
 
-    def _due(self, queue: str, now: Now, except_flows: frozenset[str]) -> list[Row]:
+    def due(self, queue: str, now: Now, except_flows: frozenset[str]) -> list[Row]:
         return [
             row
-            for row in self._of("queued", queue)
+            for row in self.of("queued", queue)
             if _due_in_ms(row, now) <= 0 and row.new.head.flow not in except_flows
         ]
 
-    def _of(self, state: str, queue: str) -> list[Row]:
+    def _held(self, queue: str) -> list[Row]:
+        return self.of("queued", queue) + self.of("claimed", queue)
+
+    def of(self, state: str, queue: str) -> list[Row]:
         return [row for row in self._in_state(state) if row.new.head.queue == queue]
 
     def _in_state(self, state: str, ids: list[bytes] | None = None) -> list[Row]:
@@ -227,11 +245,11 @@ def _due_in_ms(row: Row, now: Now) -> int:
     return row.at_ms - now.wall if row.lock is None else row.until_ms - now.steady
 
 
-def _find_due(row: Row, now: Now) -> None:
+def find_due(row: Row, now: Now) -> None:
     """What was found due once stays due, though the wall clock is set back."""
     if row.at_ms <= now.wall:
         row.at_ms = 0
 
 
-def _add(counts: dict[str, int], queue: str, items: int) -> None:
-    counts[queue] = counts.get(queue, 0) + items
+def _add(counts: dict[K, int], key: K, items: int) -> None:
+    counts[key] = counts.get(key, 0) + items

@@ -11,14 +11,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from actors.slices import ItemError, indexes, item_bits
-from actors.tiers import ColdRow, DeadFilter, NewRow, RowOutcome
+from actors.tiers import ColdRow, DeadFilter, NewRow, RowOutcome, WrongClaim
 from tests.conformance.cold_model import ColdModel, Now, Row
 from tests.conformance.cold_stores import ColdStores, check_books, new_row, number
+from tests.conformance.cold_stream_model import Consumer, StreamModel, seen_of
 
 QUEUES = ("q", "other")
 FLOWS = ("f", "g")
 LOCKS = tuple(bytes([lock]) * 16 for lock in range(3))
 ERRORS = ("Timeout", "refused")
+WRITE = b"W" * 16
+CONSUMERS = ("c", "d")
 
 Step = tuple[Any, ...]
 
@@ -35,6 +38,7 @@ class Kind:
     is_dead: bool
     parts: int
     """Rows that share the body, one item each where they are dead."""
+    is_of_write: bool
 
 
 _pick = st.integers(0, 7)
@@ -50,6 +54,7 @@ _kinds = st.lists(
         due_in_ms=st.sampled_from([0, 0, -5, 700]),
         is_dead=st.sampled_from([False, False, True]),
         parts=st.integers(1, 2),
+        is_of_write=st.booleans(),
     ),
     min_size=1,
     max_size=3,
@@ -74,6 +79,10 @@ _hand_over = st.tuples(st.just("hand over"), _kinds)
 _acquire_all = st.tuples(
     st.just("acquire"), _queues, st.sampled_from(LOCKS[:2]), st.just(100), st.just(10_000),
     st.just(60.0), st.just(frozenset[str]()),
+)  # fmt: skip
+_claim = st.tuples(
+    st.just("claim"), _queues, st.sampled_from(CONSUMERS), st.sampled_from([0, 1, 1, 1, 2, -1]),
+    st.sampled_from([0, 1, 4, 100, 100]),
 )  # fmt: skip
 _settle = st.tuples(st.just("settle"), _outcomes, _outcome_twice)
 _step = st.one_of(
@@ -100,6 +109,9 @@ _step = st.one_of(
     st.tuples(st.just("retry"), _filters, st.integers(1, 3)),
     st.tuples(st.just("remove"), _filters, st.integers(1, 3)),
     st.tuples(st.just("edit"), _pick),
+    _claim,
+    _claim,
+    st.tuples(st.just("drop"), _queues, st.sampled_from(CONSUMERS)),
     st.tuples(st.just("reopen")),
     st.tuples(st.just("crash")),
 )  # fmt: skip
@@ -108,9 +120,9 @@ _round = st.tuples(
     st.lists(_step, max_size=2),
     st.tuples(_hand_over),
     st.lists(_step, max_size=2),
-    st.tuples(_acquire_all),
+    st.one_of(st.tuples(_acquire_all), st.tuples(_claim)),
     st.lists(_step, max_size=2),
-    st.tuples(_settle),
+    st.one_of(st.tuples(_settle), st.tuples(_claim)),
 )
 scripts = st.lists(_round, min_size=2, max_size=6).map(
     lambda rounds: [step for parts in rounds for part in parts for step in part]
@@ -124,6 +136,9 @@ class Player:
     made: list[NewRow] = field(default_factory=list)
     leased: dict[bytes, tuple[ColdRow, bytes]] = field(default_factory=dict)
     """As they were acquired last; some have run out since."""
+
+    def __post_init__(self) -> None:
+        self.streams = StreamModel(self.model)
 
     async def play(self, script: Sequence[Step]) -> None:
         for step in script:
@@ -191,12 +206,42 @@ class Player:
                     item_id = row.item_id
                     assert await self.stores.dead.edit(item_id, b"edited")
                     model.edit(item_id, b"edited")
+            case ("claim", queue, consumer, ahead, items_max):
+                await self._claim((queue, consumer), ahead, items_max)
+            case ("drop", queue, consumer):
+                released = self.streams.drop((queue, consumer))
+                assert await cold.drop_stream(queue, consumer) == released
             case ("reopen",):
                 await self.stores.reopen()
             case ("crash",):
                 await self.stores.crash()
             case _:
                 raise AssertionError(step)
+
+    async def _claim(self, who: Consumer, ahead: int, items_max: int) -> None:
+        after = self.streams.stream(who).acknowledged + ahead
+        expected = self.streams.claim(who, after, items_max, self._now())
+        try:
+            got = await self.stores.cold.claim(*who, after, items_max)
+        except WrongClaim:
+            assert expected is None
+        else:
+            assert got == expected
+
+    async def _compare_streams(self) -> None:
+        cold = self.stores.cold
+        assert await cold.streams() == sorted(self.streams.readers)
+        assert await cold.receipt(WRITE) == self.streams.receipt(WRITE)
+        for who, reader in self.streams.readers.items():
+            assert await cold.stream(*who) == self.streams.stream(who)
+            if reader.rows is not None:
+                seen = await cold.fetch(*who, reader.acknowledged + 1, 0, 100, 1 << 20)
+                found = [row[:4] for row in seen.rows]
+                assert found == [seen_of(n, row)[:4] for n, row in enumerate(reader.rows)]
+        for queue in QUEUES:
+            held = self.model.of("queued", queue) + self.model.of("claimed", queue)
+            look = await cold.peek(queue, "", 1000, 1 << 20)
+            assert sorted(row[:4] for row in look.rows) == sorted(seen_of(0, r)[:4] for r in held)
 
     async def _compare(self) -> None:
         cold, dead, model, now = self.stores.cold, self.stores.dead, self.model, self._now()
@@ -216,6 +261,7 @@ class Player:
             ]
             assert await dead.count(which, 1000) == len(expected)
         assert len(await self.stores.bodies()) == model.bodies()
+        await self._compare_streams()
 
     def _now(self) -> Now:
         return Now(self.stores.now_ms(), self.stores.steady_ms())
@@ -224,7 +270,11 @@ class Player:
         rows = []
         for kind in kinds:
             whole = new_row(
-                kind.items * kind.parts, kind.queue, flow=kind.flow, priority=kind.priority
+                kind.items * kind.parts,
+                kind.queue,
+                flow=kind.flow,
+                priority=kind.priority,
+                headers={"forebay-write": WRITE.hex()} if kind.is_of_write else {},
             )
             for part in range(kind.parts):
                 first = part * kind.items

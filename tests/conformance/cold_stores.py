@@ -46,6 +46,9 @@ class ColdStores(Protocol):
     async def crash(self) -> None:
         """What a killed process leaves behind, opened again."""
 
+    async def release_all(self) -> None:
+        """What the next life does about leases of this one, where they are not the store's own."""
+
     async def damage_body(self, run_id: bytes) -> None:
         """Changes a byte in the middle of a stored body."""
 

@@ -59,6 +59,9 @@ class SqliteStores:
         await dying.close()
         await self.cold.open()
 
+    async def release_all(self) -> None:
+        await self.cold.release_all()
+
     async def damage_body(self, run_id: bytes) -> None:
         def damage(db: sqlite3.Connection) -> None:
             (data,) = db.execute("SELECT data FROM bodies WHERE id = ?", (run_id,)).fetchone()

@@ -38,6 +38,7 @@ from actors.router import Router, Routing
 from actors.settings import Settings
 from actors.settlement import Settlement
 from actors.spooler import Spooler
+from actors.streams import Streams
 from actors.tiers import DeadFilter, DeadLetter, Fill, limits_of
 from actors.warm import MemoryWarm
 from actors.workers import Shared
@@ -97,7 +98,7 @@ class Life:
             settings.cold.acquire_timeout,
             now_ms,
         )
-        hand_over = HandOver(cold, self.to_spooler.clone(), self.failover, self.promoter.wake)
+        hand_over = HandOver(cold, self.to_spooler.clone(), self.failover, self._wake)
         self.hand_over = hand_over
         self._spooler_parts = (settings, spooler_inbox)
         self.router = Router(
@@ -111,6 +112,15 @@ class Life:
             lambda: self.spooler.disk_is_low,
             lambda: self.spooler.wants_the_disk,
             now_ms,
+        )
+        self.streams = Streams(
+            self.routing,
+            self.to_spooler.clone(),
+            self.warm,
+            cold,
+            self.router,
+            catalogue,
+            self.promoter.wake,
         )
         self.settlement = Settlement(
             self.warm,
@@ -149,11 +159,16 @@ class Life:
             self.reporter.held_items,
             self.promoter.wake,
             now_ms,
+            self.streams.operations,
         )
         self._stop = trio.Event()
         self._drain_s = 0.0
         self._scope = trio.CancelScope()
         self.is_over = trio.Event()
+
+    def _wake(self, queue: str) -> None:
+        self.promoter.wake(queue)
+        self.streams.wake(queue)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -169,6 +184,7 @@ class Life:
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         settings, spooler_inbox = self._spooler_parts
         await self.catalogue.stamp()
+        await self.streams.load()
         unconfirmed = await self.sqlite.unconfirmed()
         self.spooler = Spooler(
             settings.spool,
@@ -184,6 +200,7 @@ class Life:
             await finish_hand_overs(as_port(FragileCold(self.sqlite)), self.spooler, unconfirmed)
             storing.start_soon(self.breakers.run)
             storing.start_soon(self.promoter.run)
+            storing.start_soon(self.streams.run)
             async with trio.open_nursery() as settling:
                 await settling.start(self.settlement.run)
                 async with trio.open_nursery() as delivering:

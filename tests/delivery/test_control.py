@@ -204,7 +204,13 @@ class TestQueues:
 
     async def test_what_nobody_knows_is_not_paused(self, tmp_path: Path) -> None:
         async with running(tmp_path, auto_create_queues=False) as rig:
-            for op in ("queue.pause", "queue.resume", "queues.change", "queues.delete"):
+            for op in (
+                "queue.show",
+                "queue.pause",
+                "queue.resume",
+                "queues.change",
+                "queues.delete",
+            ):
                 assert (await refusal(rig, op, queue="nobody")).code == "NOT_FOUND"
 
     async def test_pauses_are_told(self, tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 """What the benchmarks say of their figures, and what the demonstration says of its files."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from bench.delivered import check_delivered
 from bench.figures import Goal, Row, Samples, percentile
 from bench.sync_trace import CHUNK_HEAD_BYTES, SyncTrace
 
@@ -63,36 +61,3 @@ def test_trace_is_seen_by_who_opened_it_elsewhere(tmp_path: Path) -> None:
 
     assert syncs.count == 4
     assert syncs.group_bytes == [4096, 8192]
-
-
-def line(item: str, event: str) -> bytes:
-    return json.dumps({"id": item, "payload": json.dumps({"event_id": event})}).encode() + b"\n"
-
-
-def test_item_that_came_twice_is_a_duplicate_and_not_missing() -> None:
-    found = check_delivered([line("r-0", "a"), line("r-1", "b"), line("r-0", "a")], {"a", "b"})
-
-    assert (found.lines, found.items, found.duplicates) == (3, 2, 1)
-    assert found.is_whole
-
-
-def test_line_cut_short_is_counted_and_its_item_missed_unless_it_comes_again() -> None:
-    cut = line("r-0", "a")[:10]
-
-    assert check_delivered([cut, line("r-0", "a")], {"a"}).is_whole
-    assert check_delivered([cut], {"a"}).missing == 1
-
-
-@pytest.mark.parametrize(
-    "lines,pushed",
-    [
-        ([], {"a"}),
-        ([line("r-0", "a"), line("s-0", "a")], {"a"}),
-        ([line("r-0", "a"), line("r-1", "b")], {"a"}),
-    ],
-    ids=["missing", "stored twice", "nobody pushed it"],
-)
-def test_file_that_is_not_what_was_pushed_is_not_whole(
-    lines: list[bytes], pushed: set[str]
-) -> None:
-    assert not check_delivered(lines, pushed).is_whole

@@ -1,110 +1,23 @@
 """When the client tries again, and when it gives up: on a clock and a link of the test's own."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from forebay import exchange, wire
-from forebay.client import Client
+from forebay import wire
 from forebay.errors import Code, Refused, Unreachable
-from forebay.limits import FRAME_HEAD_BYTES
-from forebay.link import Cut, Frame, Lost, NotAllowed
+from forebay.link import Cut, NotAllowed
 from forebay.run import encode_run
-from forebay.wire import Buffer, Kind, Outcome
+from forebay.wire import Outcome
+from tests.unit.fake_daemon import FakeDaemon, ack, install, make_client, refuse
 
 RUN = encode_run([b"x"], queue="crm")
 
 
-class FakeDaemon:
-    """Time passes only while the client waits. `on_push` makes the answer to each push."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.is_up = True
-        self.connects: list[float] = []
-        self.pushes: list[tuple[float, bytes]] = []
-        self.on_push: Callable[[int], bytes | None] = lambda sequence: ack(sequence)
-        self.on_connect: Callable[[], None] = lambda: None
-        self.report: dict[str, Any] = {}
-        self.link: FakeLink | None = None
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def connect(self, path: Path, name: str, deadline: float) -> "FakeLink":
-        self.connects.append(self.now)
-        self.on_connect()
-        if not self.is_up:
-            raise Lost(f"{path}: nobody listens on it")
-        self.link = FakeLink(self, path)
-        return self.link
-
-
-class FakeLink:
-    def __init__(self, daemon: FakeDaemon, path: Path) -> None:
-        self.daemon = daemon
-        self.path = path
-        self.welcome: dict[str, Any] = {}
-        self.inbox: list[Frame] = []
-        self.is_cut = False
-
-    def send(self, parts: list[Buffer], deadline: float) -> None:
-        if self.is_cut:
-            raise Lost("the connection broke")
-        head = wire.read_frame_head(parts[0])
-        if head.kind is Kind.STATS:
-            self.say(wire.document(Kind.REPORT, head.sequence, self.daemon.report))
-        if head.kind is Kind.PUSH:
-            self.daemon.pushes.append((self.daemon.now, bytes(parts[1])))
-            answer = self.daemon.on_push(head.sequence)
-            if answer is not None:
-                self.say(answer)
-
-    def say(self, frame: bytes) -> None:
-        head = wire.read_frame_head(frame)
-        self.inbox.append((head.kind, head.sequence, frame[FRAME_HEAD_BYTES:]))
-
-    def receive(self, timeout: float) -> list[Frame]:
-        if self.inbox:
-            frames, self.inbox = self.inbox, []
-            return frames
-        if self.is_cut:
-            raise Lost("the daemon closed the connection")
-        self.daemon.now += timeout
-        return []
-
-    def close(self) -> None:
-        self.is_cut = True
-
-
-def ack(sequence: int, outcome: Outcome = Outcome.STORED) -> bytes:
-    return wire.ack(sequence, outcome)
-
-
-def refuse(code: Code, retry_after_ms: int = 0) -> Callable[[int], bytes]:
-    def answer(sequence: int) -> bytes:
-        return wire.error(sequence, Refused(code, "not now", retry_after_ms=retry_after_ms))
-
-    return answer
-
-
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
-    daemon = FakeDaemon()
-    monkeypatch.setattr(exchange, "Link", daemon.connect)
-    monkeypatch.setattr(exchange, "monotonic", daemon.monotonic)
-    monkeypatch.setattr(exchange, "sleep", daemon.sleep)
-    return daemon
-
-
-def make_client(timeout: float = 60, wait: float = 0) -> Client:
-    return Client([Path("/d.sock")], timeout=timeout, wait=wait)
+    return install(monkeypatch)
 
 
 @pytest.mark.parametrize("code", ["QUEUE_FULL", "DISK_FULL", "DISK_ERROR", "DRAINING"])

@@ -133,10 +133,10 @@ def test_index_is_read_as_written() -> None:
     assert unpacked is not None
     index, used = unpacked
     assert used == 700
-    assert index.queues == ["a", "b"]
-    for name in ("offsets", "sizes", "counts", "queue_numbers", "priorities", "due_ms", "run_ids"):
+    assert index.accounts == ["a", "b"]
+    for name in ("offsets", "sizes", "counts", "account_numbers", "priorities", "due_ms", "run_ids"):
         assert getattr(index, name) == getattr(written, name), name
-    assert index.has_room_for("c")
+    assert index.room() == 0xFFFF - 2
 
 
 @given(st.data())

@@ -5,20 +5,26 @@ import zlib
 from actors.settings import SocketSettings
 from forebay import checksum, lease_frames, wire
 from forebay.errors import Refused
+from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetch, pack_fetched
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import encode_run
+from forebay.stage_frames import WRITE_HEADER, pack_stage_head
 from forebay.wire import Kind, Outcome
 
 RUN_ID = bytes.fromhex("0198c0de0a0070008000000000000001")
+STAGED_RUN_ID = bytes.fromhex("0198c0de0a0070008000000000000002")
+WRITE = bytes.fromhex("0198c0de0a0070008000000000000003")
+STAGE = bytes.fromhex("5f0c6b0e0d1a4c3f9a55d1d0c8a7e001")
 
 
-def make_run() -> bytes:
+def make_run(run_id: bytes = RUN_ID, headers: dict[str, str] | None = None) -> bytes:
     return encode_run(
         [b'{"id":1}', b'{"id":22}'],
         queue="crm",
         priority=5,
         enqueued_ms=1_755_000_000_000,
-        run_id=RUN_ID,
+        run_id=run_id,
+        headers=headers,
         compressed=False,
     )
 
@@ -65,6 +71,8 @@ def make_examples() -> dict[str, bytes]:
         "FAREWELL": wire.frame(Kind.FAREWELL, 4),
         **make_lease_examples(),
         **make_control_examples(),
+        **make_write_examples(),
+        **make_claim_examples(),
     }
 
 
@@ -103,4 +111,18 @@ def make_control_examples() -> dict[str, bytes]:
                 "settings": {},
             },
         ),
+    }
+
+
+def make_write_examples() -> dict[str, bytes]:
+    run = make_run(STAGED_RUN_ID, {WRITE_HEADER: WRITE.hex()})
+    return {"STAGE": wire.frame(Kind.STAGE, 10, pack_stage_head(WRITE, STAGE) + run)}
+
+
+def make_claim_examples() -> dict[str, bytes]:
+    wish = FetchWish("crm", "nightly", 1, rows=100)
+    rows = [FetchedRow(0, 0, 0, None, make_run())]
+    return {
+        "FETCH": wire.frame(Kind.FETCH, 11, pack_fetch(wish)),
+        "FETCHED": wire.frame(Kind.FETCHED, 11, pack_fetched({"next": None}, rows)),
     }

@@ -1,0 +1,52 @@
+"""Accounts: the names under which the journal keeps its books.
+
+Most runs are in the account of their queue, which has the queue's name. A run that was staged is
+in an account of its own stage, so that a stage can become visible, or go, as a whole. When its
+chunk is freed, what was published goes on in the account of its write, for the receipt; when that
+is forgotten, in the queue's.
+
+    queue
+    NUL write stage queue      write and stage in hexadecimal, the stage zeros for a whole write
+"""
+
+from typing import Final, NamedTuple
+
+from forebay.limits import WRITE_ID_BYTES
+from forebay.run import RunHead
+from forebay.stage_frames import write_of
+
+NO_STAGE: Final = bytes(WRITE_ID_BYTES)
+_MARK: Final = "\0"
+_DIGITS: Final = 2 * WRITE_ID_BYTES
+
+
+class Account(NamedTuple):
+    queue: str
+    write: bytes = b""
+    """Empty: the queue's own account."""
+    stage: bytes = b""
+
+    @property
+    def name(self) -> str:
+        if not self.write:
+            return self.queue
+        return f"{_MARK}{self.write.hex()}{self.stage.hex()}{self.queue}"
+
+    @property
+    def of_write(self) -> "Account":
+        return Account(self.queue, self.write, NO_STAGE)
+
+
+def account_of(head: RunHead, stage: bytes) -> Account:
+    """Where a run belongs that was staged under `stage`, or was pushed (empty)."""
+    if not stage:
+        return Account(head.queue)
+    return Account(head.queue, write_of(head) or NO_STAGE, stage)
+
+
+def parse_account(name: str) -> Account:
+    if not name.startswith(_MARK):
+        return Account(name)
+    middle = 1 + _DIGITS
+    end = middle + _DIGITS
+    return Account(name[end:], bytes.fromhex(name[1:middle]), bytes.fromhex(name[middle:end]))

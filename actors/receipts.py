@@ -1,0 +1,131 @@
+"""Receipts, and the operations on writes (docs/protocol.md, "STAGE, SEAL, PUBLISH, ABORT").
+
+What becomes of a write's items is known by their owners: the journal's part is the spooler's, the
+rest the cold store's. A receipt adds the two up. Owns nothing; forgets receipts that are too old,
+here and there, every ten minutes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+import trio
+
+from actors.control import Fields, Operation, bad
+from actors.messages import AbortWrite, AskReceipt, ForgetWrites, Publish, Seal, SpoolerMessage
+from actors.refusals import not_found
+from actors.tiers import ColdQueue, StoreUnavailable
+from forebay.errors import Refused
+from forebay.limits import APP_BYTES_MAX, CONTROL_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
+
+log = structlog.get_logger()
+
+FORGET_S: Final = 600.0
+STAGES_MAX: Final = CONTROL_BYTES_MAX // (2 * WRITE_ID_BYTES)
+
+
+class Receipts:
+    def __init__(
+        self,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        cold: ColdQueue,
+        receipt_ttl_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._spooler = spooler
+        self._cold = cold
+        self._receipt_ttl_s = receipt_ttl_s
+        self._now_ms = now_ms
+        self.operations: Mapping[str, Operation] = {
+            "stage.seal": self._seal,
+            "write.publish": self._publish,
+            "write.abort": self._abort,
+            "receipt.show": self._show,
+        }
+
+    async def run(self) -> None:
+        """Forgets what is too old, now and then; never returns."""
+        while True:
+            await trio.sleep(FORGET_S)
+            await self._forget(self._now_ms() - round(self._receipt_ttl_s * 1000))
+
+    async def _forget(self, before_ms: int) -> None:
+        gone = await self._ask(lambda answer: ForgetWrites(before_ms, answer))
+        try:
+            await self._cold.forget_receipts(gone)
+        except StoreUnavailable as problem:
+            # They are a few bytes each, and nobody can ask for them.
+            log.warning("receipts.not_forgotten", writes=len(gone), error=str(problem))
+
+    async def _seal(self, fields: Fields) -> dict[str, Any]:
+        write, stage = identifier(fields, "write"), identifier(fields, "stage")
+        runs, items = fields.number("runs", 0), fields.number("items", 0)
+        fields.end()
+        return await self._request(lambda answer: Seal(write, stage, runs, items, answer))
+
+    async def _publish(self, fields: Fields) -> dict[str, Any]:
+        write = identifier(fields, "write")
+        stages = tuple(parse_id("stages", text) for text in fields.texts("stages", STAGES_MAX))
+        app, version = fields.text_or_none("app"), fields.number("version", None, 0, VERSION_MAX)
+        fields.end()
+        if (app is None) is not (version is None):
+            raise bad("app and version come together, or not at all")
+        if app is not None and not 0 < len(app.encode()) <= APP_BYTES_MAX:
+            raise bad(f"app has 1 to {APP_BYTES_MAX} bytes")
+        return await self._request(lambda answer: Publish(write, stages, app, version, answer))
+
+    async def _abort(self, fields: Fields) -> dict[str, Any]:
+        write = identifier(fields, "write")
+        fields.end()
+        return await self._request(lambda answer: AbortWrite(write, answer))
+
+    async def _show(self, fields: Fields) -> dict[str, Any]:
+        write = identifier(fields, "write")
+        fields.end()
+        # The cold store's part first: what moves there meanwhile is pending once, not lost.
+        in_cold = await self._cold.receipt(write)
+        found: dict[str, Any] | None = await self._ask(lambda answer: AskReceipt(write, answer))
+        if found is None:
+            raise not_found(f"receipt {write.hex()}")
+        found["delivered"] += in_cold.delivered
+        found["deleted"] += in_cold.deleted
+        found["dead"] = in_cold.dead
+        over = found["delivered"] + found["dead"] + found["dropped"] + found["deleted"]
+        return found | {"pending": found["accepted"] - over}
+
+    async def _request(
+        self, make: Callable[[Callable[[Any], None]], SpoolerMessage]
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] | Refused = await self._ask(make)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    async def _ask(self, make: Callable[[Callable[[Any], None]], SpoolerMessage]) -> Any:
+        answers: list[Any] = []
+        there = trio.Event()
+
+        def answer(what: Any) -> None:
+            answers.append(what)
+            there.set()
+
+        try:
+            await self._spooler.send(make(answer))
+        except trio.BrokenResourceError:
+            raise StoreUnavailable("the spooler has stopped") from None
+        await there.wait()
+        return answers[0]
+
+
+def identifier(fields: Fields, name: str) -> bytes:
+    return parse_id(name, fields.text(name))
+
+
+def parse_id(name: str, text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != WRITE_ID_BYTES:
+        raise bad(f"{name}: an id has {2 * WRITE_ID_BYTES} hexadecimal digits, not {text[:60]!r}")
+    return found

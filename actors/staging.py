@@ -1,0 +1,179 @@
+"""Staging: requests about writes, decided in order, made durable together, carried out.
+
+A part of the spooler. What is asked for waits until the next commit; each request is decided on
+what is so then (actors/writes.py), its record goes into the commit, and when that is durable the
+request is carried out and answered: published stages join the backlog, dropped ones leave the
+ledger. Two requests about one write, or one application, never share a commit: the second is
+decided when the first is so.
+"""
+
+from typing import Any, Final, NamedTuple, assert_never
+
+import structlog
+
+from actors.accounts import Account
+from actors.backlog import Backlog
+from actors.books import Totals
+from actors.ledger import Ledger
+from actors.messages import AbortWrite, Append, AskReceipt, Publish, Seal, WriteRequest
+from actors.ports import LiveRun, Record
+from actors.writes import Decision, Stage, Writes
+from forebay.errors import Refused
+
+log = structlog.get_logger()
+
+RECORDS_GROWN_MIN: Final = 4096
+"""Fewer records than this are not worth writing the log anew."""
+
+
+class Decided(NamedTuple):
+    """A request that changes something, and waits for its record to be durable."""
+
+    request: WriteRequest
+    record: Record
+    result: dict[str, Any]
+
+
+class Staging:
+    def __init__(self, writes: Writes, ledger: Ledger, backlog: Backlog) -> None:
+        self._writes = writes
+        self._ledger = ledger
+        self._backlog = backlog
+        self._requests: list[WriteRequest] = []
+        self._recorded = 0
+        """Records since the log was last written anew."""
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def arrive(self, request: WriteRequest) -> None:
+        self._requests.append(request)
+
+    # Runs.
+
+    def enter(self, append: Append, position: int, size: int, now_ms: int) -> None:
+        """A staged run is stored."""
+        head = append.head
+        account = Account(head.queue, append.write, append.stage)
+        self._ledger.stage(position, size, account, head.count)
+        lane = (head.queue, head.priority)
+        self._writes.add(append.write, append.stage, lane, position, size, head.count, now_ms)
+
+    def recover(self, account: Account, live: LiveRun, now_ms: int) -> None:
+        """A staged run of an earlier life, of a write that is still open."""
+        self._ledger.note_account(live.position, live.account)
+        lane = (account.queue, live.priority)
+        self._writes.add(
+            account.write, account.stage, lane, live.position, live.size, live.items, now_ms
+        )
+
+    # Requests.
+
+    def decide(self, now_ms: int) -> list[Decided]:
+        """Answers what changes nothing; the rest, as far as it can go into one commit."""
+        decided: list[Decided] = []
+        busy: set[bytes | str] = set()
+        waiting: list[WriteRequest] = []
+        for request in self._requests:
+            names: set[bytes | str] = {request.write}
+            if isinstance(request, Publish) and request.app is not None:
+                names.add(request.app)
+            if names & busy:
+                waiting.append(request)
+                busy |= names
+                continue
+            decision = self._decision(request, now_ms)
+            if isinstance(decision, Refused) or decision.record is None:
+                request.answer(decision if isinstance(decision, Refused) else decision.result)
+                continue
+            busy |= names
+            decided.append(Decided(request, decision.record, decision.result))
+        self._requests = waiting
+        return decided
+
+    def _decision(self, request: WriteRequest, now_ms: int) -> Decision | Refused:
+        match request:
+            case Seal(write, stage, runs, items):
+                return self._writes.decide_seal(write, stage, runs, items, now_ms)
+            case Publish(write, stages, app, version):
+                return self._writes.decide_publish(write, stages, app, version, now_ms)
+            case AbortWrite(write):
+                return self._writes.decide_abort(write, now_ms)
+            case _:
+                assert_never(request)
+
+    def conclude(self, decided: list[Decided], failure: Refused | None) -> set[str]:
+        """Carries out and answers what is durable now; the queues that got something."""
+        queues: set[str] = set()
+        for request, record, result in decided:
+            if failure is not None:
+                request.answer(failure)
+                continue
+            self._recorded += 1
+            gone = self._writes.apply(record)
+            for stage in gone.visible:
+                queues |= self._show(request.write, stage)
+            for stage in gone.dropped:
+                self._drop(stage)
+            request.answer(result)
+        return queues
+
+    @property
+    def log_has_grown(self) -> bool:
+        """Most of the record log is about what is over: a stage that was sealed, and published."""
+        return self._recorded > max(RECORDS_GROWN_MIN, len(self._writes))
+
+    def log_is_kept(self) -> None:
+        """It is written anew."""
+        self._recorded = 0
+
+    def _show(self, write: bytes, stage: Stage) -> set[str]:
+        for queue, items in stage.items.items():
+            self._ledger.publish(write, queue, items)
+        for (queue, priority), places in stage.lanes.items():
+            for place in places.peek(len(places), 2**62):
+                self._backlog.add_place(queue, priority, place)
+        return set(stage.items)
+
+    def _drop(self, stage: Stage) -> None:
+        for (queue, _), places in stage.lanes.items():
+            for place in places.peek(len(places), 2**62):
+                self._ledger.unstage(queue, place)
+
+    def expire(self, before_ms: int) -> None:
+        """Aborts writes of which nothing was heard since then."""
+        for write in self._writes.expired(before_ms):
+            log.warning("spooler.write_expired", write=write.hex())
+            self.arrive(AbortWrite(write, _nobody))
+
+    def answer_receipt(self, ask: AskReceipt) -> None:
+        found = self._writes.published(ask.write)
+        if found is None:
+            ask.answer(None)
+            return
+        totals = self._ledger.receipts.get(ask.write, Totals())
+        # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
+        lost = max(0, found.items - totals.accepted)
+        ask.answer(
+            {
+                "write": ask.write.hex(),
+                "published_ms": found.heard_ms,
+                "app": found.app,
+                "version": found.version,
+                "queues": list(found.queues),
+                "accepted": found.items,
+                "delivered": totals.delivered,
+                "dropped": totals.dropped + lost,
+                "deleted": totals.deleted,
+            }
+        )
+
+    def refuse_all(self, refused: Refused) -> None:
+        """The end: nobody decides any more."""
+        requests, self._requests = self._requests, []
+        for request in requests:
+            request.answer(refused)
+
+
+def _nobody(_answer: dict[str, Any] | Refused) -> None:
+    """Nobody waits for it."""

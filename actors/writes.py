@@ -1,0 +1,376 @@
+"""Writes: what was staged, sealed, published and aborted. The spooler's memory of it.
+
+A write is open until it is published or aborted, and remembered for a while after that, so that a
+straggler's stage is refused and a repeated request gets the same answer. Every change is decided
+here first (`decide_…`: a refusal, or a result with the record that makes it so), written to the
+journal's record log, and applied when that is durable (`apply`, also at the next start). Plain
+data, touched by the spooler's task alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from actors.accounts import NO_STAGE
+from actors.backlog import Places
+from actors.ports import Record
+from forebay.errors import Refused
+
+APPS_MAX: Final = 100_000
+"""Of so many applications the last version is known; the one that was quiet longest goes first."""
+
+
+class Phase(Enum):
+    OPEN = auto()
+    PUBLISHED = auto()
+    ABORTED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """What one attempt of a task has staged, while that is invisible."""
+
+    runs: int = 0
+    items: Counter[str] = field(default_factory=Counter)
+    """By queue."""
+    lanes: dict[tuple[str, int], Places] = field(default_factory=dict)
+    """Where its runs lie, by queue and priority, in the order in which they came."""
+    sealed_runs: int | None = None
+    """None: it is still being written."""
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    phase: Phase = Phase.OPEN
+    heard_ms: int = 0
+    stages: dict[bytes, Stage] = field(default_factory=dict)
+    """Of an open write."""
+    published: frozenset[bytes] = frozenset()
+    """The stages that are visible."""
+    items: int = 0
+    """That were published, or dropped by the abort."""
+    queues: tuple[str, ...] = ()
+    app: str | None = None
+    version: int | None = None
+    is_kept: bool = False
+    """It does not expire: its end may be recorded where the record log was damaged."""
+
+
+class Decision(NamedTuple):
+    result: dict[str, Any]
+    record: Record | None = None
+    """None: nothing changes."""
+
+
+class Gone(NamedTuple):
+    """What a change did to stages, for the spooler to carry out."""
+
+    visible: list[Stage]
+    dropped: list[Stage]
+
+
+class Writes:
+    def __init__(self) -> None:
+        self._writes: dict[bytes, Write] = {}
+        self._versions: dict[str, tuple[int, bytes]] = {}
+        """The last version of each application, and its write."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._writes)
+
+    def __len__(self) -> int:
+        """About as many records are needed to remember all of it."""
+        return len(self._writes) + len(self._versions)
+
+    def phase(self, write: bytes, stage: bytes) -> Phase:
+        """What a stage's runs are: a stage of a published write that was not named is dropped."""
+        known = self._writes.get(write)
+        if known is None:
+            return Phase.OPEN
+        if known.phase is Phase.PUBLISHED and stage not in known.published:
+            return Phase.ABORTED
+        return known.phase
+
+    def published(self, write: bytes) -> Write | None:
+        known = self._writes.get(write)
+        return known if known is not None and known.phase is Phase.PUBLISHED else None
+
+    # Staging.
+
+    def refuse(self, write: bytes, stage: bytes) -> Refused | None:
+        """Why nothing more can be staged there, if so."""
+        if stage == NO_STAGE:
+            return Refused("BAD_RUN", "a stage's id is not zeros alone")
+        known = self._writes.get(write)
+        if known is None:
+            return None
+        if known.phase is not Phase.OPEN:
+            text = f"the write {write.hex()} is {known.phase.name.lower()}"
+            return Refused("STAGE_OVER", text)
+        found = known.stages.get(stage)
+        if found is not None and found.sealed_runs is not None:
+            return Refused("STAGE_OVER", f"the stage {stage.hex()} is sealed")
+        return None
+
+    def add(
+        self,
+        write: bytes,
+        stage: bytes,
+        lane: tuple[str, int],
+        position: int,
+        size: int,
+        items: int,
+        now_ms: int,
+    ) -> None:
+        """A run that was stored in an open write."""
+        known = self._writes.setdefault(write, Write())
+        known.heard_ms = now_ms
+        found = known.stages.setdefault(stage, Stage())
+        found.runs += 1
+        found.items[lane[0]] += items
+        found.lanes.setdefault(lane, Places()).append(position, size, items)
+
+    # Decisions.
+
+    def decide_seal(
+        self, write: bytes, stage: bytes, runs: int, items: int, now_ms: int
+    ) -> Decision | Refused:
+        result = {"write": write.hex(), "stage": stage.hex(), "runs": runs, "items": items}
+        if self.phase(write, stage) is Phase.PUBLISHED:
+            return Decision(result)
+        known = self._writes.get(write)
+        found = known.stages.get(stage) if known is not None else None
+        if found is None:
+            return _no_stage(stage)
+        if (found.runs, found.items.total()) != (runs, items):
+            return _bad(
+                f"the stage {stage.hex()} has {found.runs} runs and {found.items.total()} items, "
+                f"not {runs} and {items}"
+            )
+        if found.sealed_runs is not None:
+            return Decision(result)
+        return Decision(result, {"is": "sealed", "at_ms": now_ms, **result})
+
+    def decide_publish(
+        self,
+        write: bytes,
+        stages: Sequence[bytes],
+        app: str | None,
+        version: int | None,
+        now_ms: int,
+    ) -> Decision | Refused:
+        known = self._writes.get(write)
+        if known is not None and known.phase is Phase.PUBLISHED:
+            return Decision(self._as_published(write, known))
+        if app is not None and version is not None and app in self._versions:
+            last, holder = self._versions[app]
+            if version <= last:
+                return self._duplicate(write, version, last, holder, now_ms)
+        if known is not None and known.phase is Phase.ABORTED:
+            return Refused("STAGE_OVER", f"the write {write.hex()} is aborted")
+        found = known.stages if known is not None else {}
+        queues: Counter[str] = Counter()
+        for stage in set(stages):
+            part = found.get(stage)
+            if part is None:
+                return _no_stage(stage)
+            if part.sealed_runs is None:
+                return _bad(f"the stage {stage.hex()} is not sealed")
+            if part.sealed_runs != part.runs:
+                text = f"{part.runs} of {part.sealed_runs} sealed runs"
+                return _bad(f"the stage {stage.hex()} has {text}: the disk was damaged")
+            queues += part.items
+        record = {
+            "is": "published",
+            "at_ms": now_ms,
+            "write": write.hex(),
+            "stages": sorted(stage.hex() for stage in set(stages)),
+            "items": queues.total(),
+            "queues": sorted(queues),
+            "app": app,
+            "version": version,
+        }
+        result = {"outcome": "published", "write": write.hex(), "items": queues.total()}
+        return Decision(result | {"published_ms": now_ms}, record)
+
+    def _duplicate(
+        self, write: bytes, version: int, last: int, holder: bytes, now_ms: int
+    ) -> Decision:
+        original = self._writes.get(holder) if version == last else None
+        result: dict[str, Any] = {"write": None, "items": 0, "published_ms": 0}
+        if original is not None:
+            result = self._as_published(holder, original)
+        result["outcome"] = "duplicate"
+        # Also one of which nothing is staged yet: a straggler would wait for its end in vain.
+        known = self._writes.get(write, Write())
+        if known.phase is not Phase.OPEN:
+            return Decision(result)
+        return Decision(result, _aborted(write, known, now_ms))
+
+    def decide_abort(self, write: bytes, now_ms: int) -> Decision:
+        known = self._writes.get(write, Write())
+        if known.phase is not Phase.OPEN:
+            return Decision({"outcome": known.phase.name.lower(), "items": known.items})
+        record = _aborted(write, known, now_ms)
+        return Decision({"outcome": "aborted", "items": record["items"]}, record)
+
+    def expired(self, before_ms: int) -> list[bytes]:
+        """Open writes of which nothing was heard since then."""
+        return [
+            write
+            for write, known in self._writes.items()
+            if known.phase is Phase.OPEN and not known.is_kept and known.heard_ms < before_ms
+        ]
+
+    def keep_open(self) -> int:
+        """The record log was damaged: any open write may be one that was published. None of them
+        expires, until somebody publishes or aborts it; how many these are."""
+        known = [entry for entry in self._writes.values() if entry.phase is Phase.OPEN]
+        for entry in known:
+            entry.is_kept = True
+        return len(known)
+
+    # Records.
+
+    def apply(self, record: Record) -> Gone:
+        """Makes a record so, once it is durable. KeyError, TypeError or ValueError if it makes no
+        sense: then nothing is changed."""
+        write, at_ms = bytes.fromhex(record["write"]), int(record["at_ms"])
+        match record["is"]:
+            case "sealed":
+                name, runs = bytes.fromhex(record["stage"]), int(record["runs"])
+                stage = self._heard(write, at_ms).stages.setdefault(name, Stage())
+                stage.sealed_runs = runs
+                return Gone([], [])
+            case "kept":
+                self._heard(write, at_ms).is_kept = True
+                return Gone([], [])
+            case "aborted":
+                items = int(record["items"])
+                known = self._heard(write, at_ms)
+                known.phase, known.items = Phase.ABORTED, items
+                stages, known.stages = known.stages, {}
+                return Gone([], list(stages.values()))
+            case "published":
+                return self._publish(write, at_ms, record)
+            case kind:
+                raise ValueError(f"there is no record {kind!r}")
+
+    def _publish(self, write: bytes, at_ms: int, record: Record) -> Gone:
+        published = frozenset(bytes.fromhex(stage) for stage in record["stages"])
+        items, queues = int(record["items"]), tuple(map(str, record["queues"]))
+        app, version = record["app"], record["version"]
+        if app is not None:
+            self._note_version(str(app), int(version), write)
+        known = self._heard(write, at_ms)
+        known.phase, known.published = Phase.PUBLISHED, published
+        known.items, known.queues = items, queues
+        known.app, known.version = app, version
+        stages, known.stages = known.stages, {}
+        visible = [stage for name, stage in stages.items() if name in published]
+        dropped = [stage for name, stage in stages.items() if name not in published]
+        return Gone(visible, dropped)
+
+    def _heard(self, write: bytes, at_ms: int) -> Write:
+        known = self._writes.setdefault(write, Write())
+        known.heard_ms = at_ms
+        return known
+
+    def _note_version(self, app: str, version: int, write: bytes) -> None:
+        """The highest counts, in whatever order they are read."""
+        if app not in self._versions or version > self._versions[app][0]:
+            self._versions[app] = (version, write)
+
+    def restore(self, records: Sequence[Record]) -> int:
+        """What an earlier life has recorded; how many records made no sense."""
+        lost = 0
+        for record in records:
+            try:
+                if record["is"] == "version":
+                    write = bytes.fromhex(record["write"])
+                    self._note_version(str(record["app"]), int(record["version"]), write)
+                else:
+                    self.apply(record)
+            except (KeyError, TypeError, ValueError):
+                lost += 1
+        return lost
+
+    def forget(self, before_ms: int, needed: frozenset[bytes]) -> list[bytes]:
+        """Lets go of writes that ended before then and that nothing on disk needs."""
+        gone = [
+            write
+            for write, known in self._writes.items()
+            if known.phase is not Phase.OPEN and known.heard_ms < before_ms and write not in needed
+        ]
+        for write in gone:
+            del self._writes[write]
+        return gone
+
+    def records(self) -> list[Record]:
+        """All that need be remembered."""
+        found: list[Record] = []
+        for write, known in self._writes.items():
+            if known.phase is Phase.PUBLISHED:
+                found.append(_published(write, known))
+            elif known.phase is Phase.ABORTED:
+                found.append(_aborted(write, known, known.heard_ms))
+            else:
+                if known.is_kept:
+                    found.append({"is": "kept", "at_ms": known.heard_ms, "write": write.hex()})
+                found += [
+                    _sealed(write, stage, part, known.heard_ms)
+                    for stage, part in known.stages.items()
+                    if part.sealed_runs is not None
+                ]
+        versions = [
+            {"is": "version", "app": app, "version": version, "write": write.hex()}
+            for app, (version, write) in self._versions.items()
+        ]
+        return found + versions
+
+    def _as_published(self, write: bytes, known: Write) -> dict[str, Any]:
+        return {
+            "outcome": "published",
+            "write": write.hex(),
+            "items": known.items,
+            "published_ms": known.heard_ms,
+        }
+
+
+def _published(write: bytes, known: Write) -> Record:
+    return {
+        "is": "published",
+        "at_ms": known.heard_ms,
+        "write": write.hex(),
+        "stages": sorted(stage.hex() for stage in known.published),
+        "items": known.items,
+        "queues": list(known.queues),
+        "app": known.app,
+        "version": known.version,
+    }
+
+
+def _aborted(write: bytes, known: Write, now_ms: int) -> Record:
+    items = known.items + sum(stage.items.total() for stage in known.stages.values())
+    return {"is": "aborted", "at_ms": now_ms, "write": write.hex(), "items": items}
+
+
+def _sealed(write: bytes, stage: bytes, part: Stage, now_ms: int) -> Record:
+    return {
+        "is": "sealed",
+        "at_ms": now_ms,
+        "write": write.hex(),
+        "stage": stage.hex(),
+        "runs": part.sealed_runs,
+        "items": part.items.total(),
+    }
+
+
+def _no_stage(stage: bytes) -> Refused:
+    return Refused("NOT_FOUND", f"there is no stage {stage.hex()}: it is not here, or it is over")
+
+
+def _bad(text: str) -> Refused:
+    return Refused("BAD_REQUEST", text)

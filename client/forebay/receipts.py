@@ -1,0 +1,113 @@
+"""Receipts: what has become of the items of a write that was published.
+
+    receipt = client.receipt(write).wait(timeout=600)
+    print(receipt.delivered, receipt.dead)
+
+Always accepted = delivered + dead + dropped + deleted + pending. The daemon keeps a receipt for
+`spool.receipt_ttl` after the write was published; then, and if there never was one, `Refused` with
+the code NOT_FOUND is raised. A dead item that is put back to work is pending again.
+
+Waiting asks again and again, at most once a second: nothing is sent by the daemon on its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from time import monotonic, sleep
+from typing import Any, Final
+
+from forebay.errors import StillPending
+from forebay.exchange import Exchange
+from forebay.members import Members, identifier, number, number_or_none, text_or_none, texts
+from forebay.writes import write_id
+
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 1.0
+
+Progress = Callable[["Receipt"], None]
+
+
+class _Asking:
+    """Where a receipt came from. It stands outside the fields: what is copied, pickled or printed
+    is the figures alone."""
+
+    __slots__ = ("_receipts",)
+    _receipts: "Receipts"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(_Asking):
+    """The figures at one moment, in items."""
+
+    write: bytes
+    published_ms: int
+    app: str | None
+    version: int | None
+    """None where the write was published without a transaction."""
+    queues: tuple[str, ...]
+    accepted: int
+    delivered: int
+    dead: int
+    dropped: int
+    deleted: int
+    pending: int
+
+    def wait(self, *, timeout: float | None = None, progress: Progress | None = None) -> "Receipt":
+        """The receipt when nothing is pending any more; see `Client.wait_receipt`."""
+        return self._receipts.wait_receipt(self.write, timeout=timeout, progress=progress)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As docs/protocol.md has it: for JSON."""
+        return {**asdict(self), "write": self.write.hex(), "queues": list(self.queues)}
+
+
+class Receipts:
+    """The part of a client that is about receipts."""
+
+    _exchange: Exchange
+
+    def receipt(self, write: bytes | str) -> Receipt:
+        """What has become of a write's items until now."""
+        members = {"write": write_id(write).hex()}
+        receipt = read_receipt(self._exchange.perform("receipt.show", members))
+        object.__setattr__(receipt, "_receipts", self)
+        return receipt
+
+    def wait_receipt(
+        self,
+        write: bytes | str,
+        *,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> Receipt:
+        """Waits until nothing is pending, for ever or for `timeout` seconds: then StillPending is
+        raised. `progress` is told each receipt that is seen, the last one too."""
+        deadline = None if timeout is None else monotonic() + timeout
+        pause = PAUSE_MIN_S
+        while True:
+            receipt = self.receipt(write)
+            if progress is not None:
+                progress(receipt)
+            if not receipt.pending:
+                return receipt
+            left = PAUSE_MAX_S if deadline is None else deadline - monotonic()
+            if left <= 0:
+                raise StillPending(receipt)
+            sleep(min(pause, left))
+            pause = min(pause * 2, PAUSE_MAX_S)
+
+
+def read_receipt(result: Members) -> Receipt:
+    """BadFrame if it is none."""
+    return Receipt(
+        write=identifier(result, "write"),
+        published_ms=number(result, "published_ms"),
+        app=text_or_none(result, "app"),
+        version=number_or_none(result, "version"),
+        queues=texts(result, "queues"),
+        accepted=number(result, "accepted"),
+        delivered=number(result, "delivered"),
+        dead=number(result, "dead"),
+        dropped=number(result, "dropped"),
+        deleted=number(result, "deleted"),
+        pending=number(result, "pending"),
+    )

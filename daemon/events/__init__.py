@@ -1,0 +1,35 @@
+"""The event log's files: what actors/event_log.py collects, on disk."""
+
+import os
+import socket
+from pathlib import Path
+
+from actors.event_log import EventSink
+from actors.event_settings import EventSettings
+from daemon.errors import CannotStart
+from daemon.events.files import EventFiles, Format
+from daemon.events.lines import LineFormat
+
+
+def open_sink(settings: EventSettings, state_dir: Path) -> EventSink | None:
+    """None: no events are wanted. Does no I/O; CannotStart if Parquet is wanted and not there."""
+    if settings.mode == "off":
+        return None
+    host = socket.gethostname()
+    everywhere: dict[str, str | int | float] = {"host": host, "pid": os.getpid()}
+    everywhere["sample"] = settings.share
+    directory = settings.directory or state_dir / "events"
+    return EventFiles(directory, host, _format(settings, everywhere), settings)
+
+
+def _format(settings: EventSettings, everywhere: dict[str, str | int | float]) -> Format:
+    if settings.format == "ndjson":
+        return LineFormat(everywhere)
+    from daemon.events.parquet import ParquetFormat
+
+    try:
+        return ParquetFormat(everywhere)
+    except ImportError as error:
+        raise CannotStart(
+            f"events.format: parquet needs pyarrow (pip install pyarrow): {error}"
+        ) from error

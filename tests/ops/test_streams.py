@@ -1,0 +1,150 @@
+"""The real daemon read as a stream: claims outlive it, and each item is read once."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay import Refused, connect, read_run
+from forebay.client import Client
+from forebay.streams import Claim, FetchedRow
+from tests.ops.commands import Host, running
+
+ITEMS = 50_000
+STEP = 12_000
+
+
+def push_numbers(client: Client, items: int = ITEMS, queue: str = "crm") -> None:
+    client.push(queue, [b"%d" % number for number in range(items)])
+
+
+def rows_of(client: Client, claim: Claim, queue: str = "crm") -> list[FetchedRow]:
+    """All rows of a claim, a few at a time."""
+    assert claim.number is not None
+    rows: list[FetchedRow] = []
+    at: int | None = 0
+    while at is not None:
+        fetched = client.fetch(queue, "reader", claim.number, first=at, rows=3)
+        rows += fetched.rows
+        at = fetched.next
+    assert [row.number for row in rows] == list(range(claim.rows))
+    return rows
+
+
+def payloads(rows: list[FetchedRow]) -> Iterator[bytes]:
+    for row in rows:
+        run = read_run(row.run)
+        for index, payload in enumerate(run.payloads(0, run.head.count)):
+            if row.bits is None or row.bits >> index & 1:
+                yield payload
+
+
+def test_what_was_claimed_is_read_again_after_kill_9_and_what_was_acknowledged_never(
+    tmp_path: Path,
+) -> None:
+    host = Host(tmp_path)
+    seen: list[bytes] = []
+    done = 0
+    with running(host):
+        with connect(host.socket) as client:
+            push_numbers(client)
+        while len(seen) < ITEMS:
+            with connect(host.socket) as client:
+                claim = client.claim("crm", "reader", after=done, items=STEP)
+                assert 0 < claim.items <= STEP
+                before = rows_of(client, claim)
+            host.stop(signal.SIGKILL)
+            host.start()
+            with connect(host.socket) as client:
+                again = client.claim("crm", "reader", after=done, items=1)
+                assert (again.number, again.rows, again.items) == (
+                    claim.number,
+                    claim.rows,
+                    claim.items,
+                )
+                assert rows_of(client, again) == before
+                seen += payloads(before)
+                assert claim.number is not None
+                done = claim.number
+                # Acknowledged, and the answer lost with the daemon.
+                client.claim("crm", "reader", after=done, items=STEP)
+            host.stop(signal.SIGKILL)
+            host.start()
+            with connect(host.socket) as client:
+                status = client.stream_status("crm", "reader")
+                assert status.acknowledged == done
+                assert host.books("crm")["delivered"] == len(seen)
+                with pytest.raises(Refused, match="acknowledged"):
+                    client.claim("crm", "reader", after=done - 1)
+        with connect(host.socket) as client:
+            last = client.claim("crm", "reader", after=done)
+            assert (last.number, last.items, last.backlog) == (None, 0, 0)
+        assert sorted(map(int, seen)) == list(range(ITEMS))
+        assert host.books("crm") == {"accepted": ITEMS, "delivered": ITEMS}
+
+
+def test_items_that_warm_has_when_the_first_consumer_comes_are_its_own(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host), connect(host.socket) as client:
+        push_numbers(client, 9000)
+        lease = client.lease("crm", 10, wait_s=30)
+        assert len(lease) == 10
+        got: list[bytes] = []
+        claim = client.claim("crm", "reader", after=0)
+        while claim.number is not None:
+            got += payloads(rows_of(client, claim))
+            claim = client.claim("crm", "reader", after=claim.number)
+        assert sorted(map(int, got)) == list(range(10, 9000))
+        assert claim.backlog == 10
+        # Given back, they follow.
+        lease.release()
+        while claim.number is None:
+            claim = client.claim(
+                "crm", "reader", after=client.stream_status("crm", "reader").acknowledged
+            )
+        assert sorted(map(int, payloads(rows_of(client, claim)))) == list(range(10))
+        assert host.books("crm") == {"accepted": 9000, "delivered": 8990, "held": 10}
+
+
+def test_a_dropped_stream_gives_its_items_back_to_the_handler(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    queues = {"crm": {"handler": {"type": "file", "path": str(out)}}}
+    host = Host(tmp_path, {"queues": queues})
+    with running(host), connect(host.socket) as client:
+        assert client.claim("crm", "reader", after=0).number is None
+        push_numbers(client, 3000)
+        claim = client.claim("crm", "reader", after=0, items=1000)
+        assert (claim.number, claim.items) == (1, 1000)
+        assert not out.exists()
+        assert client.stream_drop("crm", "reader") == 1000
+        assert client.stream_drop("crm", "reader") == 0
+        while host.books("crm") != {"accepted": 3000, "delivered": 3000}:
+            pass
+        assert client.stream_status("crm", "reader").acknowledged == 0
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            client.fetch("crm", "reader", 1)
+
+
+def test_looks_change_nothing(tmp_path: Path) -> None:
+    queues = {"crm": {"warm_max_items": 1000}}
+    host = Host(tmp_path, {"queues": queues})
+    with running(host), connect(host.socket) as client:
+        push_numbers(client, 5000)
+        lease = client.lease("crm", 7, wait_s=30)
+        lease.ack(lease)
+        while host.books("crm") != {"accepted": 5000, "delivered": 7, "held": 4993}:
+            pass
+        seen: list[int] = []
+        for state in ("queued", "cold"):
+            cursor: str | None = ""
+            while cursor is not None:
+                fetched = client.peek("crm", state, cursor=cursor, rows=2)
+                seen += map(int, payloads(fetched.rows))
+                cursor = fetched.cursor
+        assert sorted(seen) == list(range(7, 5000))
+        assert host.books("crm") == {"accepted": 5000, "delivered": 7, "held": 4993}
+        for bad in ("x", "-1", "9" * 50):
+            for state in ("queued", "cold"):
+                with pytest.raises(Refused, match="cursor"):
+                    client.peek("crm", state, cursor=bad)

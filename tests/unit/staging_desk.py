@@ -1,0 +1,106 @@
+"""Staging at a running spooler, for tests: what tasks and a driver would ask of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from actors.messages import (
+    AbortWrite,
+    Append,
+    AskReceipt,
+    Fate,
+    ForgetWrites,
+    Publish,
+    Seal,
+    SpoolerMessage,
+)
+from forebay.errors import Refused
+from forebay.run import RunHead
+from forebay.stage_frames import WRITE_HEADER
+from forebay.wire import Outcome
+from tests.unit.spooling import Desk, make_run
+
+Answer = dict[str, Any] | Refused
+Run = tuple[RunHead, bytes]
+
+W1, W2, W3 = (bytes([number]) * 16 for number in (1, 2, 3))
+A, B, C = b"A" * 16, b"B" * 16, b"C" * 16
+
+
+def staged_run(write: bytes = W1, **fields: Any) -> Run:
+    return make_run(headers={WRITE_HEADER: write.hex()}, **fields)
+
+
+async def ask(desk: Desk, make: Callable[[Callable[[Any], None]], SpoolerMessage]) -> Any:
+    answers: list[Any] = []
+    there = trio.Event()
+
+    def answer(what: Any) -> None:
+        answers.append(what)
+        there.set()
+
+    await desk.to_spooler.send(make(answer))
+    await there.wait()
+    return answers[0]
+
+
+async def stage(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> list[Outcome | Refused]:
+    """Stages runs and waits for their answers."""
+    first = 1_000_000 + len(desk.inbox.answers)
+    for order, (head, data) in enumerate(runs):
+        append = Append(head, data, desk.inbox, first + order, write, stage_id)
+        await desk.to_spooler.send(append)
+    wanted = range(first, first + len(runs))
+    while not all(sequence in desk.inbox.answers for sequence in wanted):
+        await desk.inbox.arrived.wait()
+    return [desk.inbox.answers[sequence] for sequence in wanted]
+
+
+async def seal(desk: Desk, write: bytes, stage_id: bytes, runs: int, items: int) -> Answer:
+    answer: Answer = await ask(desk, lambda done: Seal(write, stage_id, runs, items, done))
+    return answer
+
+
+async def stage_and_seal(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> None:
+    assert await stage(desk, write, stage_id, *runs) == [Outcome.STORED] * len(runs)
+    items = sum(head.count for head, _ in runs)
+    assert isinstance(await seal(desk, write, stage_id, len(runs), items), dict)
+
+
+async def publish(
+    desk: Desk,
+    write: bytes,
+    *stages: bytes,
+    app: str | None = None,
+    version: int | None = None,
+) -> Answer:
+    answer: Answer = await ask(desk, lambda done: Publish(write, stages, app, version, done))
+    return answer
+
+
+async def abort(desk: Desk, write: bytes) -> Answer:
+    answer: Answer = await ask(desk, lambda done: AbortWrite(write, done))
+    return answer
+
+
+async def receipt(desk: Desk, write: bytes) -> dict[str, int]:
+    """The journal's part, in items, without what is 0; empty if there is none."""
+    # The books learn of outcomes when these are written.
+    await desk.stats()
+    found: dict[str, Any] | None = await ask(desk, lambda done: AskReceipt(write, done))
+    counts = ("accepted", "delivered", "dropped", "deleted")
+    return {name: found[name] for name in counts if found[name]} if found else {}
+
+
+async def forget(desk: Desk, before_ms: int) -> list[bytes]:
+    gone: list[bytes] = await ask(desk, lambda done: ForgetWrites(before_ms, done))
+    return gone
+
+
+async def deliver(desk: Desk, runs: int, queue: str = "q", fate: Fate = Fate.DELIVERED) -> None:
+    await desk.settle(*await desk.take_runs(runs, queue), fate=fate)
+
+
+def code_of(answer: object) -> str:
+    return answer.code if isinstance(answer, Refused) else "ok"

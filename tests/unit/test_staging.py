@@ -1,0 +1,527 @@
+"""The spooler and writes: what is staged is invisible, what is published is there as a whole."""
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from actors import intake, staging
+from actors.messages import Fate
+from daemon.journal.files import Files
+from daemon.journal.records import RECORDS
+from forebay.errors import Refused
+from forebay.wire import Outcome
+from tests.crash.failing_files import FailingFiles
+from tests.crash.spooler_time import pass_time
+from tests.unit.spooling import KIB, Desk, handed_over, make_run, running_spooler
+from tests.unit.staging_desk import (
+    W1,
+    W2,
+    W3,
+    A,
+    B,
+    C,
+    abort,
+    code_of,
+    deliver,
+    forget,
+    publish,
+    receipt,
+    seal,
+    stage,
+    stage_and_seal,
+    staged_run,
+)
+
+FAR_MS = 2**52
+"""Later than anything."""
+
+
+async def books(desk: Desk) -> dict[str, int]:
+    """The whole daemon's, of which every report must balance."""
+    entry: dict[str, int] = (await desk.stats())["daemon"]
+    over = sum(entry[name] for name in ("delivered", "dropped", "deleted", "dead", "handed_over"))
+    assert entry["accepted"] == over + entry["held"]
+    assert min(entry.values()) >= 0
+    parts = ("spooled", "scheduled", "warm", "cold", "running")
+    return {name: count for name, count in entry.items() if count and name not in parts}
+
+
+def lose_indexes(directory: Path) -> None:
+    for index in directory.glob("*.index"):
+        index.unlink()
+
+
+async def wait_for_chunks(desk: Desk, count: int) -> None:
+    while (await desk.stats())["spool"]["chunks"] > count:
+        await trio.lowlevel.checkpoint()
+
+
+# Visible or not.
+
+
+async def test_what_is_staged_is_stored_and_invisible_until_it_is_published(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=2), staged_run(items=3))
+        assert await books(desk) == {"staged": 5}
+        assert (await desk.stats())["spool"]["runs"] == 2
+        assert await receipt(desk, W1) == {}
+        result = await publish(desk, W1, A)
+        assert isinstance(result, dict)
+        assert (result["outcome"], result["items"]) == ("published", 5)
+        assert await books(desk) == {"accepted": 5, "held": 5}
+        assert await receipt(desk, W1) == {"accepted": 5}
+        await deliver(desk, 2)
+        assert await books(desk) == {"accepted": 5, "delivered": 5}
+        assert await receipt(desk, W1) == {"accepted": 5, "delivered": 5}
+        assert (await desk.stats())["spool"]["runs"] == 0
+
+
+async def test_taker_that_waits_gets_nothing_before_the_publication(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
+        taken: list[int] = []
+
+        async def take() -> None:
+            taken.extend(lease.run.head.count for lease in await desk.take())
+
+        nursery.start_soon(take)
+        await stage_and_seal(desk, W1, A, staged_run(items=7))
+        await desk.stats()
+        assert not taken
+        await publish(desk, W1, A)
+        while not taken:
+            await trio.lowlevel.checkpoint()
+        assert taken == [7]
+
+
+async def test_published_runs_join_their_lanes_in_order_of_priority_then_publication(
+    tmp_path: Path,
+) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=1), staged_run(items=2, priority=0))
+        await desk.push(make_run(items=3), make_run(items=4, priority=0))
+        await stage_and_seal(desk, W2, A, staged_run(W2, items=5), staged_run(W2, items=6))
+        await publish(desk, W2, A)
+        await publish(desk, W1, A)
+        await desk.push(make_run(items=7))
+        counts = [lease.run.head.count for lease in await desk.take_runs(7)]
+        assert counts == [4, 2, 3, 5, 6, 1, 7]
+
+
+async def test_publishing_shows_the_named_stages_alone(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=1), staged_run(queue="r", items=2))
+        await stage_and_seal(desk, W1, B, staged_run(items=4))
+        await stage(desk, W1, C, staged_run(items=8))
+        await publish(desk, W1, A)
+        assert await books(desk) == {"accepted": 3, "held": 3}
+        await deliver(desk, 1)
+        await deliver(desk, 1, "r")
+        assert (await desk.stats())["spool"]["runs"] == 0
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"accepted": 3, "delivered": 3}
+        assert await receipt(desk, W1) == {"accepted": 3, "delivered": 3}
+
+
+# Restarts.
+
+
+async def test_staged_runs_wait_through_a_restart(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=2), staged_run(items=3))
+        await stage(desk, W1, B, staged_run(items=4))
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"staged": 9}
+        assert code_of((await stage(desk, W1, A, staged_run()))[0]) == "STAGE_OVER"
+        assert code_of(await publish(desk, W1, A, B)) == "BAD_REQUEST"
+        assert isinstance(await seal(desk, W1, B, 1, 4), dict)
+        assert isinstance(await publish(desk, W1, A, B), dict)
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"accepted": 9, "held": 9}
+        await deliver(desk, 3)
+        assert await receipt(desk, W1) == {"accepted": 9, "delivered": 9}
+
+
+async def test_what_was_delivered_of_a_write_is_known_after_a_restart(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, *(staged_run(items=count) for count in (1, 2, 3)))
+        await publish(desk, W1, A)
+        first, second, _ = await desk.take_runs(3)
+        await desk.settle(first)
+        assert await desk.record(handed_over(second, 0b01)) == [True]
+    async with running_spooler(tmp_path) as desk:
+        assert await receipt(desk, W1) == {"accepted": 6, "delivered": 1}
+        assert await books(desk) == {"accepted": 6, "delivered": 1, "handed_over": 1, "held": 4}
+        leases = await desk.take_runs(2)
+        assert [(lease.run.head.count, lease.done) for lease in leases] == [(2, 0b01), (3, 0)]
+
+
+async def test_run_is_known_for_staged_by_its_block_as_by_the_index(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=2))
+        await stage_and_seal(desk, W2, B, staged_run(W2, items=4))
+        await desk.push(make_run(items=1))
+        await publish(desk, W1, A)
+    lose_indexes(tmp_path)
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"accepted": 3, "held": 3, "staged": 4}
+        assert await receipt(desk, W1) == {"accepted": 2}
+        assert isinstance(await publish(desk, W2, B), dict)
+
+
+async def test_staged_run_that_is_sent_again_is_a_duplicate_after_a_restart(tmp_path: Path) -> None:
+    run = staged_run(items=2)
+    async with running_spooler(tmp_path) as desk:
+        assert await stage(desk, W1, A, run, run) == [Outcome.STORED, Outcome.DUPLICATE]
+    async with running_spooler(tmp_path) as desk:
+        assert await stage(desk, W1, A, run) == [Outcome.DUPLICATE]
+        assert isinstance(await seal(desk, W1, A, 1, 2), dict)
+
+
+# What is over.
+
+
+@pytest.mark.parametrize("end", ["sealed", "published", "aborted"])
+async def test_straggler_is_refused(end: str, tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=1))
+        if end == "published":
+            await publish(desk, W1, A)
+        elif end == "aborted":
+            await abort(desk, W1)
+        straggler = A if end == "sealed" else C
+        before = await books(desk)
+        (refused,) = await stage(desk, W1, straggler, staged_run(items=9))
+        assert code_of(refused) == "STAGE_OVER"
+        assert await books(desk) == before
+
+
+async def test_aborted_write_leaves_nothing_and_its_chunks_are_freed(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        runs = [staged_run(items=10, size=2 * KIB) for _ in range(12)]
+        await stage_and_seal(desk, W1, A, *runs)
+        assert (await desk.stats())["spool"]["chunks"] > 3
+        assert await abort(desk, W1) == {"outcome": "aborted", "items": 120}
+        assert await books(desk) == {}
+        assert (await desk.stats())["spool"]["bytes"] == 0
+        await wait_for_chunks(desk, 1)
+        assert await books(desk) == {}
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {}
+        await wait_for_chunks(desk, 0)
+
+
+async def test_abort_after_publishing_changes_nothing(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=3))
+        await publish(desk, W1, A)
+        assert await abort(desk, W1) == {"outcome": "published", "items": 3}
+        await deliver(desk, 1)
+        assert await books(desk) == {"accepted": 3, "delivered": 3}
+
+
+async def test_duplicate_version_drops_its_own_write_even_after_a_restart(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=3))
+        await publish(desk, W1, A, app="job", version=4)
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W2, A, staged_run(W2, items=3))
+        result = await publish(desk, W2, A, app="job", version=4)
+        assert isinstance(result, dict)
+        assert (result["outcome"], result["write"]) == ("duplicate", W1.hex())
+        assert await books(desk) == {"accepted": 3, "held": 3}
+        assert (await desk.stats())["spool"]["runs"] == 1
+
+
+async def test_requests_about_one_write_or_application_are_decided_in_order(tmp_path: Path) -> None:
+    """They arrive together, while a commit is under way: the first one wins."""
+    files = HeldUp(tmp_path)
+    async with running_spooler(tmp_path, files) as desk, trio.open_nursery() as nursery:
+        await stage_and_seal(desk, W1, A, staged_run(items=1))
+        await stage_and_seal(desk, W2, A, staged_run(W2, items=2))
+        answers: dict[str, Any] = {}
+
+        async def keep(name: str, *asked: Any, **named: Any) -> None:
+            answers[name] = await (abort if name == "abort" else publish)(desk, *asked, **named)
+
+        files.may_sync.clear()
+        nursery.start_soon(desk.push, make_run(items=4))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.start_soon(keep, "abort", W3)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for write in (W1, W2):
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.start_soon(
+                lambda name, write: keep(name, write, A, app="job", version=1), write.hex(), write
+            )
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        files.may_sync.set()
+        while len(answers) < 3:
+            await trio.lowlevel.checkpoint()
+        assert answers[W1.hex()]["outcome"] == "published"
+        assert answers[W2.hex()] == answers[W1.hex()] | {"outcome": "duplicate"}
+        assert await books(desk) == {"accepted": 5, "held": 5}
+
+
+class HeldUp(Files):
+    """A disk whose syncs wait until they may go on."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+
+    def datasync(self, fd: int) -> None:
+        self.may_sync.wait(30)
+        super().datasync(fd)
+
+
+# Limits.
+
+
+async def test_open_write_expires_after_stage_ttl_and_others_do_not(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000
+    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
+    async with running_spooler(tmp_path, stage_ttl="1h") as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=1))
+        await stage_and_seal(desk, W2, A, staged_run(W2, items=2))
+        await publish(desk, W2, A)
+        now_ms += 3_600_000
+        await stage(desk, W3, A, staged_run(W3, items=4))
+        await pass_time(mock_clock, desk, 11)
+        assert await books(desk) == {"accepted": 2, "held": 2, "staged": 5}
+        now_ms += 1
+        with capture_logs() as logs:
+            await pass_time(mock_clock, desk, 11)
+        expired = [entry for entry in logs if entry["event"] == "spooler.write_expired"]
+        assert [entry["write"] for entry in expired] == [W1.hex()]
+        assert await books(desk) == {"accepted": 2, "held": 2, "staged": 4}
+        assert code_of(await publish(desk, W1, A)) == "STAGE_OVER"
+
+
+async def test_max_bytes_counts_what_is_staged(tmp_path: Path) -> None:
+    drop = {"q": {"full_policy": "drop_newest"}}
+    async with running_spooler(tmp_path, queues=drop, max_bytes=128 * KIB) as desk:
+        answers = await stage(desk, W1, A, *(staged_run(items=8, size=5 * KIB) for _ in range(4)))
+        assert [code_of(answer) for answer in answers] == ["ok", "ok", "ok", "QUEUE_FULL"]
+        assert code_of((await desk.push(make_run(items=8, size=5 * KIB)))[0]) == "QUEUE_FULL"
+        await abort(desk, W1)
+        assert await desk.push(make_run(items=8, size=5 * KIB)) == [Outcome.STORED]
+
+
+async def test_drop_oldest_takes_published_runs_and_never_staged_ones(tmp_path: Path) -> None:
+    drop = {"q": {"full_policy": "drop_oldest"}}
+    async with running_spooler(tmp_path, queues=drop, max_size=3) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=1))
+        await stage_and_seal(desk, W2, A, staged_run(W2, items=2), staged_run(W2, items=4))
+        await publish(desk, W2, A)
+        await desk.push(make_run(items=8))
+        assert await books(desk) == {"accepted": 14, "dropped": 2, "held": 12, "staged": 1}
+        assert await receipt(desk, W2) == {"accepted": 6, "dropped": 2}
+    async with running_spooler(tmp_path, queues=drop, max_size=3) as desk:
+        assert await receipt(desk, W2) == {"accepted": 6, "dropped": 2}
+        assert await books(desk) == {"accepted": 14, "dropped": 2, "held": 12, "staged": 1}
+
+
+async def test_names_of_queues_are_bounded_staged_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "QUEUES_MAX", 3)
+    async with running_spooler(tmp_path) as desk:
+        await desk.push(make_run("a"))
+        await stage(desk, W1, A, staged_run(queue="b"), staged_run(queue="a"))
+        answers = [await stage(desk, W1, A, staged_run(queue=queue)) for queue in "cdb"]
+        assert [code_of(answer) for (answer,) in answers] == ["ok", "UNKNOWN_QUEUE", "ok"]
+
+
+async def test_run_that_names_a_write_cannot_be_pushed(tmp_path: Path) -> None:
+    """The receipt of the write would count it."""
+    async with running_spooler(tmp_path) as desk:
+        (refused,) = await desk.push(staged_run(items=1))
+        assert code_of(refused) == "BAD_RUN"
+        assert await books(desk) == {}
+
+
+# Receipts, and what is gone.
+
+
+async def test_receipt_is_exact_when_the_chunks_are_gone(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        for number in range(1, 5):
+            write = bytes([number]) * 16
+            runs = [staged_run(write, items=10, size=2 * KIB) for _ in range(5)]
+            await stage_and_seal(desk, write, A, *runs)
+            await stage_and_seal(desk, write, B, staged_run(write, items=1))
+            await publish(desk, write, A)
+            await deliver(desk, 4)
+            await deliver(desk, 1, fate=Fate.DELETED)
+        await wait_for_chunks(desk, 1)
+        expected = {"accepted": 50, "delivered": 40, "deleted": 10}
+        for number in range(1, 5):
+            assert await receipt(desk, bytes([number]) * 16) == expected
+        assert await books(desk) == {"accepted": 200, "delivered": 160, "deleted": 40}
+    async with running_spooler(tmp_path) as desk:
+        await wait_for_chunks(desk, 0)
+        for number in range(1, 5):
+            assert await receipt(desk, bytes([number]) * 16) == expected
+        assert await books(desk) == {"accepted": 200, "delivered": 160, "deleted": 40}
+
+
+async def test_forgotten_receipt_leaves_the_books_as_they_are(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, *(staged_run(items=10, size=5 * KIB) for _ in range(3)))
+        await publish(desk, W1, A, app="job", version=1)
+        # Its runs are on disk, and their blocks say that they were staged.
+        assert await forget(desk, FAR_MS) == []
+        await deliver(desk, 3)
+        await desk.push(*(make_run(items=10, size=5 * KIB) for _ in range(2)))
+        await deliver(desk, 2)
+        await wait_for_chunks(desk, 1)
+    for last in (False, True):
+        async with running_spooler(tmp_path) as desk:
+            await wait_for_chunks(desk, 0)
+            assert await receipt(desk, W1) == ({} if last else {"accepted": 30, "delivered": 30})
+            assert await forget(desk, FAR_MS) == ([] if last else [W1])
+            assert await books(desk) == {"accepted": 50, "delivered": 50}
+            result = await publish(desk, W2, app="job", version=1)
+            assert isinstance(result, dict)
+            assert (result["outcome"], result["write"]) == (
+                "duplicate",
+                None if last or not (await receipt(desk, W1)) else W1.hex(),
+            )
+
+
+async def test_record_log_is_written_anew_when_it_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed stages of a published write are in it no more; what is needed is."""
+    monkeypatch.setattr(staging, "RECORDS_GROWN_MIN", 8)
+    async with running_spooler(tmp_path) as desk:
+        for version in range(40):
+            write = bytes([version + 1]) * 16
+            await stage_and_seal(desk, write, A, staged_run(write, items=1))
+            await publish(desk, write, A, app="job", version=version)
+        await desk.stats()
+        lines = (tmp_path / RECORDS).read_bytes().count(b"\n")
+        assert 40 <= lines < 70
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"accepted": 40, "held": 40}
+
+
+# Damage, and disks that fail.
+
+
+def rot(directory: Path, payload: bytes) -> None:
+    """Damages the block that holds this payload; no index hides it."""
+    (path,) = [path for path in directory.glob("*.chunk") if payload in path.read_bytes()]
+    data = bytearray(path.read_bytes())
+    data[data.index(payload)] ^= 0xFF
+    path.write_bytes(data)
+    lose_indexes(directory)
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+async def test_run_that_is_lost_to_damage_is_waited_for_by_nobody(
+    is_published: bool, tmp_path: Path
+) -> None:
+    """Before its stage is published, that fails; after it, the receipt says that it is gone."""
+    async with running_spooler(tmp_path) as desk:
+        lost = staged_run(items=2, size=300)
+        await stage_and_seal(desk, W1, A, staged_run(items=1), lost, staged_run(items=4))
+        if is_published:
+            await publish(desk, W1, A)
+    rot(tmp_path, lost[1][-320:])
+    async with running_spooler(tmp_path) as desk:
+        if is_published:
+            await deliver(desk, 2)
+            assert await receipt(desk, W1) == {"accepted": 7, "delivered": 5, "dropped": 2}
+        else:
+            refused = await publish(desk, W1, A)
+            assert code_of(refused) == "BAD_REQUEST"
+            assert await abort(desk, W1) == {"outcome": "aborted", "items": 5}
+
+
+async def test_write_whose_end_may_be_lost_to_damage_does_not_expire(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000
+    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=3))
+        await publish(desk, W1, A)
+    # What stands before it, that the stage is sealed, is whole.
+    log = tmp_path / RECORDS
+    log.write_bytes(log.read_bytes().replace(b'"published"', b'"publixhed"'))
+    for _ in range(2):
+        async with running_spooler(tmp_path, stage_ttl="1h") as desk:
+            assert await books(desk) == {"staged": 3}
+            now_ms += 10 * 3_600_000
+            await pass_time(mock_clock, desk, 11)
+            assert await books(desk) == {"staged": 3}
+    async with running_spooler(tmp_path) as desk:
+        assert isinstance(await publish(desk, W1, A), dict)
+        assert await books(desk) == {"accepted": 3, "held": 3}
+
+
+@pytest.mark.parametrize("call", ["append", "datasync"])
+async def test_publication_that_cannot_be_recorded_is_refused_and_can_be_repeated(
+    call: Any, tmp_path: Path
+) -> None:
+    files = FailingFiles(tmp_path)
+    async with running_spooler(tmp_path, files) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=3))
+        files.break_down(call, errno.EIO, f"{RECORDS}*")
+        for _ in range(2):
+            refused = await publish(desk, W1, A)
+            assert isinstance(refused, Refused)
+            assert (refused.code, refused.retryable) == ("DISK_ERROR", True)
+        assert await books(desk) == {"staged": 3}
+        files.mend()
+        assert isinstance(await publish(desk, W1, A), dict)
+        assert await books(desk) == {"accepted": 3, "held": 3}
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"accepted": 3, "held": 3}
+
+
+async def test_full_disk_still_publishes_and_aborts(tmp_path: Path) -> None:
+    files = FailingFiles(tmp_path)
+    async with running_spooler(tmp_path, files) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=3))
+        await stage_and_seal(desk, W2, A, staged_run(W2, items=4))
+        files.break_down("write", errno.ENOSPC, "*.chunk")
+        files.break_down("allocate", errno.ENOSPC)
+        files.break_down("append", errno.ENOSPC, RECORDS, times=1)
+        assert code_of((await stage(desk, W3, A, staged_run(W3)))[0]) == "DISK_FULL"
+        assert isinstance(await publish(desk, W1, A), dict)
+        assert await abort(desk, W2) == {"outcome": "aborted", "items": 4}
+        await deliver(desk, 1)
+        assert await books(desk) == {"accepted": 3, "delivered": 3}
+        files.mend()
+
+
+@pytest.mark.parametrize("durability", ["os", "memory"])
+async def test_weaker_durability_publishes_all_the_same(durability: str, tmp_path: Path) -> None:
+    async with running_spooler(tmp_path, durability=durability) as desk:
+        await stage_and_seal(desk, W1, A, staged_run(items=2))
+        assert isinstance(await publish(desk, W1, A), dict)
+    async with running_spooler(tmp_path, durability=durability) as desk:
+        assert await books(desk) == {"accepted": 2, "held": 2}
+
+
+async def test_run_that_memory_took_and_the_disk_refused_cannot_be_sealed(tmp_path: Path) -> None:
+    files = FailingFiles(tmp_path)
+    async with running_spooler(tmp_path, files, durability="memory") as desk:
+        await stage(desk, W1, A, staged_run(items=1))
+        await desk.stats()
+        files.break_down("write", errno.EIO, "*.chunk")
+        assert await stage(desk, W1, A, staged_run(items=2)) == [Outcome.STORED]
+        refused = await seal(desk, W1, A, 2, 3)
+        assert code_of(refused) == "BAD_REQUEST"
+        files.mend()
