@@ -7,12 +7,14 @@ BIN := .venv/bin
 VENV := .venv/.installed
 VENV_BENCH := .venv/.installed-bench
 VENV_FUZZ := .venv/.installed-fuzz
+JAVA := .venv/java_home
+WITH_JAVA := JAVA_HOME="$$(cat $(JAVA))"
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver clean
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -31,15 +33,19 @@ $(VENV): $(SOURCES)
 	  echo "forebay needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
 	       "Try: make PYTHON=python3.12 venv" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP_INSTALL) --editable client --editable '.[dev]'
+	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev]'
 	@touch $@
 
+# Where a Java is that Spark can run on: one that is there, or one that is put into .venv.
+$(JAVA): $(VENV)
+	@$(BIN)/python -m bench.java --install '$(PIP_INSTALL)' > $@
+
 $(VENV_BENCH): $(VENV)
-	$(PIP_INSTALL) --editable client --editable '.[dev,bench]'
+	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev,bench]'
 	@touch $@
 
 $(VENV_FUZZ): $(VENV)
-	$(PIP_INSTALL) --editable client --editable '.[dev,fuzz]'
+	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev,fuzz]'
 	@touch $@
 
 run: venv ## run the daemon, its state under ./.state; make run ARGS="--config FILE"
@@ -47,8 +53,8 @@ run: venv ## run the daemon, its state under ./.state; make run ARGS="--config F
 	@echo 'push to it with: seq 1000 | $(BIN)/forebay push hello - --socket $(STATE)/forebay.sock' >&2
 	exec $(BIN)/forebay run --state-dir $(STATE) --socket $(STATE)/forebay.sock $(ARGS)
 
-demo: venv ## push generated items and watch them being delivered
-	$(BIN)/python -m bench.demo
+demo: $(JAVA) ## a Spark pipeline into the daemon, and out to a flaky destination
+	@$(WITH_JAVA) $(BIN)/python -m bench.demo
 
 test: lint types imports pytest ## everything that must hold: lint, types, imports, tests
 
@@ -62,8 +68,8 @@ types: venv ## mypy --strict
 imports: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
-pytest: venv ## the tests alone; make pytest ARGS='-k spool -x'
-	$(BIN)/python -m pytest $(ARGS)
+pytest: $(JAVA) ## the tests alone; make pytest ARGS='-k spool -x'
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(ARGS)
 
 fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 	$(BIN)/python -m tests.fuzz.run_codec
@@ -74,7 +80,10 @@ bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peer
 bench-deliver: $(VENV_BENCH) ## delivery: end to end, http, overflow, isolation
 	$(BIN)/python -m bench.deliver
 
-bench: bench-intake bench-deliver ## every benchmark
+bench-spark: $(VENV_BENCH) $(JAVA) ## the Spark sink and source, beside JDBC, Redis and Parquet
+	@$(WITH_JAVA) $(BIN)/python -m bench.spark
+
+bench: bench-intake bench-deliver bench-spark ## every benchmark
 
 clean: ## remove what was made here, .venv and ./.state included
 	rm -rf .venv $(STATE) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -42,7 +42,7 @@ def measure(
     title = (
         f"{what}: {cores} cores, Linux {platform.release()}, "
         f"Python {platform.python_version()}, load {load:.1f} at the start, "
-        f"medians of {plan.rounds} × {plan.seconds:g} s"
+        f"medians of {plan.rounds}{f' × {plan.seconds:g} s' if plan.seconds else ''}"
     )
     width = None if sys.stdout.isatty() else 200
     print_table(title, found, Console(width=width))
