@@ -44,6 +44,11 @@ def account_of(head: RunHead, stage: bytes) -> Account:
     return Account(head.queue, write_of(head) or NO_STAGE, stage)
 
 
+def written_by(name: str) -> str:
+    """The write of an account, in hexadecimal; of a queue's own nothing that is one."""
+    return name[1 : 1 + _DIGITS] if name.startswith(_MARK) else ""
+
+
 def parse_account(name: str) -> Account:
     if not name.startswith(_MARK):
         return Account(name)

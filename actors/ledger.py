@@ -9,10 +9,11 @@ spooler alone.
 
 from bisect import bisect_right, insort
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.accounts import NO_STAGE, Account, parse_account
+from actors.accounts import NO_STAGE, Account, parse_account, written_by
 from actors.books import Books, Totals, count_fate
 from actors.messages import Fate, Place
 from actors.ports import RecoveredChunk
@@ -75,8 +76,11 @@ class Ledger:
 
     def load(self, base: Books, chunks: list[RecoveredChunk]) -> None:
         """Takes over what recovery found."""
-        self.base = base
         for name, totals in base.items():
+            kept = self._name_in_base(name)
+            if kept is not None:
+                self._add_to_base(self.base, kept, totals)
+        for name, totals in self.base.items():
             self._enter(parse_account(name), totals)
         for found in chunks:
             self.start(found.number)
@@ -105,8 +109,8 @@ class Ledger:
         return totals.held
 
     def _phase(self, account: Account) -> Phase:
-        if account.stage == NO_STAGE:
-            # Of what is gone only what was published is remembered.
+        if not account.write or account.stage == NO_STAGE:
+            # What was pushed is visible; of what is gone only what was published is remembered.
             return Phase.PUBLISHED
         return self._writes.phase(account.write, account.stage)
 
@@ -201,7 +205,8 @@ class Ledger:
     def pinned(self, disk_bytes_max: int) -> list[tuple[str, range]]:
         """Which queues' items keep old chunks alive that hold little else, and where they lie.
 
-        None, as long as the chunks take little more than what is live in them.
+        None, as long as the chunks take little more than what is live in them. A chunk with items
+        that are staged stays anyway: nobody can hand those over.
         """
         surplus = self.disk_bytes - max(disk_bytes_max, PINNED_FACTOR * self.live_bytes)
         found: list[tuple[str, range]] = []
@@ -211,31 +216,61 @@ class Ledger:
                 break
             accepted = sum(totals.accepted for totals in account.totals.values())
             if account.is_sealed and 0 < account.held_items <= PINNED_SHARE * accepted:
+                held = [
+                    parse_account(name) for name, totals in account.totals.items() if totals.held
+                ]
+                phases = {entry: self._phase(entry) for entry in held}
+                if Phase.OPEN in phases.values():
+                    continue
                 surplus -= account.used_bytes
                 positions = range(number, number + account.used_bytes + HEAD_BYTES_MAX)
-                held = [name for name, totals in account.totals.items() if totals.held]
-                queues = {parse_account(name).queue for name in held}
+                queues = {entry.queue for entry in held if phases[entry] is Phase.PUBLISHED}
                 found += [(queue, positions) for queue in sorted(queues)]
         return found
 
     def base_without(self, numbers: list[int]) -> Books:
-        """The base as it is once these chunks are gone. Nothing changes yet."""
-        base: Books = {}
-        self._fold(base, self.base)
+        """The base as it is once these chunks are gone. Nothing changes yet.
+
+        It names every write whose receipt is kept: 60,000 of them, a batch each 10 s for a week,
+        took 685 ms to copy one by one, and 2 ms so.
+        """
+        base = dict(self.base)
         for number in numbers:
-            self._fold(base, self._chunks[number].totals)
+            for name, totals in self._chunks[number].totals.items():
+                kept = self._name_in_base(name)
+                if kept is not None:
+                    self._add_to_base(base, kept, totals)
         return base
 
-    def _fold(self, base: Books, other: Books) -> None:
-        """Adds books to a base: of what was published the write counts, as long as it is known;
+    def _name_in_base(self, name: str) -> str | None:
+        """Of what was published the write counts, as long as it is known, and the queue after that;
         what was dropped with its stage does not count."""
-        for name, totals in other.items():
-            account = parse_account(name)
-            if account.write and self._phase(account) is not Phase.PUBLISHED:
-                continue
-            is_known = account.write and self._writes.published(account.write) is not None
-            kept = account.of_write if is_known else Account(account.queue)
-            base.setdefault(kept.name, Totals()).add(totals)
+        account = parse_account(name)
+        if not account.write:
+            return name
+        if self._phase(account) is not Phase.PUBLISHED:
+            return None
+        is_known = self._writes.published(account.write) is not None
+        return account.of_write.name if is_known else account.queue
+
+    def _add_to_base(self, base: Books, name: str, totals: Totals) -> None:
+        """Totals that another base has as well are left as they are."""
+        added = Totals()
+        added.add(base.get(name, added))
+        added.add(totals)
+        base[name] = added
+
+    def forget_writes(self, writes: Sequence[bytes]) -> None:
+        """Their receipts are gone; what they count is their queues' from now on."""
+        gone = {write.hex() for write in writes}
+        for write in writes:
+            self.receipts.pop(write, None)
+        base = self.base.copy()
+        for name, totals in self.base.items():
+            if written_by(name) in gone:
+                del base[name]
+                self._add_to_base(base, parse_account(name).queue, totals)
+        self.base = base
 
     def forget(self, numbers: list[int]) -> None:
         """These chunks are gone; their totals are in the base from now on."""

@@ -50,8 +50,9 @@ class Receipts:
             await self._forget(self._now_ms() - round(self._receipt_ttl_s * 1000))
 
     async def _forget(self, before_ms: int) -> None:
-        gone = await self._ask(lambda answer: ForgetWrites(before_ms, answer))
+        gone: list[bytes] = []
         try:
+            gone = await self._ask(lambda answer: ForgetWrites(before_ms, answer))
             await self._cold.forget_receipts(gone)
         except StoreUnavailable as problem:
             # They are a few bytes each, and nobody can ask for them.

@@ -517,8 +517,8 @@ class Spooler:
 
     def _forget_writes(self, message: ForgetWrites) -> None:
         gone = self._writes.forget(message.before_ms, self._ledger.writes_on_disk())
-        for write in gone:
-            self._ledger.receipts.pop(write, None)
+        if gone:
+            self._ledger.forget_writes(gone)
         self._has_forgotten |= bool(gone)
         message.answer(gone)
 

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 from crc32c import crc32c
 
 from actors.books import Books, parse_books
 from daemon.journal.chunk import NUMBER_MAX
 from daemon.journal.files import Files
+
+_encode = msgspec.json.Encoder().encode
 
 META: Final = "spool.meta"
 META_VERSION: Final = 1
@@ -69,9 +72,9 @@ class Checkpoint:
             "sequence": self.sequence,
             "next_number": self.next_number,
             "absorbed": list(self.absorbed),
-            "base": {queue: totals.as_dict() for queue, totals in self.base.items()},
+            "base": self.base,
         }
-        text = json.dumps(content, separators=(",", ":")).encode()
+        text = _encode(content)
         if CHECKPOINT in files.names():
             files.rename(CHECKPOINT, CHECKPOINT_OLD)
         files.replace(CHECKPOINT, b"%s\n%08x\n" % (text, crc32c(text)))

@@ -24,7 +24,7 @@ from daemon.journal.files import Files
 from tests.crash import powerless
 from tests.crash.killer import Killer
 from tests.crash.killing_cold import COLD_POINTS, DOUBT, KillingCold
-from tests.crash.killing_files import POINTS, KillingFiles
+from tests.crash.killing_files import POINTS, RECORD_POINTS, KillingFiles
 
 MakeFiles = Callable[[Path], Files]
 MakeCold = Callable[[Path, float], SqliteCold]
@@ -55,7 +55,7 @@ def stores(plan: str, state: Path) -> tuple[MakeFiles, MakeCold]:
     if plan.startswith(f"{powerless.PLAN}:"):
         power = powerless.Power(plan, state)
         return power.make_files, power.make_cold
-    killer = Killer(plan, (*POINTS, *COLD_POINTS, DOUBT))
+    killer = Killer(plan, (*POINTS, *RECORD_POINTS, *COLD_POINTS, DOUBT))
     return (
         lambda directory: KillingFiles(directory, killer),
         lambda path, timeout_s: KillingCold(path, timeout_s, killer),

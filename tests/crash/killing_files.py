@@ -13,6 +13,7 @@ from typing import Final
 from daemon.journal import chunk
 from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META
 from daemon.journal.recent import RECENT
+from daemon.journal.records import RECORDS
 from tests.crash.killer import Killer, die
 from tests.crash.named_files import NamedFiles
 
@@ -78,6 +79,17 @@ REWRITE_POINTS: Final = (
     "after_rewrite_rename",
 )
 """Reached when recovery finds a chunk whose head is damaged."""
+RECORD_POINTS: Final = (
+    "before_record_append",
+    "mid_record_append",
+    "after_record_append",
+    "before_record_sync",
+    "after_record_sync",
+    "mid_record_write",
+    "before_record_rename",
+    "after_record_rename",
+)
+"""Reached where there are writes that were staged: with each step of one, and at the next start."""
 POINTS: Final = (
     *SERVING_POINTS,
     *ROTATION_POINTS,
@@ -108,7 +120,8 @@ class KillingFiles(NamedFiles):
             return recovery + "index"
         if stem.endswith(chunk.MARKS_SUFFIX):
             return "mark"
-        return {META: "meta", CHECKPOINT: "checkpoint", RECENT: "recent"}.get(stem, "other")
+        names = {META: "meta", CHECKPOINT: "checkpoint", RECENT: "recent", RECORDS: "record"}
+        return names.get(stem, "other")
 
     # The system calls that change something.
 
@@ -126,12 +139,13 @@ class KillingFiles(NamedFiles):
         self._reach(f"after_{kind}_write")
 
     def append(self, fd: int, data: bytes) -> None:
-        self._reach("before_mark_append")
-        if self._arrives("mid_mark_append"):
+        kind = self._kind(self.name_of(fd))
+        self._reach(f"before_{kind}_append")
+        if self._arrives(f"mid_{kind}_append"):
             super().append(fd, data[: len(data) // 2])
             die()
         super().append(fd, data)
-        self._reach("after_mark_append")
+        self._reach(f"after_{kind}_append")
 
     def datasync(self, fd: int) -> None:
         name = self.name_of(fd)

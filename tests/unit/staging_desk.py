@@ -1,6 +1,7 @@
 """Staging at a running spooler, for tests: what tasks and a driver would ask of it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -15,6 +16,7 @@ from actors.messages import (
     Seal,
     SpoolerMessage,
 )
+from actors.writes import Stage
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.stage_frames import WRITE_HEADER
@@ -102,5 +104,25 @@ async def deliver(desk: Desk, runs: int, queue: str = "q", fate: Fate = Fate.DEL
     await desk.settle(*await desk.take_runs(runs, queue), fate=fate)
 
 
+async def books(desk: Desk) -> dict[str, int]:
+    """The whole daemon's, of which every report must balance."""
+    entry: dict[str, int] = (await desk.stats())["daemon"]
+    over = sum(entry[name] for name in ("delivered", "dropped", "deleted", "dead", "handed_over"))
+    assert entry["accepted"] == over + entry["held"]
+    assert min(entry.values()) >= 0
+    parts = ("spooled", "scheduled", "warm", "cold", "running")
+    return {name: count for name, count in entry.items() if count and name not in parts}
+
+
+def lose_indexes(directory: Path) -> None:
+    for index in directory.glob("*.index"):
+        index.unlink()
+
+
 def code_of(answer: object) -> str:
     return answer.code if isinstance(answer, Refused) else "ok"
+
+
+def positions(stage: Stage) -> list[int]:
+    places = [place for lane in stage.lanes.values() for place in lane.peek(len(lane), 2**62)]
+    return sorted(place.position for place in places)

@@ -134,7 +134,15 @@ def test_index_is_read_as_written() -> None:
     index, used = unpacked
     assert used == 700
     assert index.accounts == ["a", "b"]
-    for name in ("offsets", "sizes", "counts", "account_numbers", "priorities", "due_ms", "run_ids"):
+    for name in (
+        "offsets",
+        "sizes",
+        "counts",
+        "account_numbers",
+        "priorities",
+        "due_ms",
+        "run_ids",
+    ):
         assert getattr(index, name) == getattr(written, name), name
     assert index.room() == 0xFFFF - 2
 

@@ -1,6 +1,5 @@
 """The spooler and writes: what is staged is invisible, what is published is there as a whole."""
 
-import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from actors import intake, staging
 from actors.messages import Fate
 from daemon.journal.files import Files
 from daemon.journal.records import RECORDS
-from forebay.errors import Refused
 from forebay.wire import Outcome
-from tests.crash.failing_files import FailingFiles
 from tests.crash.spooler_time import pass_time
 from tests.unit.spooling import KIB, Desk, handed_over, make_run, running_spooler
 from tests.unit.staging_desk import (
@@ -27,9 +24,11 @@ from tests.unit.staging_desk import (
     B,
     C,
     abort,
+    books,
     code_of,
     deliver,
     forget,
+    lose_indexes,
     publish,
     receipt,
     seal,
@@ -40,21 +39,6 @@ from tests.unit.staging_desk import (
 
 FAR_MS = 2**52
 """Later than anything."""
-
-
-async def books(desk: Desk) -> dict[str, int]:
-    """The whole daemon's, of which every report must balance."""
-    entry: dict[str, int] = (await desk.stats())["daemon"]
-    over = sum(entry[name] for name in ("delivered", "dropped", "deleted", "dead", "handed_over"))
-    assert entry["accepted"] == over + entry["held"]
-    assert min(entry.values()) >= 0
-    parts = ("spooled", "scheduled", "warm", "cold", "running")
-    return {name: count for name, count in entry.items() if count and name not in parts}
-
-
-def lose_indexes(directory: Path) -> None:
-    for index in directory.glob("*.index"):
-        index.unlink()
 
 
 async def wait_for_chunks(desk: Desk, count: int) -> None:
@@ -384,18 +368,19 @@ async def test_forgotten_receipt_leaves_the_books_as_they_are(tmp_path: Path) ->
         await desk.push(*(make_run(items=10, size=5 * KIB) for _ in range(2)))
         await deliver(desk, 2)
         await wait_for_chunks(desk, 1)
-    for last in (False, True):
-        async with running_spooler(tmp_path) as desk:
-            await wait_for_chunks(desk, 0)
-            assert await receipt(desk, W1) == ({} if last else {"accepted": 30, "delivered": 30})
-            assert await forget(desk, FAR_MS) == ([] if last else [W1])
-            assert await books(desk) == {"accepted": 50, "delivered": 50}
-            result = await publish(desk, W2, app="job", version=1)
-            assert isinstance(result, dict)
-            assert (result["outcome"], result["write"]) == (
-                "duplicate",
-                None if last or not (await receipt(desk, W1)) else W1.hex(),
-            )
+    async with running_spooler(tmp_path) as desk:
+        await wait_for_chunks(desk, 0)
+        assert await receipt(desk, W1) == {"accepted": 30, "delivered": 30}
+        assert await forget(desk, FAR_MS) == [W1]
+        assert await receipt(desk, W1) == {}
+        assert await books(desk) == {"accepted": 50, "delivered": 50}
+    async with running_spooler(tmp_path) as desk:
+        assert await receipt(desk, W1) == {}
+        assert await books(desk) == {"accepted": 50, "delivered": 50}
+        # The version is known for ever.
+        result = await publish(desk, W2, app="job", version=1)
+        assert isinstance(result, dict)
+        assert (result["outcome"], result["write"]) == ("duplicate", None)
 
 
 async def test_record_log_is_written_anew_when_it_has_grown(
@@ -413,115 +398,3 @@ async def test_record_log_is_written_anew_when_it_has_grown(
         assert 40 <= lines < 70
     async with running_spooler(tmp_path) as desk:
         assert await books(desk) == {"accepted": 40, "held": 40}
-
-
-# Damage, and disks that fail.
-
-
-def rot(directory: Path, payload: bytes) -> None:
-    """Damages the block that holds this payload; no index hides it."""
-    (path,) = [path for path in directory.glob("*.chunk") if payload in path.read_bytes()]
-    data = bytearray(path.read_bytes())
-    data[data.index(payload)] ^= 0xFF
-    path.write_bytes(data)
-    lose_indexes(directory)
-
-
-@pytest.mark.parametrize("is_published", [False, True])
-async def test_run_that_is_lost_to_damage_is_waited_for_by_nobody(
-    is_published: bool, tmp_path: Path
-) -> None:
-    """Before its stage is published, that fails; after it, the receipt says that it is gone."""
-    async with running_spooler(tmp_path) as desk:
-        lost = staged_run(items=2, size=300)
-        await stage_and_seal(desk, W1, A, staged_run(items=1), lost, staged_run(items=4))
-        if is_published:
-            await publish(desk, W1, A)
-    rot(tmp_path, lost[1][-320:])
-    async with running_spooler(tmp_path) as desk:
-        if is_published:
-            await deliver(desk, 2)
-            assert await receipt(desk, W1) == {"accepted": 7, "delivered": 5, "dropped": 2}
-        else:
-            refused = await publish(desk, W1, A)
-            assert code_of(refused) == "BAD_REQUEST"
-            assert await abort(desk, W1) == {"outcome": "aborted", "items": 5}
-
-
-async def test_write_whose_end_may_be_lost_to_damage_does_not_expire(
-    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_ms = 1_000_000
-    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
-    async with running_spooler(tmp_path) as desk:
-        await stage_and_seal(desk, W1, A, staged_run(items=3))
-        await publish(desk, W1, A)
-    # What stands before it, that the stage is sealed, is whole.
-    log = tmp_path / RECORDS
-    log.write_bytes(log.read_bytes().replace(b'"published"', b'"publixhed"'))
-    for _ in range(2):
-        async with running_spooler(tmp_path, stage_ttl="1h") as desk:
-            assert await books(desk) == {"staged": 3}
-            now_ms += 10 * 3_600_000
-            await pass_time(mock_clock, desk, 11)
-            assert await books(desk) == {"staged": 3}
-    async with running_spooler(tmp_path) as desk:
-        assert isinstance(await publish(desk, W1, A), dict)
-        assert await books(desk) == {"accepted": 3, "held": 3}
-
-
-@pytest.mark.parametrize("call", ["append", "datasync"])
-async def test_publication_that_cannot_be_recorded_is_refused_and_can_be_repeated(
-    call: Any, tmp_path: Path
-) -> None:
-    files = FailingFiles(tmp_path)
-    async with running_spooler(tmp_path, files) as desk:
-        await stage_and_seal(desk, W1, A, staged_run(items=3))
-        files.break_down(call, errno.EIO, f"{RECORDS}*")
-        for _ in range(2):
-            refused = await publish(desk, W1, A)
-            assert isinstance(refused, Refused)
-            assert (refused.code, refused.retryable) == ("DISK_ERROR", True)
-        assert await books(desk) == {"staged": 3}
-        files.mend()
-        assert isinstance(await publish(desk, W1, A), dict)
-        assert await books(desk) == {"accepted": 3, "held": 3}
-    async with running_spooler(tmp_path) as desk:
-        assert await books(desk) == {"accepted": 3, "held": 3}
-
-
-async def test_full_disk_still_publishes_and_aborts(tmp_path: Path) -> None:
-    files = FailingFiles(tmp_path)
-    async with running_spooler(tmp_path, files) as desk:
-        await stage_and_seal(desk, W1, A, staged_run(items=3))
-        await stage_and_seal(desk, W2, A, staged_run(W2, items=4))
-        files.break_down("write", errno.ENOSPC, "*.chunk")
-        files.break_down("allocate", errno.ENOSPC)
-        files.break_down("append", errno.ENOSPC, RECORDS, times=1)
-        assert code_of((await stage(desk, W3, A, staged_run(W3)))[0]) == "DISK_FULL"
-        assert isinstance(await publish(desk, W1, A), dict)
-        assert await abort(desk, W2) == {"outcome": "aborted", "items": 4}
-        await deliver(desk, 1)
-        assert await books(desk) == {"accepted": 3, "delivered": 3}
-        files.mend()
-
-
-@pytest.mark.parametrize("durability", ["os", "memory"])
-async def test_weaker_durability_publishes_all_the_same(durability: str, tmp_path: Path) -> None:
-    async with running_spooler(tmp_path, durability=durability) as desk:
-        await stage_and_seal(desk, W1, A, staged_run(items=2))
-        assert isinstance(await publish(desk, W1, A), dict)
-    async with running_spooler(tmp_path, durability=durability) as desk:
-        assert await books(desk) == {"accepted": 2, "held": 2}
-
-
-async def test_run_that_memory_took_and_the_disk_refused_cannot_be_sealed(tmp_path: Path) -> None:
-    files = FailingFiles(tmp_path)
-    async with running_spooler(tmp_path, files, durability="memory") as desk:
-        await stage(desk, W1, A, staged_run(items=1))
-        await desk.stats()
-        files.break_down("write", errno.EIO, "*.chunk")
-        assert await stage(desk, W1, A, staged_run(items=2)) == [Outcome.STORED]
-        refused = await seal(desk, W1, A, 2, 3)
-        assert code_of(refused) == "BAD_REQUEST"
-        files.mend()
