@@ -139,9 +139,9 @@ class Reporter:
             inquiry.answer(await self.report())
 
     async def held_items(self) -> dict[str, int]:
-        """Of every queue that was ever seen, how many items it holds."""
+        """Of every queue that was ever seen, how many items it holds, the staged ones with them."""
         queues: dict[str, dict[str, int]] = (await self.report())["queues"]
-        return {queue: entry["held"] for queue, entry in queues.items()}
+        return {queue: entry["held"] + entry["staged"] for queue, entry in queues.items()}
 
     async def report(self) -> dict[str, Any]:
         try:

@@ -90,7 +90,7 @@ class Streams:
     async def _claim_op(self, fields: Fields) -> dict[str, Any]:
         queue, consumer = read_consumer(fields)
         after = fields.number("after", None)
-        items = fields.number("items", CLAIM_ITEMS_DEFAULT, 1, CLAIM_ITEMS_MAX)
+        items = fields.number("items", CLAIM_ITEMS_DEFAULT, 0, CLAIM_ITEMS_MAX)
         fields.end()
         if after is None:
             raise bad("after is missing: 0 at first")
@@ -151,7 +151,8 @@ class Streams:
             arrival = self._arrivals.setdefault(queue, trio.Event())
             stream = await self._step(queue, consumer, after, items)
             journal = await ask_journal(self._spooler, queue)
-            if stream.claim is not None or not await self._is_coming(queue, stream, journal):
+            is_over = stream.claim is not None or not items
+            if is_over or not await self._is_coming(queue, stream, journal):
                 return stream, journal
             with trio.move_on_at(deadline):
                 await arrival.wait()

@@ -82,6 +82,7 @@ class Daemon:
     places: Places
     spool: Mapping[str, Any] = field(default_factory=dict)
     queues: Mapping[str, Any] = field(default_factory=lambda: QUEUES)
+    events: Mapping[str, Any] = field(default_factory=dict)
     is_traced: bool = False
     """Its writes and syncs are recorded in `trace`."""
     trace: SyncTrace | None = None
@@ -200,6 +201,7 @@ class Daemon:
             "http": {"listen": None},
             "spool": dict(self.spool),
             "queues": dict(self.queues),
+            "events": dict(self.events),
             "log": {"format": "json"},
         }
 

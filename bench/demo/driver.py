@@ -6,7 +6,8 @@ Raw events become Parquet; rows that make no sense go aside with the reason; of 
 latest event counts, with its region's service level. Those are pushed as a stream, once with
 `format("forebay")` into `crm`, and once as people do it without, `foreachBatch` and a client in
 `foreachPartition`, into `plain`. Started again after a kill, it goes on where its checkpoints are.
-At the end `plain` is drained to Parquet, to see what is in it.
+At the end `plain` is drained to Parquet, to see what is in it, and the daemon's event log becomes a
+report.
 """
 
 import json
@@ -21,10 +22,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import forebay
 import forebay.spark
+from forebay.pipeline import report
 
 FILES: Final = 8
 """Of the cleaned events: each is a micro-batch."""
 LOOK_S: Final = 0.1
+DAEMON_S: Final = 60.0
+"""So long the daemon may be away."""
 REGIONS: Final = (("emea", 1, 5), ("apac", 2, 5), ("americas", 3, 10), ("other", 4, 10))
 
 
@@ -54,8 +58,12 @@ class Driver:
         plainly = self._push_plainly()
         for query in (ours, plainly):
             query.awaitTermination()
-        self._say("draining")
+        self._say("draining what came through foreachPartition")
         self._drain()
+        self._say("delivering the rest")
+        self._wait_until_delivered()
+        self._say("reporting")
+        self._report()
         self._say("done")
 
     def _prepare(self) -> None:
@@ -138,7 +146,10 @@ class Driver:
         socket = self._socket
 
         def push(rows: Any) -> None:
-            with forebay.connect(socket) as client, client.pusher("plain") as pusher:
+            with (
+                forebay.connect(socket, wait=DAEMON_S) as client,
+                client.pusher("plain") as pusher,
+            ):
                 for row in rows:
                     pusher.send(row.payload.encode())
 
@@ -178,6 +189,15 @@ class Driver:
         )
         assert found is not None
         _write(self._directory / "drained.json", found.asDict())
+
+    def _wait_until_delivered(self) -> None:
+        with forebay.connect(self._socket, wait=DAEMON_S) as client:
+            while client.stats()["queues"]["crm"]["held"]:
+                time.sleep(LOOK_S)
+
+    def _report(self) -> None:
+        events = str(self._directory / "state" / "events")
+        report(self._spark, [events], str(self._directory / "report"), title="forebay: make demo")
 
     def _say(self, phase: str) -> None:
         _write(self._directory / "phase.json", {"phase": phase})

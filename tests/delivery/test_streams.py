@@ -174,7 +174,7 @@ class TestHardTimes:
             ({"after": -1}, "after"),
             ({"after": "x"}, "after"),
             ({}, "after is missing"),
-            ({"after": 0, "items": 0}, "items"),
+            ({"after": 0, "items": -1}, "items"),
             ({"after": 0, "more": 1}, "more"),
             ({"after": 0, "consumer": "é" * 51}, "consumer"),
             ({"after": 0, "consumer": ""}, "consumer"),
@@ -217,6 +217,19 @@ class TestLooks:
             await rig.crash()
             assert await look(rig) == ids[3:]
             assert await ids_of(rig, FetchWish("none", state="queued")) == []
+
+    async def test_a_claim_of_nothing_acknowledges_alone(self, tmp_path: Path) -> None:
+        async with running(tmp_path) as rig:
+            await claim(rig, 0, items=0)
+            await rig.push(5)
+            await rig.push(5)
+            await rig.until_books(cold=10)
+            assert (await claim(rig, 0, items=5))["claim"] == 1
+
+            acknowledged = await claim(rig, 1, items=0)
+
+            assert (acknowledged["claim"], acknowledged["backlog"]) == (None, 5)
+            assert (await claim(rig, 1, items=5))["claim"] == 2
 
     async def test_a_claim_that_is_not_open_is_not_found(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:

@@ -1,0 +1,176 @@
+"""`replay`: dead letters, changed or as they are, go back into a queue; then the originals go.
+
+    replay(spark, "crm", work="/data/replays/2025-08-12",
+           where="error LIKE '%timeout%'", payload="regexp_replace(payload, 'http:', 'https:')")
+
+Three steps, each of which is done once, however often it is repeated with the same `work`:
+
+1. The letters that are chosen are written to `work/letters`, as Parquet: from here on it is certain
+   which ones they are.
+2. They are pushed in one write that is seen whole or not at all, under a transaction that belongs
+   to `work`: a repetition is a duplicate. They keep their ids (`retryOf`), and their attempts
+   begin anew.
+3. Only then the originals are removed: those of step 1 and no others, and not one that died again
+   meanwhile.
+
+So a replay that is killed anywhere is finished by running it again. `work` is then spent: the next
+replay needs another one. What it can't do: reach dead letters of daemons that the tasks do not
+reach, or keep the headers and the error history that letters had.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from forebay.client import connect
+from forebay.control import Control
+from forebay.pipeline.progress import Say, say_nothing, tasks_shown
+
+IDS_MAX: Final = 1000
+"""Of one request."""
+COLUMNS: Final = ("id", "payload", "key", "priority", "flow", "action")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    letters: int
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The letters that are replayed."""
+
+    letters: DataFrame
+    count: int
+    died_ms: int
+    """When the last of them died."""
+    app: str
+    """The transaction's: made with the snapshot, so that no other one is taken for its repetition,
+    also if a directory is emptied and used again."""
+
+
+def replay(
+    spark: SparkSession,
+    queue: str,
+    *,
+    work: str,
+    to: str | None = None,
+    where: str | None = None,
+    payload: str | None = None,
+    options: Mapping[str, str] | None = None,
+    say: Say = say_nothing,
+) -> Replayed:
+    """Replays the dead letters of `queue` into `to` (by default the same queue).
+
+    `where` is an SQL condition on the columns of a read with `state` dead, `payload` an SQL
+    expression for the new payload; in both `payload` is the old one as text. Without an expression
+    payloads stay as they are, byte for byte. Where an earlier run with the same `work` got so far
+    as to choose letters, those are replayed, and both are ignored.
+    """
+    given = dict(options or {})
+    target, work = to or queue, work.rstrip("/")
+    chosen = _earlier(spark, work)
+    if chosen is None:
+        dead = choose(spark, queue, where, payload, given)
+        with tasks_shown(spark, f"reading the dead letters of {queue}", say):
+            chosen = _keep(spark, dead, work)
+    else:
+        say(f"going on with the letters in {work}/letters")
+    if not chosen.count:
+        say("there is nothing to replay")
+        return Replayed(0, target)
+    with tasks_shown(spark, f"pushing {chosen.count:,} letters to {target}", say):
+        _push(chosen, target, given)
+    with tasks_shown(spark, "removing the originals", say):
+        ids = chosen.letters.select("id")
+        ids.foreachPartition(remover(queue, chosen.died_ms, given.get("socket")))
+    return Replayed(chosen.count, target)
+
+
+def choose(
+    spark: SparkSession,
+    queue: str,
+    where: str | None,
+    payload: str | None,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """The dead letters that `where` chooses, with their new payloads."""
+    reading = spark.read.format("forebay").options(**{**options, "queue": queue, "state": "dead"})
+    dead = reading.load().withColumn("raw", F.col("payload"))
+    dead = dead.withColumn("payload", F.col("payload").cast("string"))
+    if where is not None:
+        dead = dead.where(where)
+    fresh = F.col("raw") if payload is None else F.expr(payload).cast("binary")
+    return dead.withColumn("payload", fresh).select(*COLUMNS, "died_at")
+
+
+def _earlier(spark: SparkSession, work: str) -> Snapshot | None:
+    """What an earlier run has chosen. Its last word is a file of one row: without that, the letters
+    may not be complete."""
+    try:
+        row = spark.read.parquet(f"{work}/chosen").first()
+    except AnalysisException:
+        return None
+    return None if row is None else _snapshot(spark, work, row)
+
+
+def _keep(spark: SparkSession, dead: DataFrame, work: str) -> Snapshot:
+    dead.write.mode("overwrite").parquet(f"{work}/letters")
+    letters = spark.read.schema(dead.schema).parquet(f"{work}/letters")
+    summary = letters.agg(
+        F.count("*").alias("count"),
+        F.coalesce(F.unix_millis(F.max("died_at")), F.lit(0)).alias("died_ms"),
+        F.lit(f"forebay-replay-{uuid.uuid4().hex}").alias("app"),
+    )
+    summary.coalesce(1).write.mode("overwrite").parquet(f"{work}/chosen")
+    row = spark.read.parquet(f"{work}/chosen").first()
+    assert row is not None
+    return _snapshot(spark, work, row)
+
+
+def _snapshot(spark: SparkSession, work: str, row: Row) -> Snapshot:
+    letters = spark.read.parquet(f"{work}/letters")
+    return Snapshot(letters, row["count"], row["died_ms"], row["app"])
+
+
+def _push(chosen: Snapshot, queue: str, options: Mapping[str, str]) -> None:
+    (
+        chosen.letters.select(*COLUMNS)
+        .write.format("forebay")
+        .options(**dict(options))
+        .option("queue", queue)
+        .option("payload", "payload")
+        .option("key", "key")
+        .option("priority", "priority")
+        .option("flowColumn", "flow")
+        .option("actionColumn", "action")
+        .option("retryOf", "id")
+        .option("txnAppId", chosen.app)
+        .option("txnVersion", "1")
+        .mode("append")
+        .save()
+    )
+
+
+def remover(queue: str, died_ms: int, socket: str | None) -> Callable[[Iterator[Row]], None]:
+    """Removes letters of one partition, by their ids, and only those that were dead by then."""
+
+    def remove(rows: Iterator[Row]) -> None:
+        ids = (row.id for row in rows)
+        chunk = list(islice(ids, IDS_MAX))
+        if not chunk:
+            return
+        with connect(socket) as client:
+            control = Control(client.control)
+            while chunk:
+                control.dead_remove({"queue": queue, "ids": chunk, "died_before_ms": died_ms + 1})
+                chunk = list(islice(ids, IDS_MAX))
+
+    return remove

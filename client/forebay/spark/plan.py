@@ -1,0 +1,187 @@
+"""The plan of a write: which column gives what, decided on the driver from options and schema.
+
+A plan is all that a task needs to know; it travels to the tasks in their writer. What a column's
+values are is seen in the tasks alone: see batches.py and groups.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import types as t
+
+from forebay.errors import BadRun
+from forebay.headers import short_text
+from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
+from forebay.spark.options import METADATA, OptionError, SinkOptions, parse_duration, read_options
+
+PRIORITIES: Final[Mapping[str, int]] = {"high": 0, "normal": 5, "low": 10}
+"""The labels of the default configuration; any other priority is given as a number."""
+
+TEXTS: Final = (t.StringType, t.BinaryType, t.VarcharType, t.CharType)
+WHOLE: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+NUMBERS: Final = (*WHOLE, t.FloatType, t.DoubleType, t.DecimalType)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What becomes of a row. A column that is None: the value beside it holds for all rows."""
+
+    options: SinkOptions
+    payload: str
+    key: str | None
+    item_id: str | None
+    """Ids that items have already (`retryOf`)."""
+    priority: int
+    priority_column: str | None
+    delay_s: float
+    delay_column: str | None
+    due_column: str | None
+    flow_column: str | None
+    action_column: str | None
+
+
+def make_plan(given: Mapping[str, str], schema: t.StructType) -> SinkPlan:
+    """Reads the options and finds the columns; OptionError for what cannot be."""
+    options = read_options(_over(prepared(schema), {at.lower(): to for at, to in given.items()}))
+    columns = Columns(schema)
+    priority, priority_column = _priority(options, columns)
+    delay_s, delay_column = _delay(options, columns)
+    due_column = columns.find("due", options.due, (t.TimestampType, *WHOLE))
+    if due_column is not None and options.delay is not None:
+        raise OptionError("delay", options.delay, "give delay or due, not both")
+    for what, text, most in (
+        ("flow", options.flow, FLOW_BYTES_MAX),
+        ("action", options.action, ACTION_BYTES_MAX),
+    ):
+        try:
+            short_text(what, text, most)
+        except BadRun as problem:
+            raise OptionError(what, text, str(problem)) from None
+    return SinkPlan(
+        options=options,
+        payload=_payload(options, columns),
+        key=columns.find("key", options.key, (*TEXTS, *WHOLE)),
+        item_id=columns.find("retryOf", options.retry_of, (t.StringType,)),
+        priority=priority,
+        priority_column=priority_column,
+        delay_s=delay_s,
+        delay_column=delay_column,
+        due_column=due_column,
+        flow_column=columns.find("flowColumn", options.flow_column, TEXTS),
+        action_column=columns.find("actionColumn", options.action_column, TEXTS),
+    )
+
+
+class Columns:
+    """A schema's columns by name: exactly as written, or in another case if that is one column."""
+
+    def __init__(self, schema: t.StructType) -> None:
+        self.fields = {field.name: field for field in schema.fields}
+
+    def has(self, name: str) -> bool:
+        return self._field(name) is not None
+
+    def find(self, option: str, name: str | None, kinds: Sequence[type[t.DataType]]) -> str | None:
+        """The name of a column of one of these types; None if none is asked for."""
+        if name is None:
+            return None
+        field = self._field(name)
+        if field is None:
+            there = ", ".join(self.fields) or "none"
+            raise OptionError(option, name, f"there is no such column; there are: {there}")
+        if not isinstance(field.dataType, tuple(kinds)):
+            possible = ", ".join(dict.fromkeys(kind.typeName() for kind in kinds))
+            raise OptionError(
+                option,
+                name,
+                f"the column is of type {field.dataType.simpleString()}, and must be one of "
+                f"{possible}",
+            )
+        return field.name
+
+    def of_texts(self) -> list[str]:
+        return [at.name for at in self.fields.values() if isinstance(at.dataType, TEXTS)]
+
+    def _field(self, name: str) -> t.StructField | None:
+        if name in self.fields:
+            return self.fields[name]
+        alike = [at for at in self.fields.values() if at.name.lower() == name.lower()]
+        return alike[0] if len(alike) == 1 else None
+
+
+def prepared(schema: t.StructType) -> dict[str, str]:
+    """The options that `items` has left in the schema."""
+    for field in schema.fields:
+        found: Any = (field.metadata or {}).get(METADATA)
+        if isinstance(found, dict):
+            return {str(name).lower(): str(value) for name, value in found.items()}
+    return {}
+
+
+def _over(prepared_: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """What was given lies over what was prepared: over the same thing in another form as well."""
+    gone = {
+        other
+        for pair in (("flow", "flowcolumn"), ("action", "actioncolumn"), ("delay", "due"))
+        for name, other in (pair, pair[::-1])
+        if name in given
+    }
+    return {name: to for name, to in prepared_.items() if name not in gone} | dict(given)
+
+
+def _payload(options: SinkOptions, columns: Columns) -> str:
+    """The column asked for, `payload`, `value`, or the only one that can be it."""
+    name = options.payload
+    if name is None:
+        name = next((name for name in ("payload", "value") if columns.has(name)), None)
+    if name is None:
+        possible = columns.of_texts()
+        if len(possible) != 1:
+            raise OptionError(
+                "payload",
+                None,
+                "name the column with the payloads, a string or binary one, or make one with "
+                f"forebay.spark.items; the columns are: {', '.join(columns.fields)}",
+            )
+        name = possible[0]
+    found = columns.find("payload", name, TEXTS)
+    assert found is not None
+    return found
+
+
+def _priority(options: SinkOptions, columns: Columns) -> tuple[int, str | None]:
+    """A number, a column, or a label, in this order."""
+    given = options.priority
+    if given is None:
+        return PRIORITY_NORMAL, None
+    if given.isascii() and given.isdecimal() and int(given) <= PRIORITY_MAX:
+        return int(given), None
+    if columns.has(given):
+        return PRIORITY_NORMAL, columns.find("priority", given, WHOLE)
+    if given not in PRIORITIES:
+        raise OptionError(
+            "priority",
+            given,
+            f"0 to {PRIORITY_MAX}, {', '.join(PRIORITIES)}, or one of the columns "
+            f"{', '.join(columns.fields)}",
+        )
+    return PRIORITIES[given], None
+
+
+def _delay(options: SinkOptions, columns: Columns) -> tuple[float, str | None]:
+    """A duration, or a column of seconds."""
+    given = options.delay
+    if given is None:
+        return 0.0, None
+    if columns.has(given):
+        return 0.0, columns.find("delay", given, NUMBERS)
+    try:
+        return parse_duration("delay", given), None
+    except OptionError:
+        raise OptionError(
+            "delay",
+            given,
+            "seconds, a duration as 250ms, 30s or 1h30m, or one of the columns "
+            f"{', '.join(columns.fields)}",
+        ) from None

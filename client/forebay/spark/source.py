@@ -1,0 +1,76 @@
+"""The data source `forebay`, as Spark sees it: checks what was asked for, and hands on.
+
+Everything that can be wrong with a write is found in `writer` and `streamWriter`, on the driver,
+before data moves: options, columns and their types, the daemon, its queue.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from forebay.spark.options import OptionError
+from forebay.spark.plan import SinkPlan, make_plan
+from forebay.spark.staging import check_daemon
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+
+    from forebay.spark.stream_reader import ForebayStreamReader
+    from forebay.spark.stream_writer import ForebayStreamWriter
+    from forebay.spark.writer import ForebayWriter
+
+
+class ForebaySource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "forebay"
+
+    def schema(self) -> str:
+        from forebay.spark.letters import LETTER_DDL
+        from forebay.spark.receipts import RECEIPT_DDL
+        from forebay.spark.rows import ITEM_DDL
+
+        return {"dead": LETTER_DDL, "receipt": RECEIPT_DDL}.get(self._state(), ITEM_DDL)
+
+    def reader(self, schema: StructType) -> "DataSourceReader":
+        from forebay.spark.reader import ForebayReader
+        from forebay.spark.receipts import ReceiptReader
+
+        if self._state() == "receipt":
+            return ReceiptReader(dict(self.options))
+        return ForebayReader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> "ForebayStreamReader":
+        from forebay.spark.stream_reader import ForebayStreamReader
+
+        return ForebayStreamReader(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "ForebayWriter":
+        from forebay.spark.writer import ForebayWriter
+
+        plan = self._plan(schema, overwrite)
+        check_daemon(plan, wait_s=0.0)
+        return ForebayWriter(plan)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ForebayStreamWriter":
+        from forebay.spark.stream_writer import ForebayStreamWriter
+
+        plan = self._plan(schema, overwrite)
+        # It is asked for in every micro-batch: a query outlives a restart of its daemon.
+        check_daemon(plan, wait_s=plan.options.timeout_s)
+        return ForebayStreamWriter(plan)
+
+    def _state(self) -> str:
+        """Of a read: what is looked at."""
+        return str(self.options.get("state", "")).lower()
+
+    def _plan(self, schema: StructType, overwrite: bool) -> SinkPlan:
+        if overwrite:
+            raise OptionError(
+                "mode",
+                "overwrite",
+                'a queue is never overwritten: use .mode("append"), and for a stream '
+                'outputMode("append")',
+            )
+        return make_plan(dict(self.options), schema)

@@ -1,0 +1,162 @@
+"""What the hooks of a write do: stage rows in a task, publish or drop them on the driver.
+
+Each attempt of a task stages its rows under a stage id of its own, on the daemon of the host that
+it runs on. They are durable and invisible when the task ends. The driver publishes exactly the
+stages that Spark names as winners, in one step; stages of attempts that lost, and of jobs that
+failed, are dropped by the daemon.
+
+Durable when `stage_rows` returns; visible when `publish` returns. A task or driver that is killed
+leaves stages that nobody sees, and that expire (`spool.stage_ttl`).
+
+Can't be done: publish what lies with a daemon that the driver does not reach. `WriteFailed` says
+which hosts the tasks ran on.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from forebay.client import Client, connect
+from forebay.errors import ForebayError, Refused, Unreachable
+from forebay.spark.batches import put_together, runs_of
+from forebay.spark.options import OptionError
+from forebay.spark.plan import SinkPlan
+from forebay.writes import WRITE_HEADER, Published
+
+log = logging.getLogger("forebay.spark")
+
+ABORT_TIMEOUT_S: Final = 10.0
+"""The job has failed already: cleaning up must not make it wait long."""
+
+
+class WriteFailed(ForebayError):
+    """The write did not become visible, or it is not known whether it did."""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task has staged; with no runs there is nothing to publish of it."""
+
+    write: bytes
+    stage: bytes
+    runs: int
+    items: int
+    host: str
+    app: str | None = None
+    version: int | None = None
+
+
+def check_daemon(plan: SinkPlan, *, wait_s: float) -> None:
+    """Asks the daemon for the queue, before data moves."""
+    options = plan.options
+    try:
+        with connect(options.socket, options.timeout_s, wait=wait_s) as client:
+            _check_queue(client, options.queue)
+    except Unreachable as problem:
+        raise OptionError(
+            "socket", options.socket, f"no daemon answers on {socket.gethostname()}: {problem}"
+        ) from problem
+
+
+def stage_rows(
+    plan: SinkPlan,
+    write: bytes,
+    batches: Iterator[Any],
+    transaction: tuple[str, int] | None = None,
+) -> Staged:
+    """Stages all rows of a task, in order. Nothing is opened for a task without rows."""
+    options = plan.options
+    app, version = transaction or (options.app, options.version)
+    host = socket.gethostname()
+    full = put_together(batches, options.run_items)
+    first = next(full, None)
+    if first is None:
+        return Staged(write, b"", 0, 0, host, app, version)
+    headers = {**options.headers, WRITE_HEADER: write.hex()}
+    now_ms = time.time_ns() // 1_000_000
+    with connect(options.socket, options.timeout_s, wait=options.timeout_s) as client:
+        stage = client.stage(write)
+        most = client.max_run_bytes
+        for batch in chain([first], full):
+            for run in runs_of(batch, plan, headers, now_ms=now_ms, max_run_bytes=most):
+                stage.submit(run)
+        sealed = stage.seal()
+    return Staged(write, sealed.stage, sealed.runs, sealed.items, host, app, version)
+
+
+def publish(
+    plan: SinkPlan, write: bytes, messages: Sequence[Staged], transaction: tuple[str, int] | None
+) -> Published:
+    """Makes what the messages name visible; a transaction that was published before is success."""
+    timeout_s = plan.options.commit_timeout_s
+    app, version = transaction or (None, None)
+    stages = [message.stage for message in messages if message.runs]
+    try:
+        with connect(plan.options.socket, timeout_s, wait=timeout_s) as client:
+            return client.publish(write, stages, app=app, version=version, timeout=timeout_s)
+    except Refused as problem:
+        raise WriteFailed(_why_refused(write, messages, problem)) from problem
+    except Unreachable as problem:
+        raise WriteFailed(
+            f"forebay: whether write {write.hex()} is visible is not known: {problem}. "
+            f"`forebay receipt {write.hex()}` tells, once the daemon answers; a stream or a write "
+            "with txnAppId and txnVersion can simply be repeated"
+        ) from problem
+
+
+def drop(plan: SinkPlan, write: bytes) -> None:
+    """Drops what was staged, unless it is visible already. Never hides the error that led here."""
+    try:
+        with connect(plan.options.socket, ABORT_TIMEOUT_S) as client:
+            aborted = client.abort_write(write)
+    except ForebayError as problem:
+        log.warning("write %s is left to expire: %s", write.hex(), problem)
+        return
+    if aborted.outcome == "published":
+        log.warning(
+            "write %s is published: its %d items stay, although the job failed",
+            write.hex(),
+            aborted.items,
+        )
+    else:
+        log.info("write %s is dropped: %d staged items", write.hex(), aborted.items)
+
+
+def all_staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """The messages of a commit; WriteFailed if a task's is missing."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if len(staged) != len(messages):
+        missing = len(messages) - len(staged)
+        raise WriteFailed(f"forebay: {missing} of {len(messages)} tasks have not staged their rows")
+    return staged
+
+
+def _check_queue(client: Client, queue: str) -> None:
+    try:
+        client.control("queue.show", queue=queue)
+    except Refused as problem:
+        if problem.code != "NOT_FOUND":
+            raise
+        queues = client.control("queues.list")["queues"]
+        there = ", ".join(at["queue"] for at in queues) or "none"
+        raise OptionError(
+            "queue", queue, f"the daemon has no such queue, and creates none; there are: {there}"
+        ) from problem
+
+
+def _why_refused(write: bytes, messages: Sequence[Staged], problem: Refused) -> str:
+    hosts = ", ".join(sorted({message.host for message in messages if message.runs}))
+    if problem.code != "NOT_FOUND":
+        return f"forebay: write {write.hex()} is not published: {problem}"
+    return (
+        f"forebay: write {write.hex()} is not published: the daemon that the driver reaches on "
+        f"{socket.gethostname()} does not have all that was staged ({problem.text}). The tasks "
+        f"ran on {hosts}, and staged with the daemons there. Either those are other daemons than "
+        "the driver's, which cannot publish for them, or the write had expired"
+    )

@@ -1,0 +1,85 @@
+"""`df.writeStream.format("forebay")`: each micro-batch becomes visible once, however often it runs.
+
+The transaction of a micro-batch is the query's id and the batch's number. A driver that dies inside
+commit makes Spark run the same micro-batch again, perhaps with another number of tasks: its rows
+are staged anew, and publishing them is answered `duplicate`, so that one copy is visible.
+
+Spark makes the writer anew for every micro-batch, and once more for its commit: what identifies
+the write travels in the tasks' messages. Tasks learn the query's id and the batch's number from
+their local properties, under names that are Spark's own; where they are missing the write fails
+rather than guesses.
+
+What it can't do: drop at once what a failed micro-batch has staged if none of its tasks has ended
+well, because abort is not told the write's id then. That expires (`spool.stage_ttl`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from forebay.spark import receipts
+from forebay.spark.options import OptionError
+from forebay.spark.plan import SinkPlan
+from forebay.spark.staging import Staged, WriteFailed, all_staged, drop, publish, stage_rows
+from forebay.writes import new_write_id
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+class ForebayStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, plan: SinkPlan) -> None:
+        if plan.options.app is not None:
+            raise OptionError(
+                "txnAppId",
+                plan.options.app,
+                "a stream has a transaction for each micro-batch already; these options are for "
+                "writes inside foreachBatch",
+            )
+        self._plan = plan
+        self._write = new_write_id()
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """In a task: stages its rows."""
+        return stage_rows(self._plan, self._write, iterator, _transaction())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: publishes what the winners have staged."""
+        staged = all_staged(messages)
+        if not any(message.runs for message in staged):
+            return
+        write, app, version = _identity(staged)
+        if version != batchId:
+            raise WriteFailed(f"forebay: tasks of batch {version} are committed as {batchId}")
+        published = publish(self._plan, write, staged, (app, version))
+        receipts.tell(self._plan.options, write, published)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: drops what was staged."""
+        receipts.log_to_stderr()
+        for write in {message.write for message in messages if isinstance(message, Staged)}:
+            drop(self._plan, write)
+
+
+def _transaction() -> tuple[str, int]:
+    """The query and the batch that this task works for."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    if not query or not batch:
+        raise WriteFailed(
+            f"forebay: this Spark does not tell a task its query and batch ({QUERY_ID}, "
+            f"{BATCH_ID}): write inside foreachBatch, with txnAppId and txnVersion"
+        )
+    return f"spark-stream-{query}", int(batch)
+
+
+def _identity(staged: Sequence[Staged]) -> tuple[bytes, str, int]:
+    """Write, application and version, which all tasks of a micro-batch share."""
+    found = {(message.write, message.app, message.version) for message in staged}
+    write, app, version = next(iter(found))
+    if len(found) != 1 or app is None or version is None:
+        raise WriteFailed("forebay: the tasks of a micro-batch have not staged one write")
+    return write, app, version

@@ -1,0 +1,68 @@
+"""One Spark session and one daemon for all tests here that can share them.
+
+Tasks may fail three times (`local[2,4]`). Tests that kill things have a daemon of their own.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.ops.commands import Host, running
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.python.worker.reuse": "true",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The cluster takes as long as all others together: it is the last."""
+    items.sort(key=lambda item: item.path.name == "test_cluster.py")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    place = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2,4]").appName("forebay-tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.local.dir", str(place / "local"))
+    builder = builder.config("spark.sql.warehouse.dir", str(place / "warehouse"))
+    # PySpark leaves sockets to the garbage collector.
+    warnings.filterwarnings("ignore", category=ResourceWarning)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("FATAL")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with running(Host(tmp_path_factory.mktemp("daemon"))) as host:
+        yield host
+
+
+@pytest.fixture
+def own_host(tmp_path: Path) -> Iterator[Host]:
+    """A daemon that a test may kill."""
+    with running(Host(tmp_path)) as host:
+        yield host
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> str:
+    """A queue that no other test writes to."""
+    name = "".join(at if at.isalnum() else "-" for at in request.node.name)
+    return f"{name[:100]}"

@@ -1,0 +1,142 @@
+"""Options of a write: what is wrong is said on the driver, with its name and what is possible."""
+
+import pickle
+
+import pytest
+from pyspark.sql import types as t
+
+from forebay.spark.options import OptionError, parse_duration, read_options
+from forebay.spark.plan import SinkPlan, make_plan
+
+SCHEMA = t.StructType(
+    [
+        t.StructField("id", t.LongType()),
+        t.StructField("body", t.StringType()),
+        t.StructField("tier", t.IntegerType()),
+        t.StructField("at", t.TimestampType()),
+        t.StructField("wall", t.TimestampNTZType()),
+        t.StructField("tags", t.ArrayType(t.StringType())),
+        t.StructField("pause", t.DecimalType(10, 2)),
+    ]
+)
+
+
+def plan(schema: t.StructType = SCHEMA, /, **options: str) -> SinkPlan:
+    return make_plan({"queue": "crm", **options}, schema)
+
+
+def fields(*names: str) -> t.StructType:
+    return t.StructType([t.StructField(name, t.StringType()) for name in names])
+
+
+@pytest.mark.parametrize(
+    "schema,chosen",
+    [
+        (fields("value", "payload", "x"), "payload"),
+        (fields("x", "value"), "value"),
+        (SCHEMA, "body"),
+        (fields("Payload", "x"), "Payload"),
+    ],
+)
+def test_the_payload_is_found(schema: t.StructType, chosen: str) -> None:
+    assert plan(schema).payload == chosen
+
+
+def test_which_column_is_the_payload_is_never_guessed() -> None:
+    with pytest.raises(OptionError, match=r"'payload'.*forebay.spark.items; the columns are: a, b"):
+        plan(fields("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "options,says",
+    [
+        ({"queu": "x"}, r"option 'queu' is 'x'.*did you mean 'queue'"),
+        ({"RunItem": "5"}, r"option 'runitem'.*did you mean 'runItems'"),
+        ({"zzz": "5"}, r"option 'zzz'.*there are queue, payload"),
+        ({"path": "here"}, r"option 'path' is 'here': there is no such option"),
+        ({"runItems": "0"}, r"'runItems' is '0': a whole number, 1 to 4096"),
+        ({"runItems": "4097"}, r"'runItems' is '4097'"),
+        ({"runBytes": "many"}, r"'runBytes' is 'many': bytes or a size as 512Ki"),
+        ({"timeout": "soon"}, r"'timeout' is 'soon': seconds, or a duration"),
+        ({"compression": "zip"}, r"'compression' is 'zip': snappy or none"),
+        ({"headers": "x"}, r"'headers' is 'x': a JSON object of texts"),
+        ({"headers": '{"a": 1}'}, r"'headers'.*a JSON object of texts"),
+        ({"headers": '{"forebay-write": "1"}'}, r"'headers'.*is forebay's own"),
+        ({"headers": '{"": "1"}'}, r"'headers'.*a header has no name"),
+        ({"payload": "nothing"}, r"'payload' is 'nothing': there is no such column; there are: id"),
+        ({"payload": "tags"}, r"'payload' is 'tags': the column is of type array<string>"),
+        ({"key": "tags"}, r"'key' is 'tags': .* must be one of"),
+        ({"priority": "urgent"}, r"'priority' is 'urgent': 0 to 255, high, normal, low, or one"),
+        ({"priority": "256"}, r"'priority' is '256'"),
+        ({"priority": "body"}, r"'priority' is 'body': the column is of type string"),
+        ({"due": "wall"}, r"'due' is 'wall': the column is of type timestamp_ntz"),
+        ({"due": "at", "delay": "3s"}, r"'delay' is '3s': give delay or due, not both"),
+        ({"delay": "later"}, r"'delay' is 'later': seconds, a duration .* or one of the columns"),
+        ({"delay": "body"}, r"'delay' is 'body': the column is of type string"),
+        ({"flow": "a", "flowColumn": "body"}, r"give flow or flowColumn, not both"),
+        ({"flow": "f" * 256}, r"'flow'.*at most 255 bytes"),
+        ({"retryOf": "id"}, r"'retryOf' is 'id': the column is of type bigint"),
+        ({"flowColumn": "tier"}, r"'flowColumn' is 'tier': the column is of type int"),
+        ({"txnAppId": "a"}, r"'txnVersion' is None: txnAppId and txnVersion go together"),
+        ({"txnVersion": "1"}, r"'txnAppId' is None"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, r"'txnVersion' is '-1'"),
+        ({"txnAppId": "a" * 256, "txnVersion": "1"}, r"'txnAppId'.*1 to 255 bytes"),
+        ({"queue": "no such/name"}, r"'queue' is 'no such/name'.*is no queue name"),
+        ({"queue": ""}, r"'queue' is ''.*is needed"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        plan(SCHEMA, **options)
+
+
+def test_values_columns_and_labels() -> None:
+    assert plan(priority="7").priority == 7
+    assert plan(priority="low").priority == 10
+    assert plan(priority="TIER").priority_column == "tier"
+    assert plan(delay="1m30s").delay_s == 90
+    assert plan(delay="pause").delay_column == "pause"
+    assert plan(due="at").due_column == "at"
+    assert plan(due="id").due_column == "id"
+    read = plan(runBytes="64Ki", txnAppId="a", txnVersion="0", headers='{"a":"b"}').options
+    assert (read.run_bytes, read.app, read.version, read.headers) == (65536, "a", 0, {"a": "b"})
+
+
+def test_names_of_options_are_read_in_any_case() -> None:
+    assert read_options({"QUEUE": "crm", "runitems": "5"}).run_items == 5
+
+
+def test_a_timeout_that_is_given_holds_for_publishing_too() -> None:
+    assert plan(timeout="5s").options.commit_timeout_s == 5
+    assert plan().options.commit_timeout_s > plan().options.timeout_s
+
+
+@pytest.mark.parametrize(
+    "text,seconds", [("90", 90), ("1.5", 1.5), ("250ms", 0.25), ("1d1h", 90000)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration("timeout", text) == seconds
+
+
+def test_what_items_has_prepared_gives_way_to_options() -> None:
+    metadata = {"forebay": {"queue": "mail", "flowColumn": "flow", "priority": "3"}}
+    schema = t.StructType(
+        [
+            t.StructField("payload", t.StringType(), metadata=metadata),
+            t.StructField("flow", t.StringType()),
+        ]
+    )
+    prepared = make_plan({}, schema)
+    assert prepared.options.queue == "mail"
+    assert (prepared.flow_column, prepared.priority) == ("flow", 3)
+    other = make_plan({"queue": "crm", "flow": "x", "priority": "low"}, schema)
+    assert (other.options.queue, other.options.flow, other.flow_column) == ("crm", "x", None)
+    assert other.priority == 10
+
+
+def test_a_plan_and_its_errors_travel_between_processes() -> None:
+    made = plan(priority="tier")
+    assert pickle.loads(pickle.dumps(made)) == made
+    error = OptionError("runItems", "0", "at least 1")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.option) == (str(error), "runItems")
