@@ -1,5 +1,6 @@
 """A queue drained to Parquet by `readStream`, beside Spark copying the same Parquet."""
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from bench.spark.session import payloads, rows_per_s
 
 QUEUE: Final = "bench"
 WARM_UP_ROWS: Final = 10_000
+LOOK_S: Final = 0.1
 
 
 def draining(spark: SparkSession, rows: int, plan: Plan) -> list[Row]:
@@ -30,6 +32,7 @@ def _round(spark: SparkSession, rows: int) -> tuple[float, float]:
             _drain(spark, daemon.socket, where.state / "warm-up", "warm-up")
             _end(daemon, "warm-up")
             _fill(spark, daemon.socket, rows)
+            _wait_until_placed(daemon)
             ours = rows_per_s(
                 rows, lambda: _drain(spark, daemon.socket, where.state / "drained", "bench")
             )
@@ -44,6 +47,12 @@ def _round(spark: SparkSession, rows: int) -> tuple[float, float]:
 def _fill(spark: SparkSession, socket: Path, rows: int) -> None:
     writer = payloads(spark, rows).write.format("forebay").option("queue", QUEUE)
     writer.option("socket", str(socket)).mode("append").save()
+
+
+def _wait_until_placed(daemon: Daemon) -> None:
+    """Until all of the queue is in warm and cold: a queue at rest is drained."""
+    while daemon.stats()["queues"][QUEUE]["spooled"]:
+        time.sleep(LOOK_S)
 
 
 def _drain(spark: SparkSession, socket: Path, place: Path, consumer: str) -> None:

@@ -1,7 +1,7 @@
 """A save of many rows into forebay, durable, beside other ways to write them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.daemon_process import Daemon, Places, places
 from bench.figures import Goal, Row, Samples
 from bench.plan import Plan
-from bench.redis_peer import redis_list, rpush
+from bench.redis_peer import redis_list
 from bench.spark.discarding import discarding_daemon
 from bench.spark.postgres import find_binaries, find_jar, postgres
-from bench.spark.session import payloads, rows_per_s
+from bench.spark.session import in_memory, payloads, rows_per_s
 
 QUEUE: Final = "bench"
 REDIS_BATCH: Final = 1000
@@ -21,11 +21,12 @@ JDBC_BATCH: Final = 10_000
 
 
 def writing(spark: SparkSession, rows: int, plan: Plan) -> list[Row]:
-    df = payloads(spark, rows)
+    df = in_memory(payloads(spark, rows))
     found: dict[str, list[float]] = {}
     for _ in plan.each_round("writing"):
         for name, rate in _contenders(spark, df, rows).items():
             found.setdefault(name, []).append(rate)
+    df.unpersist()
     ours = Samples.of(found["forebay"])
 
     def row(name: str, goal: Goal | None, unit: str = "items/s") -> Row:
@@ -72,20 +73,11 @@ def _redis(df: DataFrame, rows: int, where: Places) -> float:
         path = str(peer.path)
 
         def push(partition: Iterator[Any]) -> None:
-            import socket
+            import valkey
 
-            with closing(socket.socket(socket.AF_UNIX)) as sock:
-                sock.connect(path)
-                batch: list[bytes] = []
-                for row in partition:
-                    batch.append(row.payload.encode())
-                    if len(batch) == REDIS_BATCH:
-                        sock.sendall(rpush(b"bench", batch))
-                        sock.recv(64)
-                        batch = []
-                if batch:
-                    sock.sendall(rpush(b"bench", batch))
-                    sock.recv(64)
+            client = valkey.Valkey(unix_socket_path=path)
+            while batch := [row.payload for row in islice(partition, REDIS_BATCH)]:
+                client.rpush("bench", *batch)
 
         df.limit(10).foreachPartition(push)
         return rows_per_s(rows, lambda: df.foreachPartition(push))
