@@ -19,7 +19,7 @@ def texts(items: list[Item]) -> list[str]:
     return sorted(item.text for item in items)
 
 
-def staged(socket: Path) -> int:
-    """How many items are staged on this daemon."""
+def staged(socket: Path, queue: str) -> int:
+    """How many items are staged for this queue."""
     with connect(socket) as client:
-        return int(client.stats()["daemon"]["staged"])
+        return int(client.stats()["queues"].get(queue, {"staged": 0})["staged"])

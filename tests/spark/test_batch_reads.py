@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -148,8 +147,3 @@ def test_only_the_columns_of_a_given_schema_are_read(
     rows = reader.options(queue=queue, socket=str(host.socket)).load()
     assert rows.columns == ["payload", "priority"]
     assert [(bytes(row.payload), row.priority) for row in rows.collect()] == [(b"x", 5)]
-
-
-def test_a_state_that_is_not_kept_is_explained(spark: SparkSession, host: Host) -> None:
-    with pytest.raises(Exception, match="a history of what was delivered is not kept yet"):
-        read(spark, host, "crm", state="history").collect()

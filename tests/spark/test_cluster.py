@@ -83,5 +83,5 @@ def test_speculation_on_workers_that_do_not_have_the_package(
     found = pull_all(own_host.socket, queue)
     assert texts(found) == sorted(str(at) for at in range(4100))
     assert len({item.id for item in found}) == 4100
-    assert staged(own_host.socket) == 0
+    assert staged(own_host.socket, queue) == 0
     assert len(list(tmp_path.glob("forebay-*/client.zip"))) == 1

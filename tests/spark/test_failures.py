@@ -66,7 +66,7 @@ def fail_for_good(value: str) -> str:
 def test_tasks_that_fail_and_are_tried_again(spark: SparkSession, host: Host, queue: str) -> None:
     save(numbers(spark, fail_twice), host.socket, queue)
     check_all_once(pull_all(host.socket, queue))
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -75,7 +75,7 @@ def test_a_job_that_fails_for_good_leaves_nothing(
 ) -> None:
     with pytest.raises(PySparkException, match="never"):
         save(numbers(spark, fail_for_good), host.socket, queue)
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
     assert queue not in {at for at, books in _queues(host).items() if books["accepted"]}
 
 
@@ -111,7 +111,7 @@ def test_a_daemon_that_is_killed_while_staging_and_while_publishing(
         save(numbers(spark), proxy.path, queue)
     assert seen.count("publish") == 3
     check_all_once(pull_all(own_host.socket, queue))
-    assert staged(own_host.socket) == 0
+    assert staged(own_host.socket, queue) == 0
 
 
 def test_stages_on_a_daemon_that_the_driver_does_not_reach_are_explained(

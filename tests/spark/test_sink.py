@@ -29,7 +29,7 @@ def test_every_row_is_one_item(spark: SparkSession, host: Host, queue: str) -> N
     found = pull_all(host.socket, queue)
     assert texts(found) == sorted(str(number) for number in range(20_000))
     assert len({item.id for item in found}) == 20_000
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
 
 
 def test_empty_partitions_and_an_empty_write(spark: SparkSession, host: Host, queue: str) -> None:
@@ -39,7 +39,7 @@ def test_empty_partitions_and_an_empty_write(spark: SparkSession, host: Host, qu
     found = last_receipt(spark)
     assert found is not None
     assert found.accepted == 0
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
 
 
 def test_two_saves_are_two_writes(spark: SparkSession, host: Host, queue: str) -> None:
@@ -139,7 +139,7 @@ def test_a_transaction_is_written_once(spark: SparkSession, host: Host, queue: s
     for version, rows in ((7, 10), (7, 20), (6, 30), (8, 40)):
         save(numbers(spark, rows), host, queue, txnAppId=queue, txnVersion=str(version))
     assert Counter(texts(pull_all(host.socket, queue)))["3"] == 2
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
     with connect(host.socket) as client:
         assert client.stats()["queues"][queue]["accepted"] == 50
 
@@ -191,5 +191,5 @@ def test_nulls_fail_the_job_with_the_columns_name(
     with pytest.raises(PySparkException) as raised:
         save(rows, host, queue)
     assert "column 'body' has 1 nulls in 50 rows" in str(raised.value)
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
     assert not pull_all(host.socket, queue)

@@ -79,7 +79,7 @@ def test_a_micro_batch_that_is_replayed_in_other_partitions_is_visible_once(
     feed.add(50)
     run(feed.rows(spark).repartition(2), feed, host, queue)
     assert texts(pull_all(host.socket, queue)) == feed.expected()
-    assert staged(host.socket) == 0
+    assert staged(host.socket, queue) == 0
     assert receipt is not None
     assert (receipt.accepted, receipt.version) == (200, 1)
 
