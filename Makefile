@@ -69,7 +69,7 @@ imports: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
 pytest: $(JAVA) ## the tests alone; make pytest ARGS='-k spool -x'
-	@$(WITH_JAVA) $(BIN)/python -m pytest $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
 
 fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 	$(BIN)/python -m tests.fuzz.run_codec
