@@ -19,7 +19,6 @@ wait with it.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, assert_never
@@ -27,11 +26,12 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from actors.accounts import parse_account
-from actors.backlog import Backlog, Dropped, Lane
+from actors.adoption import Adoption
+from actors.backlog import Backlog
 from actors.clock import wall_ms
 from actors.intake import DRAINING, Group, Intake, answer
 from actors.ledger import Ledger
+from actors.lending import Lending
 from actors.loans import Loans, PendingMark
 from actors.messages import (
     AbortWrite,
@@ -57,16 +57,14 @@ from actors.messages import (
 )
 from actors.origin import Origin
 from actors.peeking import Peeking
-from actors.portions import without
-from actors.ports import Committed, Journal, LiveRun, Recovered, RecoveredChunk, Unreadable
+from actors.ports import Committed, Journal, Recovered
 from actors.queue_settings import QueueSettings
 from actors.report import make_report
 from actors.settings import SpoolSettings
-from actors.slices import item_bits
 from actors.staging import Staging
 from actors.thread import OwnThread
 from actors.upkeep import Upkeep
-from actors.writes import Phase, Writes
+from actors.writes import Writes
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -79,9 +77,6 @@ MARKS_UNWRITTEN_MAX: Final = 65536
 """While so many marks cannot be written, nothing more is lent: every queue is bounded."""
 MESSAGES_MAX: Final = 4096
 """What is handled before the next commit, at most."""
-READ_RUNS_MAX: Final = 256
-READ_BYTES_MAX: Final = 4 * 1024 * 1024
-READ_BYTES_MIN: Final = 256 * 1024
 PROGRESS_S: Final = 1.0
 BUSY_S: Final = 0.05
 """So long after the last group of pushes another one is expected."""
@@ -110,11 +105,8 @@ class Spooler:
         self._inbox = inbox
         self._own_inbox = own_inbox
         self._seen = seen
-        self._disowned = disowned or {}
-        self._ended: set[Origin] = set()
-        self._queues_seen: set[str] = set()
         self._thread = OwnThread("forebay-commit")
-        self._reader = trio.Lock()
+        reader = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
         self._writes = Writes()
@@ -123,7 +115,18 @@ class Spooler:
         self._loans = Loans(self._ledger)
         self._intake = Intake(settings, queue_settings, self._ledger, self._backlog, self._writes)
         self._staging = Staging(self._writes, self._ledger, self._backlog)
-        self._peeking = Peeking(journal, self._ledger, self._backlog, self._loans, self._reader)
+        self._adoption = Adoption(
+            self._writes,
+            self._ledger,
+            self._backlog,
+            self._loans,
+            self._staging,
+            disowned or {},
+        )
+        self._lending = Lending(
+            journal, self._ledger, self._backlog, self._loans, reader, seen, self._wake
+        )
+        self._peeking = Peeking(journal, self._ledger, self._backlog, self._loans, reader)
         self._upkeep = Upkeep(
             journal,
             self._ledger,
@@ -131,11 +134,6 @@ class Spooler:
             settings.meta_sync_interval,
             settings.min_free_bytes,
         )
-        self._takes: dict[str, deque[Take]] = {}
-        self._ready: set[str] = set()
-        """Queues whose takers may find something new."""
-        self._waiting: dict[str, None] = {}
-        """Queues whose takers want nothing just now, in the order in which they said so."""
         self._recordings: list[tuple[Callable[[list[bool]], None], list[bool]]] = []
         """Who waits for outcomes to be durable, and which of them were taken."""
         self._inquiries: list[Inquire] = []
@@ -158,6 +156,11 @@ class Spooler:
         return self._upkeep.disk_is_low
 
     @property
+    def free_bytes(self) -> int:
+        """Room on the disk, as it was seen last."""
+        return self._upkeep.room.free_bytes
+
+    @property
     def wants_the_disk(self) -> bool:
         """Pushes are coming in, and there is room for them: what else needs the disk can wait."""
         has_room = 2 * self._ledger.live_bytes <= self._settings.max_bytes
@@ -166,7 +169,10 @@ class Spooler:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._thread.start()
         began = time.monotonic()
-        self._adopt(await self._recover(), began)
+        recovered = await self._recover()
+        self._adoption.adopt(recovered, began)
+        self._intake.remember(recovered.recent)
+        self._lending.ready.update(self._backlog.queues)
         if self._loans.marks:
             await self._commit()
         self.has_disowned = not self._loans.marks
@@ -194,67 +200,9 @@ class Spooler:
 
         return await self._thread.call(self._journal.recover, self._settings.dedup_runs, progress)
 
-    def _adopt(self, recovered: Recovered, began: float) -> None:
-        """Takes over what is on disk, as places: nothing is read before it is wanted."""
-        lost = self._writes.restore(recovered.records)
-        if lost:
-            log.error("spooler.records_lost", records=lost)
-        self._ledger.load(recovered.base, recovered.chunks)
-        for chunk in recovered.chunks:
-            self._find_ended(chunk)
-            for live in chunk.live:
-                self._adopt_run(live)
-        if lost or recovered.damage.records:
-            log.error("spooler.writes_kept", writes=self._writes.keep_open())
-        self._intake.remember(recovered.recent)
-        self._ready.update(self._backlog.queues)
-        (log.warning if recovered.damage else log.info)(
-            "spooler.recovered",
-            chunks=len(recovered.chunks),
-            runs=self._ledger.live_runs,
-            held=self._ledger.held_items(),
-            scanned_bytes=recovered.scanned_bytes,
-            seconds=round(time.monotonic() - began, 3),
-            **recovered.damage.as_dict(),
-        )
-
-    def _adopt_run(self, live: LiveRun) -> None:
-        account = parse_account(live.account)
-        if account.write:
-            phase = self._writes.phase(account.write, account.stage)
-            if phase is Phase.ABORTED:
-                return
-            if phase is Phase.OPEN:
-                self._ledger.add_live(live.size)
-                self._staging.recover(account, live, wall_ms())
-                return
-            self._ledger.note_account(live.position, live.account)
-        self._ledger.add_live(live.size)
-        done = live.done
-        for origin in self._disowned.get(live.position, ()):
-            if origin.run_id == live.run_id and self.has_let_go(origin):
-                done |= self._loans.disown(live._replace(done=done), origin.bits)
-        if done == item_bits(0, live.items):
-            return
-        live = live._replace(done=done)
-        self._loans.remember(live.position, done, without(live.portions, done))
-        self._backlog.add_place(account.queue, live.priority, live.place)
-
-    def _find_ended(self, chunk: RecoveredChunk) -> None:
-        """What was disowned, and was settled here all the same."""
-        for position, origins in self._disowned.items():
-            if chunk.number <= position < chunk.number + chunk.used_bytes:
-                self._ended |= {
-                    origin
-                    for origin in origins
-                    if chunk.ended(origin.position, origin.run_id) & origin.bits
-                }
-
     def has_let_go(self, origin: Origin) -> bool:
-        """Whether the cold store may have what it took from there. Not if some of it was settled
-        here: it was stored without an answer, the journal kept it, and a life ended before the
-        cold store could be told."""
-        return origin not in self._ended
+        """Whether the cold store may have what it took from there."""
+        return self._adoption.has_let_go(origin)
 
     # The loop: messages in, one commit, then answers and leases out.
 
@@ -279,8 +227,7 @@ class Spooler:
             case Settle():
                 self._settle(message)
             case Take():
-                self._takes.setdefault(message.queue, deque()).append(message)
-                self._ready.add(message.queue)
+                self._lending.take(message)
             case GiveBack():
                 self._take_back(message)
             case Doubt():
@@ -300,7 +247,7 @@ class Spooler:
                 self._nursery.start_soon(self._peeking.look, message)
             case Tick():
                 self._intake.expire(trio.current_time())
-                self._ready.update(self._backlog.wake_due(wall_ms()))
+                self._lending.ready.update(self._backlog.wake_due(wall_ms()))
                 self._marks_are_due = True
                 self._tell_pinned()
                 self._expire_writes()
@@ -328,14 +275,14 @@ class Spooler:
                 self._backlog.add_later(head.queue, head.priority, message.not_before_ms, place)
             else:
                 self._backlog.give_back(run)
-                self._ready.add(head.queue)
+                self._lending.ready.add(head.queue)
 
     async def _commit(self) -> None:
         """Stores what may be stored of the pushes that wait, and the marks with it."""
         self._intake.disk_is_low = self._upkeep.disk_is_low
         group = self._intake.form_group(trio.current_time())
         for dropped in group.dropped:
-            self._drop(dropped, "spooler.dropped_oldest")
+            self._lending.drop(dropped, "spooler.dropped_oldest")
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
@@ -354,7 +301,7 @@ class Spooler:
             )
             self._enter(group, committed)
             self._enter_marks(marks, group, committed, durable=must_sync)
-            self._ready |= self._staging.conclude(decided, committed.records_failure)
+            self._lending.ready |= self._staging.conclude(decided, committed.records_failure)
         stored = len(committed.positions)
         self._intake.settle_group(group, stored, committed.failure, trio.current_time())
 
@@ -385,10 +332,10 @@ class Spooler:
                 continue
             self._ledger.accept(position, size, head.queue, head.count)
             # What nobody takes would only keep others out of memory.
-            is_wanted = head.queue in self._takes
+            is_wanted = self._lending.is_wanted(head.queue)
             run = StoredRun(position, size, head, append.data)
             self._backlog.add(run, in_memory=is_wanted)
-            self._ready.add(head.queue)
+            self._lending.ready.add(head.queue)
         for number in committed.sealed:
             self._ledger.seal(number)
         for number, error in committed.abandoned:
@@ -419,40 +366,14 @@ class Spooler:
         if committed.failure is None:
             log.error("spooler.marks_not_written", error=str(committed.marks_failure))
 
-    # Lending, and reading back what is on disk only.
+    # Lending.
 
     def _lend(self) -> None:
         """Serves the takers of queues that may have something new."""
         if len(self._loans.marks) >= MARKS_UNWRITTEN_MAX:
             return
-        ready, self._ready = self._ready, set()
-        for queue in ready - self._queues_seen:
-            self._announce(queue)
-        # Those that were told to wait come first, in their order.
-        waiting, self._waiting = self._waiting, {}
-        for queue in waiting | dict.fromkeys(ready):
-            takes = self._takes.get(queue)
-            while takes:
-                take = takes[0]
-                bytes_max = take.bytes_max()
-                if not bytes_max:
-                    self._waiting[queue] = None
-                    break
-                runs = self._backlog.take(queue, take.runs_max, bytes_max, take.items_max)
-                if not runs:
-                    self._start_reading(queue)
-                    break
-                takes.popleft()
-                leases = [self._loans.lend(run) for run in runs]
-                take.answer(leases, self._backlog.has_spilled(queue))
-
-    def _announce(self, queue: str) -> None:
-        """Tells delivery of a queue that it may not know; later, if it is busy with others."""
-        try:
-            self._seen.send_nowait(QueueSeen(queue))
-            self._queues_seen.add(queue)
-        except trio.WouldBlock:
-            self._ready.add(queue)
+        if self._nursery is not None:
+            self._lending.lend(self._nursery)
 
     def _tell_pinned(self) -> None:
         """Asks for old items to be handed over that keep mostly empty chunks on disk."""
@@ -462,51 +383,6 @@ class Spooler:
         for queue, positions in self._ledger.pinned(PINNED_CHUNKS * self._settings.chunk_size):
             with suppress(trio.WouldBlock):
                 self._seen.send_nowait(Pinned(queue, positions))
-
-    def _start_reading(self, queue: str) -> None:
-        lane = self._backlog.lane_to_read(queue)
-        if lane is not None and self._nursery is not None:
-            lane.reading = True
-            self._nursery.start_soon(self._read, queue, lane)
-
-    async def _read(self, queue: str, lane: Lane) -> None:
-        """Reads the head of a lane into memory, in order. Where memory is full it still reads a
-        little: no queue may starve because others fill the cap."""
-        async with self._reader:
-            room = min(READ_BYTES_MAX, max(READ_BYTES_MIN, self._backlog.room_bytes()))
-            places = self._backlog.begin_reading(lane, READ_RUNS_MAX, room)
-            wanted = [(self._ledger.number_of(place.position), place) for place in places]
-            try:
-                with trio.CancelScope(shield=True):
-                    found = await trio.to_thread.run_sync(self._journal.read, wanted)
-            except OSError as error:
-                # Nothing is wrong with the runs, as far as anyone can tell: the next tick tries
-                # again.
-                log.error("spooler.cannot_read", queue=queue, error=str(error))
-                self._backlog.end_reading(lane, [], places)
-                self._ready.add(queue)
-                return
-            self._end_reading(queue, lane, places, found)
-        self._wake()
-
-    def _end_reading(
-        self,
-        queue: str,
-        lane: Lane,
-        places: Sequence[Place],
-        found: Sequence[StoredRun | Unreadable],
-    ) -> None:
-        runs = [run for run in found if isinstance(run, StoredRun)]
-        self._backlog.end_reading(lane, runs, [])
-        for place, run in zip(places, found, strict=True):
-            if isinstance(run, Unreadable):
-                dropped = Dropped(queue, lane, place, None)
-                self._drop(dropped, "spooler.block_unreadable", reason=run.reason)
-        self._ready.add(queue)
-
-    def _drop(self, dropped: Dropped, event: str, **why: str) -> None:
-        items = self._loans.drop(dropped)
-        log.warning(event, queue=dropped.queue, position=dropped.place.position, items=items, **why)
 
     # Writes that are over.
 

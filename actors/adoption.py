@@ -1,0 +1,104 @@
+"""Adoption: what recovery found on disk becomes the state of a new life.
+
+A part of the spooler, used once. Runs are taken over as places: nothing is read before it is
+wanted. What the cold store had stored when the earlier life ended is disowned: the journal lets go
+of it, unless some of it was settled here after all.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from actors.accounts import parse_account
+from actors.backlog import Backlog
+from actors.clock import wall_ms
+from actors.ledger import Ledger
+from actors.loans import Loans
+from actors.origin import Origin
+from actors.portions import without
+from actors.ports import LiveRun, Recovered, RecoveredChunk
+from actors.slices import item_bits
+from actors.staging import Staging
+from actors.writes import Phase, Writes
+
+log = structlog.get_logger()
+
+
+class Adoption:
+    def __init__(
+        self,
+        writes: Writes,
+        ledger: Ledger,
+        backlog: Backlog,
+        loans: Loans,
+        staging: Staging,
+        disowned: Mapping[int, Sequence[Origin]],
+    ) -> None:
+        """`disowned`, by position: what the cold store had stored when an earlier life ended."""
+        self._writes = writes
+        self._ledger = ledger
+        self._backlog = backlog
+        self._loans = loans
+        self._staging = staging
+        self._disowned = disowned
+        self._ended: set[Origin] = set()
+
+    def has_let_go(self, origin: Origin) -> bool:
+        """Whether the cold store may have what it took from there. Not if some of it was settled
+        here: it was stored without an answer, the journal kept it, and a life ended before the
+        cold store could be told."""
+        return origin not in self._ended
+
+    def adopt(self, recovered: Recovered, began: float) -> None:
+        lost = self._writes.restore(recovered.records)
+        if lost:
+            log.error("spooler.records_lost", records=lost)
+        self._ledger.load(recovered.base, recovered.chunks)
+        for chunk in recovered.chunks:
+            self._find_ended(chunk)
+            for live in chunk.live:
+                self._adopt_run(live)
+        if lost or recovered.damage.records:
+            log.error("spooler.writes_kept", writes=self._writes.keep_open())
+        (log.warning if recovered.damage else log.info)(
+            "spooler.recovered",
+            chunks=len(recovered.chunks),
+            runs=self._ledger.live_runs,
+            held=self._ledger.held_items(),
+            scanned_bytes=recovered.scanned_bytes,
+            seconds=round(time.monotonic() - began, 3),
+            **recovered.damage.as_dict(),
+        )
+
+    def _adopt_run(self, live: LiveRun) -> None:
+        account = parse_account(live.account)
+        if account.write:
+            phase = self._writes.phase(account.write, account.stage)
+            if phase is Phase.ABORTED:
+                return
+            if phase is Phase.OPEN:
+                self._ledger.add_live(live.size)
+                self._staging.recover(account, live, wall_ms())
+                return
+            self._ledger.note_account(live.position, live.account)
+        self._ledger.add_live(live.size)
+        done = live.done
+        for origin in self._disowned.get(live.position, ()):
+            if origin.run_id == live.run_id and self.has_let_go(origin):
+                done |= self._loans.disown(live._replace(done=done), origin.bits)
+        if done == item_bits(0, live.items):
+            return
+        live = live._replace(done=done)
+        self._loans.remember(live.position, done, without(live.portions, done))
+        self._backlog.add_place(account.queue, live.priority, live.place)
+
+    def _find_ended(self, chunk: RecoveredChunk) -> None:
+        """What was disowned, and was settled here all the same."""
+        for position, origins in self._disowned.items():
+            if chunk.number <= position < chunk.number + chunk.used_bytes:
+                self._ended |= {
+                    origin
+                    for origin in origins
+                    if chunk.ended(origin.position, origin.run_id) & origin.bits
+                }
