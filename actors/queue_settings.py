@@ -118,3 +118,5 @@ class QueueSettings(Section):
     rate_limit: Annotated[float, numbers(0, 10**9)] = 0
     """Items a second; 0: none."""
     history: Literal["none", "failures", "all"] = "failures"
+    retention: Annotated[Duration, durations("1m", "3650d")] = 7 * 86400
+    """How long what is in the history can be seen."""

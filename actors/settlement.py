@@ -8,8 +8,8 @@ and journal items that change their owner (dead letters, retries due later than 
 
 Durable when: the owners say so. On drain what was concluded is recorded before `run` returns. On
 cancel it is lost, and the owners deliver again. What the cold store does not take is the
-failover's; what that lets go enters warm again. What it can't do: settle for an owner on another
-host.
+failover's; what that lets go enters warm again. History hears of journal items that were delivered
+when their owner has been told. What it can't do: settle for an owner on another host.
 """
 
 import sys
@@ -26,6 +26,7 @@ from actors.event_log import EventLog
 from actors.events import Sending
 from actors.failover import Failover, Held
 from actors.handover import HandOver
+from actors.history import History
 from actors.messages import Fate, Retried, Settle, Settled, SpoolerMessage
 from actors.portions import RetryNote
 from actors.retry import Conclusion
@@ -84,6 +85,7 @@ class Settlement:
         limits: Callable[[str], Limits],
         now_ms: Callable[[], int],
         events: EventLog | None = None,
+        history: History | None = None,
     ) -> None:
         """`unrecorded` counts, by queue, the items that have left warm and are still to be
         recorded: others read it."""
@@ -97,6 +99,7 @@ class Settlement:
         self._wake_promoter = wake_promoter
         self._now_ms = now_ms
         self._events = events
+        self._history = history
         self._to_settler, self._inbox = trio.open_memory_channel[Concluded](INBOX)
         self.stale_total = 0
         """Outcomes of leases that had run out."""
@@ -131,6 +134,8 @@ class Settlement:
             self._unrecorded[queue] += concluded.items
             await self._tell(self._to_settler, concluded)
         self._count_stale(queue, answers.count(False))
+        if self._history is not None:
+            self._history.settled(queue, pairs, answers)
         self._note(queue, pairs, answers, sending)
         return answers
 

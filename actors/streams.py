@@ -22,14 +22,16 @@ import trio
 
 from actors.catalogue import Catalogue
 from actors.control import Fields, Operation, bad
+from actors.finished import FinishedRow
 from actors.looking import Journaled, ask_journal, look_at_journal
 from actors.messages import SpoolerMessage
 from actors.refusals import bad_request, unknown_queue
 from actors.router import Router, Routing
+from actors.slices import item_bits
 from actors.tiering import Tier
 from actors.tiers import ColdQueue, SeenRow, StoreUnavailable, Stream, WarmQueue, WrongClaim
 from forebay.errors import Refused
-from forebay.fetch_frames import FetchedRow, FetchWish
+from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
 from forebay.head import check_queue_name
 from forebay.limits import CLAIM_ITEMS_DEFAULT, CLAIM_ITEMS_MAX, CONSUMER_BYTES_MAX
 
@@ -126,6 +128,9 @@ class Streams:
                 raise Refused("NOT_FOUND", str(problem)) from problem
             return {"next": seen.next}, [fetched(row) for row in seen.rows]
         try:
+            if wish.state == HISTORY:
+                past = await self._cold.history(wish.queue, wish.cursor, wish.rows, wish.bytes)
+                return {"cursor": past.cursor}, [fetched_past(row) for row in past.rows]
             if wish.state == "cold":
                 look = await self._cold.peek(wish.queue, wish.cursor, wish.rows, wish.bytes)
             else:
@@ -242,3 +247,10 @@ def claim_object(stream: Stream, journal: Journaled) -> dict[str, Any]:
 
 def fetched(row: SeenRow) -> FetchedRow:
     return FetchedRow(row.number, row.due_ms, row.attempt, row.bits or None, row.data)
+
+
+def fetched_past(row: FinishedRow) -> FetchedRow:
+    is_whole = row.bits == item_bits(0, row.head.count)
+    errors = tuple(PastError(*error) for error in row.errors)
+    finished = Finished(row.outcome, row.finished_ms, errors)
+    return FetchedRow(0, 0, row.attempt, None if is_whole else row.bits, row.data, finished)

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from actors.finished import FinishedRow, Keeps, Past
 from actors.queue_settings import QueueSettings
 from actors.slices import ItemError, Slice
 from forebay.run import RunHead
@@ -378,6 +379,25 @@ class ColdQueue(Protocol):
 
         ValueError if the cursor (at first "") is none of its own."""
 
+    def keep_history(self, keeps: Keeps) -> None:
+        """From now on items that are finished here go to history, as far as `keeps` says so, in
+        the transaction that finishes them. Nothing does before."""
+
+    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
+        """Items that were finished elsewhere. On disk within a second; noted twice, shown twice."""
+
+    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
+        """What was finished, newest first, within both limits; at least one if there is one.
+
+        A chain of pages ends with what was there when it began. ValueError as with `peek`."""
+
+    async def history_queues(self) -> list[str]:
+        """The queues that have any."""
+
+    async def forget_history(self, queue: str, before_ms: int) -> int:
+        """Forgets some of what was finished before then, oldest first: how many rows; 0: there
+        are no more."""
+
     async def close(self) -> None: ...
 
 
@@ -448,7 +468,7 @@ class DeadLetters(Protocol):
     async def remove(
         self, which: DeadFilter, limit: int, cursor: bytes | None = None
     ) -> DeadChange:
-        """Deleted for good, and counted as deleted."""
+        """Deleted, and counted as deleted. What the queue's history keeps is still seen there."""
 
     async def edit(self, item_id: str, payload: bytes) -> bool:
         """Another payload for one dead letter, the id kept. False: there is no such."""

@@ -32,6 +32,7 @@ from actors.events import DaemonChanged
 from actors.failover import Failover
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
+from actors.history import History
 from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
 from actors.messages import Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage
@@ -182,6 +183,10 @@ async def _serve(
     streams = Streams(routing, to_spooler.clone(), warm, cold, router, catalogue, promoter.wake)
     await streams.load()
     # What delivers, and says what became of it.
+    history = History(
+        cold, catalogue.settings_of, lambda: spooler.free_bytes, spool.min_free_bytes, wall_ms
+    )
+    cold.keep_history(history.keep)
     settlement = Settlement(
         warm,
         cold,
@@ -193,6 +198,7 @@ async def _serve(
         lambda queue: limits_of(catalogue.settings_of(queue)),
         wall_ms,
         events,
+        history,
     )
     send_limit = SendLimit(settings.global_send_limit)
     cores = len(os.sched_getaffinity(0))
@@ -208,7 +214,8 @@ async def _serve(
     # The socket's side.
     def more() -> dict[str, Any]:
         return describe(routing, failover, breakers, dispatch, settlement) | {
-            "events": events.figures()
+            "events": events.figures(),
+            "history_dropped_total": history.dropped_total,
         }
 
     reporter = Reporter(reporter_inbox, to_spooler.clone(), warm, cold, more)
@@ -250,6 +257,7 @@ async def _serve(
         storing.start_soon(promoter.run)
         storing.start_soon(streams.run)
         storing.start_soon(receipts.run)
+        storing.start_soon(history.run)
         storing.start_soon(
             watch_stores,
             events,
@@ -284,6 +292,7 @@ async def _serve(
                     await to_spooler.send(Drain())
                     await ingest.drain()
             settlement.close()
+        await history.close()
         await to_spooler.send(Finish())
         await spooler.finished.wait()
         events.note(DaemonChanged(wall_ms(), "stopped"))

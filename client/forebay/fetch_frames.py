@@ -21,10 +21,11 @@ from forebay.limits import (
     FETCHED_ABOUT_BYTES_MAX,
     TIME_MS_MAX,
 )
-from forebay.members import Members, number_in, number_or_none, text, text_or_none
+from forebay.members import Members, number, number_in, number_or_none, text, text_or_none
 from forebay.wire import Buffer, pack_json, read_json
 
-STATES = ("queued", "cold")
+HISTORY = "history"
+STATES = ("queued", "cold", HISTORY)
 """What can be looked at without a claim."""
 
 _ABOUT = struct.Struct("<I")
@@ -45,6 +46,23 @@ class FetchWish:
     cursor: str = ""
 
 
+class PastError(NamedTuple):
+    """One failed attempt."""
+
+    attempt: int
+    at_ms: int
+    text: str
+
+
+class Finished(NamedTuple):
+    """How the items of a row have ended."""
+
+    outcome: str
+    """`delivered`, or `deleted`: their dead letter was removed."""
+    finished_ms: int
+    errors: tuple[PastError, ...] = ()
+
+
 class FetchedRow(NamedTuple):
     """Some of the items of a run."""
 
@@ -56,6 +74,8 @@ class FetchedRow(NamedTuple):
     bits: int | None
     """Bit i stands for item i of the run; None: all of them."""
     run: bytes
+    finished: Finished | None = None
+    """Of a row of history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +133,8 @@ def unpack_fetch(body: Buffer) -> FetchWish:
 
 def pack_fetched(about: Members, rows: Sequence[FetchedRow]) -> bytes:
     """`about` has `next` or `cursor`. ValueError if it is too long."""
-    packed = pack_json(dict(about))
+    endings = [row.finished and _ending(row.finished) for row in rows]
+    packed = pack_json({**about, "rows": endings} if any(endings) else dict(about))
     if len(packed) > FETCHED_ABOUT_BYTES_MAX:
         raise ValueError(f"{len(packed)} bytes about rows are over {FETCHED_ABOUT_BYTES_MAX}")
     leases = [LeasedRun(*row[:3], row.bits or 0, row.run) for row in rows]
@@ -130,7 +151,11 @@ def unpack_fetched(body: Buffer) -> Fetched:
         raise BadFrame("a FETCHED says too much about its rows")
     about = read_json(view[_ABOUT.size : rows_at])
     leases = read_leases(view[rows_at:], "a FETCHED")
-    rows = [FetchedRow(*lease[:3], lease.bits or None, lease.run) for lease in leases]
+    endings = _read_endings(about, len(leases))
+    rows = [
+        FetchedRow(*lease[:3], lease.bits or None, lease.run, finished)
+        for lease, finished in zip(leases, endings, strict=True)
+    ]
     return Fetched(rows, number_or_none(about, "next"), text_or_none(about, "cursor"))
 
 
@@ -141,3 +166,31 @@ def _check_claim(consumer: str | None, claim: int | None) -> None:
         raise BadFrame(f"consumer is not a text of 1 to {CONSUMER_BYTES_MAX} bytes")
     if not 1 <= claim <= TIME_MS_MAX:
         raise BadFrame("claim is not the number of a claim")
+
+
+def _ending(finished: Finished) -> dict[str, Any]:
+    errors = [error._asdict() for error in finished.errors]
+    return {"outcome": finished.outcome, "finished_ms": finished.finished_ms, "errors": errors}
+
+
+def _read_endings(about: Members, rows: int) -> list[Finished | None]:
+    """One for each row; None where nothing was said."""
+    endings = about.get("rows")
+    if endings is None:
+        return [None] * rows
+    if not isinstance(endings, list) or len(endings) != rows:
+        raise BadFrame("a FETCHED does not say of each of its rows how it has ended")
+    return [None if ending is None else _read_ending(ending) for ending in endings]
+
+
+def _read_ending(ending: Any) -> Finished:
+    if not isinstance(ending, dict) or not isinstance(ending.get("errors"), list):
+        raise BadFrame("how a row has ended is not an object with errors")
+    errors = tuple(_read_error(error) for error in ending["errors"])
+    return Finished(text(ending, "outcome"), number(ending, "finished_ms"), errors)
+
+
+def _read_error(error: Any) -> PastError:
+    if not isinstance(error, dict):
+        raise BadFrame("an error of a row is not an object")
+    return PastError(number(error, "attempt"), number(error, "at_ms"), text(error, "text"))

@@ -1,4 +1,4 @@
-"""Reading a queue as a stream (docs/protocol.md, "Claims"), and looking at what waits in it.
+"""Reading a queue as a stream (docs/protocol.md, "Claims"), and looking at what is in it.
 
     claim = client.claim("crm", "nightly", after=done)       # `done`: 0 at first
     at = 0
@@ -20,6 +20,8 @@ from forebay.fetch_frames import (
     Fetched,
     FetchedRow,
     FetchWish,
+    Finished,
+    PastError,
     pack_fetch,
     unpack_fetched,
 )
@@ -27,7 +29,15 @@ from forebay.limits import CLAIM_ITEMS_DEFAULT, FETCH_ROWS_MAX, FETCH_RUN_BYTES_
 from forebay.members import Members, number, number_or_none
 from forebay.wire import Kind
 
-__all__ = ["Claim", "Fetched", "FetchedRow", "StreamStatus", "Streams"]
+__all__ = [
+    "Claim",
+    "Fetched",
+    "FetchedRow",
+    "Finished",
+    "PastError",
+    "StreamStatus",
+    "Streams",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,8 @@ class Streams:
         rows: int = FETCH_ROWS_MAX,
         bytes_max: int = FETCH_RUN_BYTES_DEFAULT,
     ) -> Fetched:
-        """What waits: `queued` (with the journal) or `cold` (in the cold store)."""
+        """What waits: `queued` (with the journal) or `cold` (in the cold store); or `history`:
+        what is finished, newest first, each row with `finished`."""
         return self._fetch(FetchWish(queue, state=state, cursor=cursor, rows=rows, bytes=bytes_max))
 
     def _fetch(self, wish: FetchWish) -> Fetched:

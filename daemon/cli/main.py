@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from daemon.cli import config, dead, exits, queues, spool
+from daemon.cli import history as finished
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
@@ -28,6 +29,7 @@ app.command()(push)
 app.command(epilog=pulling.EXAMPLE)(pulling.pull)
 app.command()(stats)
 app.command(epilog=receipts.EXAMPLE)(receipts.receipt)
+app.command(epilog=finished.EXAMPLE)(finished.history)
 app.command(epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
 app.command(epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
 app.add_typer(queues.app, name="queues")

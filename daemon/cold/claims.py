@@ -18,8 +18,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from actors.finished import Keep
 from actors.tiers import Stream, WrongClaim
 from daemon.cold.books import Books, Place
+from daemon.cold.history import note_claimed
 from daemon.cold.leasing import pick_sql
 
 log = structlog.get_logger()
@@ -36,6 +38,13 @@ class BadClaimed(NamedTuple):
     items: int
     size: int
     error: str
+
+
+class Noted(NamedTuple):
+    """What history keeps of a claim that is acknowledged now."""
+
+    keep: Keep
+    now: int
 
 
 class _Consumer(NamedTuple):
@@ -62,6 +71,7 @@ def claim(
     after: int,
     items_max: int,
     except_flows: frozenset[str],
+    noted: Noted,
 ) -> Stream:
     consumer = _find(db, queue, name)
     acknowledged, open_claim = (consumer.acknowledged, consumer.claim) if consumer else (0, None)
@@ -72,7 +82,7 @@ def claim(
     else:
         n = consumer.n
     if open_claim is not None and after == open_claim:
-        _acknowledge(db, n, queue)
+        _acknowledge(db, n, queue, noted)
         open_claim = None
     if open_claim is None and items_max:
         _freeze(db, n, after + 1, _take(db, queue, items_max, except_flows))
@@ -135,12 +145,13 @@ def _find(db: sqlite3.Connection, queue: str, name: str) -> _Consumer | None:
     return None if row is None else _Consumer._make(row)
 
 
-def _acknowledge(db: sqlite3.Connection, n: int, queue: str) -> None:
+def _acknowledge(db: sqlite3.Connection, n: int, queue: str, noted: Noted) -> None:
     books = Books()
     for flow, action, write, rows, items in db.execute(COUNT_CLAIMED, (n,)).fetchall():
         books.leave(Place(queue, flow, action), items, rows_gone=rows)
         books.deliver(queue, items, write)
     books.write(db)
+    note_claimed(db, n, *noted)
     # Before the rows, which say whose the bodies are.
     db.execute(DROP_BODIES, (n,))
     db.execute(DROP_ROWS, (n,))
@@ -190,7 +201,7 @@ COUNT_CLAIMED: Final = f"""SELECT flow, action, write_id, count(*), sum(count) {
 DROP_BODIES: Final = f"""DELETE FROM bodies WHERE id IN (SELECT body_id {_CLAIMED})
     AND NOT EXISTS (
         SELECT 1 FROM runs AS other WHERE other.body_id = bodies.id AND other.consumer IS NOT ?1
-    )"""
+    ) AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
 DROP_ROWS: Final = f"DELETE {_CLAIMED}"
 RELEASE_CLAIM: Final = """UPDATE runs INDEXED BY runs_claimed SET state = 'COLD_QUEUED',
     is_due = 1, consumer = NULL, place = NULL WHERE state = 'CLAIMED' AND consumer = ?"""

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from actors.finished import Keeps, keep_nothing
 from actors.slices import lowest_bit
 from actors.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
 from daemon.cold.books import Books
 from daemon.cold.connection import Database
 from daemon.cold.dead_page import Page
 from daemon.cold.dead_search import After, Found, known_count, newest, search
+from daemon.cold.history import Cutter, Ended, note_ended, tries
 from daemon.cold.rows import (
     BadRow,
     delete_row,
@@ -50,6 +52,8 @@ class SqliteDeadLetters:
     def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
         self._db = db
         self._now_ms = now_ms
+        self.keeps: Keeps = keep_nothing
+        """What history keeps of letters that are removed."""
 
     async def find(
         self, which: DeadFilter, limit: int, cursor: bytes | None = None, *, payloads: bool = False
@@ -99,12 +103,25 @@ class SqliteDeadLetters:
     async def remove(
         self, which: DeadFilter, limit: int, cursor: bytes | None = None
     ) -> DeadChange:
-        def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
-            delete_row(db, letter.n)
-            drop_body(db, letter.body_id)
-            books.delete(letter.place.queue, 1, letter.write)
+        now = self._now_ms()
 
-        return await self._db.write(lambda db: _change(db, which, limit, cursor, remove_one))
+        def work(db: sqlite3.Connection) -> DeadChange:
+            keeps, cutter = next(kept), Cutter()
+
+            def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
+                keep = keeps(letter.place.queue)
+                if keep != "none":
+                    packed, size = db.execute(SELECT_ENDED, (letter.n,)).fetchone()
+                    ended = Ended(letter.n, letter.body_id, unpack_bits(packed), size, "deleted")
+                    note_ended(db, ended, keep, now, cutter)
+                delete_row(db, letter.n)
+                drop_body(db, letter.body_id)
+                books.delete(letter.place.queue, 1, letter.write)
+
+            return _change(db, which, limit, cursor, remove_one)
+
+        kept = tries(self.keeps)
+        return await self._db.write(work)
 
     async def edit(self, item_id: str, payload: bytes) -> bool:
         """StoreCorrupt if the old run cannot be unpacked; BadRun if the payload is too long."""
@@ -168,5 +185,6 @@ RETRY: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = 1, scheduled_a
     headers = NULL
     WHERE n = ?"""
 EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
+SELECT_ENDED: Final = "SELECT bits, size FROM runs WHERE n = ?"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item
     WHERE state = 'FAILED' AND item_id = ?"""

@@ -117,7 +117,7 @@ def delete_row(db: sqlite3.Connection, n: int) -> None:
 
 
 def drop_body(db: sqlite3.Connection, body_id: bytes) -> None:
-    """Removes a body, unless a row needs it."""
+    """Removes a body, unless a row needs it, of runs or of history."""
     db.execute(DROP_BODY, (body_id,))
 
 
@@ -203,7 +203,8 @@ def _item_id(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str:
 
 
 DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
-    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)"""
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)
+    AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = ?1)"""
 _INSERT_ROW: Final = """INSERT INTO runs (
     id, body_id, state, is_due, queue, flow, flow_type, action, key, priority, scheduled_at,
     scheduled_at_initially, due_ms, first_item, count, size, attempt, created_at, origin, item_id,

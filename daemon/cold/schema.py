@@ -3,7 +3,8 @@
 `runs` has a row for each set of items that share a body and a state; `bodies` has the encoded
 runs, apart from the rows, so that changing a row never rewrites a body. `flows` and `totals` are
 the books, and so are `receipts`, of rows that belong to a write: they change in the transaction
-that changes the rows, and nothing is ever counted.
+that changes the rows, and nothing is ever counted. `history` has rows of items that are finished:
+outside the books, and on the same bodies.
 
 A row's `state` is STORED (invisible until confirmed), COLD_QUEUED, CLAIMED (a stream's consumer
 has it, as number `place` of its claim), FAILED (a dead letter) or CORRUPT (set aside). A queued
@@ -119,6 +120,27 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             UNIQUE (queue, name)
         )""",
         "CREATE INDEX runs_claimed ON runs (consumer, place) WHERE state = 'CLAIMED'",
+    ),
+    # What was finished and is still to be seen. These rows need their bodies as well.
+    (
+        """CREATE TABLE history (
+            n INTEGER PRIMARY KEY,
+            body_id BLOB NOT NULL,
+            queue TEXT NOT NULL,
+            flow TEXT NOT NULL,
+            action TEXT NOT NULL,
+            priority INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            attempt INTEGER NOT NULL,
+            outcome TEXT NOT NULL,
+            created_at INTEGER NOT NULL,
+            finished_at INTEGER NOT NULL,
+            bits BLOB NOT NULL,
+            error_history TEXT NOT NULL
+        )""",
+        "CREATE INDEX history_queue ON history (queue, finished_at)",
+        "CREATE INDEX history_body ON history (body_id)",
     ),
 )
 

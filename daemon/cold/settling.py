@@ -3,15 +3,19 @@
 An outcome that is recorded twice counts once: items that are no longer in the row are ignored,
 and rows that were moved already are not stored again, even if they have been settled since. An
 outcome that is about items of which some have left the row and some have not is refused.
+
+Delivered items go to history, as far as their queue keeps it.
 """
 
 import sqlite3
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from actors.finished import Keeps, keeps_delivered
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
 from daemon.cold.books import Books, Place
+from daemon.cold.history import Cutter, Ended, note_ended
 from daemon.cold.rows import (
     FAILED,
     QUEUED,
@@ -33,12 +37,24 @@ class Change(NamedTuple):
     rest: int
 
 
-def settle(db: sqlite3.Connection, outcomes: Sequence[RowOutcome], now: int) -> list[bool]:
+class _Step:
+    """What the outcomes of one transaction have in common."""
+
+    def __init__(self, now: int, keeps: Keeps) -> None:
+        self.now = now
+        self.keeps = keeps
+        self.books = Books()
+        self.runs = Unpacked()
+        self.cutter = Cutter()
+
+
+def settle(
+    db: sqlite3.Connection, outcomes: Sequence[RowOutcome], now: int, keeps: Keeps
+) -> list[bool]:
     """One answer for each outcome; ValueError if an outcome does not add up."""
-    books = Books()
-    runs = Unpacked()
-    answers = [_settle_row(db, outcome, now, books, runs) for outcome in outcomes]
-    books.write(db)
+    step = _Step(now, keeps)
+    answers = [_settle_row(db, outcome, step) for outcome in outcomes]
+    step.books.write(db)
     return answers
 
 
@@ -59,41 +75,47 @@ def check_outcome(outcome: RowOutcome) -> None:
         raise ValueError(f"{outcome.moved_bits.bit_count()} items are moved, as rows of {items}")
 
 
-def _settle_row(
-    db: sqlite3.Connection, outcome: RowOutcome, now: int, books: Books, runs: Unpacked
-) -> bool:
+def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> bool:
     check_outcome(outcome)
     row = db.execute(SELECT_LEASED, (outcome.row, outcome.lock)).fetchone()
     if row is None:
         return False
-    n, body_id, packed, count, queue, flow, action, write = row
+    n, body_id, packed, count, queue, flow, action, write, size, has_failed = row
     change = change_of(unpack_bits(packed), outcome)
     if change is None:
         return False
     items = count - change.rest.bit_count()
     if not items:
         return True
+    keep = step.keeps(queue)
+    if change.delivered and keeps_delivered(keep, has_failed):
+        ended = Ended(n, body_id, change.delivered, size, "delivered")
+        note_ended(db, ended, keep, step.now, step.cutter)
     if change.rest:
         bits = change.rest
         db.execute(SHRINK, (pack_bits(bits), bits.bit_count(), lowest_bit(bits), n))
     else:
         # Before its items are stored anew: a row may be followed by one of the same id.
         delete_row(db, n)
-    books.leave(Place(queue, flow, action), items, rows_gone=int(not change.rest))
-    books.deliver(queue, change.delivered.bit_count(), write)
+    step.books.leave(Place(queue, flow, action), items, rows_gone=int(not change.rest))
+    step.books.deliver(queue, change.delivered.bit_count(), write)
     for new in change.moved:
         if new.head.queue != queue:
             raise ValueError(f"an item of {queue} moves to {new.head.queue}")
-        if not insert_row(db, new, FAILED if new.is_dead else QUEUED, now, runs):
-            raise ValueError(f"there is a row {new.row.hex()} already")
-        place, moved_write = place_of(new.head), runs.write(new.head)
-        books.enter(place, new.bits.bit_count(), moved_write, is_dead=new.is_dead)
+        _insert_moved(db, new, step)
     if not change.rest:
         drop_body(db, body_id)
     return True
 
 
-SELECT_LEASED: Final = """SELECT n, body_id, bits, count, queue, flow, action, write_id
-    FROM runs
+def _insert_moved(db: sqlite3.Connection, new: NewRow, step: _Step) -> None:
+    if not insert_row(db, new, FAILED if new.is_dead else QUEUED, step.now, step.runs):
+        raise ValueError(f"there is a row {new.row.hex()} already")
+    place, write = place_of(new.head), step.runs.write(new.head)
+    step.books.enter(place, new.bits.bit_count(), write, is_dead=new.is_dead)
+
+
+SELECT_LEASED: Final = """SELECT n, body_id, bits, count, queue, flow, action, write_id, size,
+    attempt > 0 OR error_history <> '[]' FROM runs
     WHERE id = ? AND lock_uuid = ? AND state = 'COLD_QUEUED'"""
 SHRINK: Final = "UPDATE runs SET bits = ?, count = ?, first_item = ? WHERE n = ?"

@@ -3,8 +3,9 @@
 Owns one file in WAL mode, and what was confirmed in it. Every method is one transaction in the
 connection's thread (daemon/cold/connection.py). Durable on return: `store`, `confirm`, `forget`,
 `claim`, `drop_stream`, every change of dead letters, and `settle` where items move to other rows.
-Within a second, given that somebody calls `sync`: `acquire`, `renew`, `release`, and `settle` of
-delivered items; losing one of these can only deliver again, and the books go back with it.
+Within a second, given that somebody calls `sync`: `acquire`, `renew`, `release`, `note_history`,
+and `settle` of delivered items; losing one of these can only deliver again, and the books go back
+with it.
 
 Leases run on a clock of this process that nobody sets (actors/clock.py), and so mean nothing to
 the next life: `release_all` comes after `open` and before anything else. What is due goes by the
@@ -14,12 +15,13 @@ What it can't do: serve two daemons, or give disk space back (what is deleted is
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from actors.clock import Clock, lease_clock, wall_ms
+from actors.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.tiers import (
     ColdReceipt,
     ColdRow,
@@ -33,7 +35,7 @@ from actors.tiers import (
     Stream,
     Unconfirmed,
 )
-from daemon.cold import claims, leasing, looks, settling
+from daemon.cold import claims, history, leasing, looks, settling
 from daemon.cold.books import (
     Books,
     Place,
@@ -66,6 +68,7 @@ class SqliteCold:
         self._db = Database(path, timeout_s, ballast_bytes)
         self._now_ms = now_ms
         self._lease_ms = lease_clock(now_ms, lease_ms)
+        self._keeps: Keeps = keep_nothing
         self.dead_letters = SqliteDeadLetters(self._db, now_ms)
 
     async def open(self) -> None:
@@ -128,9 +131,9 @@ class SqliteCold:
         return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
 
     async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
-        now = self._now_ms()
+        now, kept = self._now_ms(), history.tries(self._keeps)
         return await self._db.write(
-            lambda db: settling.settle(db, outcomes, now),
+            lambda db: settling.settle(db, outcomes, now, next(kept)),
             is_durable=any(outcome.moved for outcome in outcomes),
         )
 
@@ -160,13 +163,15 @@ class SqliteCold:
     ) -> Stream:
         """One claim has `claims.CLAIM_ROWS_MAX` rows at most."""
 
-        def work(db: sqlite3.Connection) -> Stream | None:
-            if not leasing.move_due(db, queue, self._now()):
+        def work(db: sqlite3.Connection, kept: Iterator[Keeps]) -> Stream | None:
+            now, keep = self._now(), next(kept)(queue)
+            if not leasing.move_due(db, queue, now):
                 return None
-            return claims.claim(db, queue, consumer, after, items_max, except_flows)
+            noted = claims.Noted(keep, now.wall)
+            return claims.claim(db, queue, consumer, after, items_max, except_flows, noted)
 
         while True:
-            stream = await self._db.write(work)
+            stream = await self._db.write(partial(work, kept=history.tries(self._keeps)))
             if stream is not None:
                 return stream
 
@@ -198,6 +203,27 @@ class SqliteCold:
                 partial(looks.look, queue=queue, span=span, page=page)
             )
         return looks.as_look(page, span)
+
+    def keep_history(self, keeps: Keeps) -> None:
+        self._keeps = self.dead_letters.keeps = keeps
+
+    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
+        """Nothing that must have room on a full disk: the ballast is not for it."""
+        await self._db.write(
+            lambda db: history.note(db, rows, self._keeps), is_durable=False, is_new_work=True
+        )
+
+    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
+        return await self._db.read(lambda db: history.look(db, queue, cursor, rows_max, bytes_max))
+
+    async def history_queues(self) -> list[str]:
+        return await self._db.read(history.queues)
+
+    async def forget_history(self, queue: str, before_ms: int) -> int:
+        """One step forgets `history.FORGOTTEN_ROWS_MAX` rows at most."""
+        return await self._db.write(
+            lambda db: history.forget(db, queue, before_ms), is_durable=False
+        )
 
     async def corrupt_items(self) -> int:
         """Items that are held in rows which could not be read and were set aside."""

@@ -224,7 +224,7 @@ async def test_leases_of_a_file_of_the_first_version_are_freed(
     await stores.cold.close()
 
     def age(db: sqlite3.Connection) -> None:
-        for table in ("receipts", "consumers"):
+        for table in ("receipts", "consumers", "history"):
             db.execute(f"DROP TABLE {table}")
         db.execute("DROP INDEX runs_claimed")
         for column in ("write_id", "consumer", "place"):

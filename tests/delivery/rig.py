@@ -28,6 +28,7 @@ from actors.dispatch import Dispatch
 from actors.failover import Failover
 from actors.handling import Handler
 from actors.handover import HandOver
+from actors.history import History
 from actors.messages import Append, Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage
 from actors.promoter import Promoter
 from actors.pull_settling import PullSettling
@@ -122,6 +123,14 @@ class Life:
             catalogue,
             self.promoter.wake,
         )
+        self.history = History(
+            cold,
+            catalogue.settings_of,
+            lambda: rig.free_bytes,
+            settings.spool.min_free_bytes,
+            now_ms,
+        )
+        self.sqlite.keep_history(self.history.keep)
         self.settlement = Settlement(
             self.warm,
             cold,
@@ -132,6 +141,7 @@ class Life:
             self.routing.unrecorded,
             lambda queue: limits_of(self.catalogue.settings_of(queue)),
             now_ms,
+            history=self.history,
         )
         self.send_limit = SendLimit(settings.global_send_limit)
         self.dispatch = Dispatch(
@@ -201,6 +211,7 @@ class Life:
             storing.start_soon(self.breakers.run)
             storing.start_soon(self.promoter.run)
             storing.start_soon(self.streams.run)
+            storing.start_soon(self.history.run)
             async with trio.open_nursery() as settling:
                 await settling.start(self.settlement.run)
                 async with trio.open_nursery() as delivering:
@@ -216,6 +227,7 @@ class Life:
                     await self.to_spooler.send(Drain())
                     self.dispatch.drain()
                 self.settlement.close()
+            await self.history.close()
             await self.to_spooler.send(Finish())
             await self.spooler.finished.wait()
             storing.cancel_scope.cancel()
@@ -265,6 +277,8 @@ class Rig:
         self.failover = failover
         self.warm_bytes_max = warm_bytes_max
         self.inbox = inbox
+        self.free_bytes = 1 << 40
+        """Of the disk, for history."""
         self.batch_items = batch_items
         self.timeout_s = timeout_s
         self.names: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """A client of a Spark Connect server: run as a script, by test_connect.py.
 
-    python connect_driver.py REMOTE QUEUE DIRECTORY installed|shipped
+    python connect_driver.py REMOTE QUEUE DIRECTORY
 
-Does with `format("forebay")` all that a user may, and prints what came of it as a JSON object. It
+Does with `format("forebay")` what a user does, and prints what came of it as a JSON object. It
 knows no socket: the server's environment does. It is run as a script so that what the server needs
 of it is pickled by value, as in a notebook.
 """
@@ -10,6 +10,7 @@ of it is pickled by value, as in a notebook.
 import json
 import logging
 import sys
+from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,41 +21,37 @@ from pyspark.sql import functions as F
 
 import forebay.spark
 from forebay.receipts import Receipt
-from forebay.spark.listener import listen
 
 HANG_S = 60
 BATCH_ROWS = 3000
 STREAM_ROWS = 200
 
-Queues = SimpleQueue[str]
+Said = SimpleQueue[logging.LogRecord]
 
 
-def main(remote: str, queue: str, directory: str, how: str) -> None:
+def main(remote: str, queue: str, directory: str) -> None:
     spark: SparkSession = SparkSession.builder.remote(remote).getOrCreate()
     try:
-        found = use(spark, queue, Path(directory), how)
+        found = use(spark, queue, Path(directory))
     finally:
-        spark.stop()  # Else the listener's thread waits for ever.
+        spark.stop()  # Else a listener's thread keeps the process after a failure.
     print(json.dumps(found))
 
 
-def use(spark: SparkSession, queue: str, place: Path, how: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"session": type(spark).__module__}
-    if how == "shipped":
-        found["before"] = refused(numbers(spark, 1), queue)
-        forebay.spark.register(spark)
-    found["batch"] = batch(spark, queue)
-    found["errors"] = [
-        refused(numbers(spark, 1), queue, payload="nothing"),
-        refused(numbers(spark, 1), queue, socket="/nowhere/f.sock"),
-    ]
-    found |= streams(spark, queue, place)
-    found["for_each"] = for_each_batch(spark, f"{queue}-each", place)
-    return found
-
-
-def numbers(spark: SparkSession, rows: int) -> DataFrame:
-    return spark.range(0, rows, 1, 3).select(F.col("id").cast("string").alias("value"))
+def use(spark: SparkSession, queue: str, place: Path) -> dict[str, Any]:
+    lines = place / "lines"
+    lines.mkdir()
+    (lines / "some.txt").write_text("".join(f"{at}\n" for at in range(STREAM_ROWS)))
+    text = spark.range(1).select(F.lit("x").alias("value"))
+    before = refusal(text, queue)
+    forebay.spark.register(spark)
+    return {
+        "before": before,
+        **batch(spark, queue),
+        "no column": refusal(text, queue, payload="nothing"),
+        "no daemon": refusal(text, queue, socket="/nowhere/f.sock"),
+        **streams(spark, queue, place),
+    }
 
 
 def batch(spark: SparkSession, queue: str) -> dict[str, Any]:
@@ -65,15 +62,16 @@ def batch(spark: SparkSession, queue: str) -> dict[str, Any]:
     last = forebay.spark.last_receipt(spark)
     assert last is not None
     looked = spark.read.format("forebay").option("queue", queue).load()
-    kept = F.get_json_object(F.col("payload").cast("string"), "$.id") == F.col("key")
+    id_within = F.get_json_object(F.col("payload").cast("string"), "$.id")
+    looked = looked.where(id_within == F.col("key")).groupBy("priority").count()
     return {
-        "receipt": counted(last),
-        "same": counted(forebay.spark.receipt(spark, last.write)),
-        "looked": looked.where(kept).groupBy("priority").count().orderBy("priority").collect(),
+        "last receipt": counts(last),
+        "receipt": counts(forebay.spark.receipt(spark, last.write)),
+        "looked": sorted(looked.collect()),
     }
 
 
-def refused(rows: DataFrame, queue: str, **options: str) -> str:
+def refusal(rows: DataFrame, queue: str, **options: str) -> str:
     writer = rows.write.format("forebay").mode("append").option("queue", queue)
     try:
         writer.options(**options).save()
@@ -83,59 +81,61 @@ def refused(rows: DataFrame, queue: str, **options: str) -> str:
 
 
 def streams(spark: SparkSession, queue: str, place: Path) -> dict[str, Any]:
-    """From files into a queue, from queues into files, and what the listener says of both."""
-    said: Queues = SimpleQueue()
+    """From files into queues, from a queue into files, and what the listener says of it."""
+    said: Said = SimpleQueue()
     log = logging.getLogger("forebay.spark")
     log.setLevel(logging.INFO)
-    handler = logging.Handler()
-    handler.emit = lambda record: said.put(record.getMessage())  # type: ignore[method-assign]
-    log.addHandler(handler)
-    listener = listen(spark)
-    (place / "lines").mkdir()
-    (place / "lines" / "some.txt").write_text("".join(f"{at}\n" for at in range(STREAM_ROWS)))
+    log.addHandler(QueueHandler(said))
+    # It stays until the session ends: to remove the last one may block for ever (SPARK-59623).
+    forebay.spark.listen(spark)
     lines = spark.readStream.format("text").load(str(place / "lines"))
-    written = lines.writeStream.format("forebay").option("queue", f"{queue}-lines")
-    run(written.option("checkpointLocation", str(place / "into")))
-    receipt = next_line(said, "receipt")
-    items = spark.readStream.format("forebay").options(
-        queue=queue, consumer="lake", maxItemsPerTrigger="2000"
-    )
-    drained = items.load().writeStream.format("parquet").option("path", str(place / "out"))
-    run(drained.option("checkpointLocation", str(place / "out-of")))
-    backlog = next_line(said, "items wait")
-    spark.streams.removeListener(listener)
+    sink = lines.writeStream.format("forebay").option("queue", f"{queue}-lines")
+    finish(start(sink, place / "sink"))
+    receipt_said = next_line(said, "receipt")
+
+    each = start(lines.writeStream.foreachBatch(save_twice(f"{queue}-each")), place / "each")
+    source = spark.readStream.format("forebay").options(queue=queue, consumer="lake")
+    drained = source.option("maxItemsPerTrigger", "2000").load().writeStream.format("parquet")
+    drain = start(drained.option("path", str(place / "out")), place / "drain")
+    finish(each)
+    finish(drain)
+    backlog_said = next_line(said, "items wait")
     out = spark.read.parquet(str(place / "out"))
-    counts = out.select(F.count("*"), F.count_distinct("id")).first()
-    assert counts is not None
-    return {"receipt_said": receipt, "backlog_said": backlog, "drained": list(counts)}
+    return {
+        "receipt said": receipt_said,
+        "backlog said": backlog_said,
+        "drained": out.select(F.count("*"), F.count_distinct("id")).collect()[0],
+    }
 
 
-def for_each_batch(spark: SparkSession, queue: str, place: Path) -> dict[str, int] | None:
+def save_twice(queue: str) -> Any:
     def save(rows: DataFrame, number: int) -> None:
-        for _ in range(2):  # As after a crash: the second changes nothing.
+        """In the server's Python. The second is as after a crash, and changes nothing."""
+        for _ in range(2):
             writer = rows.write.format("forebay").mode("append").option("queue", queue)
-            writer.options(txnAppId="each", txnVersion=str(number)).save()
+            writer.options(txnAppId=queue, txnVersion=str(number)).save()
 
-    lines = spark.readStream.format("text").load(str(place / "lines"))
-    run(lines.writeStream.foreachBatch(save).option("checkpointLocation", str(place / "each")))
-    return counted(forebay.spark.last_receipt(spark))
+    return save
 
 
-def run(writer: Any) -> None:
-    query = writer.trigger(availableNow=True).start()
+def start(writer: Any, checkpoint: Path) -> Any:
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    return writer.trigger(availableNow=True).start()
+
+
+def finish(query: Any) -> None:
     assert query.awaitTermination(HANG_S)
 
 
-def next_line(said: Queues, text: str) -> str:
-    while True:
-        if text in (line := said.get(timeout=HANG_S)):
-            return line
+def next_line(said: Said, text: str) -> str:
+    while text not in (line := said.get(timeout=HANG_S).getMessage()):
+        pass
+    return line
 
 
-def counted(receipt: Receipt | None) -> dict[str, int] | None:
-    if receipt is None:
-        return None
-    return {"accepted": receipt.accepted, "pending": receipt.pending}
+def counts(receipt: Receipt | None) -> list[int] | None:
+    return None if receipt is None else [receipt.accepted, receipt.pending]
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

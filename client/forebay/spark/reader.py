@@ -6,7 +6,8 @@ The option `state` says at what:
 - `cold`: what waits in the cold store, because it is due later, or is more than the queue's warm
   tier holds, or because a stream reads the queue;
 - `dead`: dead letters, with their errors in columns of their own. `flow`, `action` and `error` (a
-  part of the last error's text) choose among them.
+  part of the last error's text) choose among them;
+- `history`: what is finished and still kept, newest first, with its outcome and errors.
 
 Spark reads again for every action, and each read is a new look; `df.cache()` keeps one. A look goes
 from page to page while the daemon works on: an item that is delivered or moved meanwhile may be
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from forebay.client import Client, connect
-from forebay.spark import letters, rows
+from forebay.spark import history, letters, rows
 from forebay.spark.source_options import read_options
 
 LETTERS_PAGE: Final = 1000
@@ -34,7 +35,9 @@ LETTERS_PAGE: Final = 1000
 class ForebayReader(DataSourceReader):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = read_options(given)
-        whole = letters.LETTER_SCHEMA if self._options.state == "dead" else rows.ITEM_SCHEMA
+        whole = {"dead": letters.LETTER_SCHEMA, "history": history.HISTORY_SCHEMA}.get(
+            self._options.state, rows.ITEM_SCHEMA
+        )
         self._schema = rows.chosen(whole, schema.fieldNames())
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -49,10 +52,11 @@ class ForebayReader(DataSourceReader):
                     yield batch
 
     def _items(self, client: Client) -> Iterator[pa.RecordBatch]:
+        to_batch = history.to_batch if self._options.state == "history" else rows.to_batch
         cursor: str | None = ""
         while cursor is not None:
             page = client.peek(self._options.queue, self._options.state, cursor=cursor)
-            yield rows.to_batch(page.rows, self._schema)
+            yield to_batch(page.rows, self._schema)
             cursor = page.cursor
 
     def _letters(self, client: Client) -> Iterator[pa.RecordBatch]:

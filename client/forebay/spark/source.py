@@ -27,11 +27,14 @@ class ForebaySource(DataSource):
         return "forebay"
 
     def schema(self) -> str:
+        from forebay.spark.history import HISTORY_DDL
         from forebay.spark.letters import LETTER_DDL
         from forebay.spark.receipts import RECEIPT_DDL
         from forebay.spark.rows import ITEM_DDL
 
-        return {"dead": LETTER_DDL, "receipt": RECEIPT_DDL}.get(self._state(), ITEM_DDL)
+        return {"dead": LETTER_DDL, "history": HISTORY_DDL, "receipt": RECEIPT_DDL}.get(
+            self._state(), ITEM_DDL
+        )
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         from forebay.spark.reader import ForebayReader

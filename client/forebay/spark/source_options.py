@@ -23,7 +23,7 @@ STREAM_OPTIONS: Final = (
     "socket",
     "timeout",
 )
-STATES: Final = ("queued", "cold", "dead")
+STATES: Final = ("queued", "cold", "dead", "history")
 PARTITIONS_MAX: Final = 4096
 
 ITEMS_DEFAULT: Final = 1_000_000
@@ -63,8 +63,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = {name.lower(): value for name, value in given.items()}
     check_names(options, READ_OPTIONS)
     state = options.get("state", "queued").lower()
-    if state == "history":
-        raise OptionError("state", state, "a history of what was delivered is not kept yet")
     if state not in STATES:
         raise OptionError("state", state, f"one of {', '.join(STATES)}")
     for name in ("flow", "action", "error"):

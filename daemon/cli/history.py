@@ -1,0 +1,107 @@
+"""`forebay history`: what was finished lately, and how."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.asking import TIMEOUT_S, DaemonSocket, Json, ago, now_ms, print_json, print_table
+from daemon.cli.dead_view import last_error
+from daemon.cli.pull import item_object
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forebay.client import Client
+    from forebay.fetch_frames import FetchedRow
+
+EXAMPLE: Final = (
+    "Examples: [bold]forebay history crm[/bold]; "
+    "[bold]forebay history crm -n 1000 --json | jq -r .id[/bold]."
+)
+
+
+def history(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Whose items.")],
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many items.")
+    ] = 20,
+    as_json: Json = False,
+    socket: DaemonSocket = None,
+) -> None:
+    """Show items that are finished, the latest first.
+
+    A queue keeps what its [bold]history[/bold] says: failures (the default: dead letters that were
+    removed, and items that were delivered after a failure), all, or none; for its
+    [bold]retention[/bold], 7 days by default.
+    """
+    from forebay.client import connect
+
+    with connect(socket, TIMEOUT_S) as client:
+        found = islice(_finished(client, queue, limit), limit)
+        if as_json:
+            for entry in found:
+                print_json(entry)
+            return
+        shown = list(found)
+    if not shown:
+        typer.echo(f"nothing is in the history of {queue}", err=True)
+        return
+    print_table(_table(shown, now_ms()))
+
+
+def _finished(client: "Client", queue: str, limit: int) -> Iterator[dict[str, Any]]:
+    """Items, the latest first. A row has one at least: more rows than items are not needed."""
+    from forebay.limits import FETCH_ROWS_MAX
+
+    cursor: str | None = ""
+    while cursor is not None:
+        rows = min(limit, FETCH_ROWS_MAX)
+        page = client.peek(queue, "history", cursor=cursor, rows=rows)
+        for row in page.rows:
+            yield from _items(row)
+        cursor = page.cursor
+
+
+def _items(row: "FetchedRow") -> Iterator[dict[str, Any]]:
+    from forebay.lease_frames import LeasedRun
+    from forebay.leases import unpack
+
+    ended = row.finished
+    if ended is None:
+        return
+    errors = [error._asdict() for error in ended.errors]
+    for item in unpack(LeasedRun(0, 0, row.attempt, row.bits or 0, row.run)):
+        yield {
+            **item_object(item),
+            "enqueued_ms": item.enqueued_ms,
+            "outcome": ended.outcome,
+            "finished_ms": ended.finished_ms,
+            "errors": errors,
+        }
+
+
+def _table(shown: list[dict[str, Any]], at_ms: int) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("id", no_wrap=True, overflow="fold")
+    for name in ("flow", "action", "key", "outcome"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for name in ("tries", "finished"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("last error", no_wrap=True, overflow="ellipsis")
+    for entry in shown:
+        table.add_row(
+            entry["id"],
+            escape(entry["flow"]),
+            escape(entry["action"]),
+            escape(entry["key"] or ""),
+            entry["outcome"],
+            str(entry["attempt"]),
+            ago(entry["finished_ms"], at_ms),
+            escape(last_error(entry)),
+        )
+    return table

@@ -1,0 +1,81 @@
+"""`forebay history` and the looks of clients, on the real daemon."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forebay import Control, Refused, connect
+from forebay.client import Client
+from tests.ops.commands import Host, running
+
+QUEUES = {
+    "all": {"history": "all"},
+    "crm": {"backoff": {"initial": "1ms", "jitter": 0}},
+    "none": {"history": "none"},
+}
+
+
+def fail_once(client: Client, queue: str, items: int) -> None:
+    """Pushes items of which the first fails once before it is taken."""
+    client.push(queue, [f"item {n}" for n in range(items)], keys=[f"k{n}" for n in range(items)])
+    with client.lease(queue, items, wait_s=30) as leased:
+        leased.nack([leased[0]], error="not now")
+    with client.lease(queue, items, wait_s=30):
+        pass
+
+
+def shown(host: Host, *args: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in host.ok("history", *args, "--json").splitlines()]
+
+
+def test_what_was_finished_is_shown_as_its_queue_keeps_it(tmp_path: Path) -> None:
+    host = Host(tmp_path, {"queues": QUEUES})
+    with running(host), connect(host.socket) as client:
+        for queue in QUEUES:
+            fail_once(client, queue, 5)
+        while len(shown(host, "all")) < 5 or not shown(host, "crm"):
+            pass
+        assert shown(host, "none") == []
+        (failed,) = shown(host, "crm")
+        assert (failed["payload"], failed["key"]) == ("item 0", "k0")
+        assert (failed["outcome"], failed["attempt"]) == ("delivered", 2)
+        assert [error["text"] for error in failed["errors"]] == ["not now"]  # type: ignore[attr-defined]
+        everything = shown(host, "all")
+        assert {entry["payload"] for entry in everything} == {f"item {n}" for n in range(5)}
+        assert everything[0]["payload"] == "item 0"  # The latest is the first.
+        assert len(shown(host, "all", "-n", "2")) == 2
+        table = host.ok("history", "crm")
+        assert str(failed["id"]) in table
+        assert "delivered" in table
+        assert "not now" in table
+        assert host.command("history", "none").stderr == b"nothing is in the history of none\n"
+        assert client.stats()["history_dropped_total"] == 0
+
+
+def test_history_is_there_after_a_restart_and_a_removed_letter_in_it(tmp_path: Path) -> None:
+    host = Host(tmp_path, {"queues": QUEUES})
+    with running(host):
+        with connect(host.socket) as client:
+            client.push("crm", ["bad", "good"])
+            with client.lease("crm", 2, wait_s=30) as leased:
+                leased.nack([leased[0]], error="never", permanent=True)
+            client.push("all", ["a", "b", "c"])
+            with client.lease("all", 3, wait_s=30):
+                pass
+            control = Control(client.control)
+            while not control.dead_count({"queue": "crm"}):
+                pass
+            assert control.dead_remove({"queue": "crm"}) == 1
+            books = host.books()
+        host.stop()
+        host.start()
+        with connect(host.socket) as client:
+            (row,) = client.peek("crm", "history").rows
+            assert row.finished is not None
+            assert (row.finished.outcome, row.attempt) == ("deleted", 1)
+            assert [error.text for error in row.finished.errors] == ["never"]
+            assert len(shown(host, "all")) == 3
+            assert host.books() == books
+            with pytest.raises(Refused, match="cursor"):
+                client.peek("crm", "history", cursor="x")
