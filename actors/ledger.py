@@ -7,6 +7,7 @@ stage is nowhere. A sealed chunk in which nothing is held may be freed. Plain da
 spooler alone.
 """
 
+import sys
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
@@ -134,8 +135,10 @@ class Ledger:
     def stage(self, position: int, size: int, account: Account, items: int) -> None:
         """A run that was staged is stored."""
         chunk = self._keep(position, size, items)
-        self.note_account(position, account.name)
-        chunk.totals.setdefault(account.name, Totals()).accepted += items
+        # One text for all runs of a stage.
+        name = sys.intern(account.name)
+        self.note_account(position, name)
+        chunk.totals.setdefault(name, Totals()).accepted += items
         self.staged[account.queue] += items
 
     def note_account(self, position: int, name: str) -> None:

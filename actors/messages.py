@@ -193,6 +193,23 @@ class AbortWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class DropStage:
+    """What this stage of a write has, and may still get, is dropped: its task has failed."""
+
+    write: bytes
+    stage: bytes
+    answer: Callable[[dict[str, Any] | Refused], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ListWrites:
+    """Answer with an object for each open write; if `all`, also those that are over."""
+
+    all: bool
+    answer: Callable[[list[dict[str, Any]]], None]
+
+
+@dataclass(frozen=True, slots=True)
 class AskReceipt:
     """Answer with what the journal knows of a write that was published; None if nothing."""
 
@@ -208,7 +225,7 @@ class ForgetWrites:
     answer: Callable[[list[bytes]], None]
 
 
-WriteRequest = Seal | Publish | AbortWrite
+WriteRequest = Seal | Publish | AbortWrite | DropStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +285,7 @@ SpoolerMessage = (
     | Doubt
     | WriteRequest
     | AskReceipt
+    | ListWrites
     | ForgetWrites
     | Inquire
     | Peek

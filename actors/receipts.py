@@ -11,8 +11,17 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.control import Fields, Operation, bad
-from actors.messages import AbortWrite, AskReceipt, ForgetWrites, Publish, Seal, SpoolerMessage
+from actors.control import LIMIT_MAX, Fields, Operation, bad
+from actors.messages import (
+    AbortWrite,
+    AskReceipt,
+    DropStage,
+    ForgetWrites,
+    ListWrites,
+    Publish,
+    Seal,
+    SpoolerMessage,
+)
 from actors.refusals import not_found
 from actors.tiers import ColdQueue, StoreUnavailable
 from forebay.errors import Refused
@@ -38,8 +47,10 @@ class Receipts:
         self._now_ms = now_ms
         self.operations: Mapping[str, Operation] = {
             "stage.seal": self._seal,
+            "stage.drop": self._drop,
             "write.publish": self._publish,
             "write.abort": self._abort,
+            "write.list": self._list,
             "receipt.show": self._show,
         }
 
@@ -64,6 +75,11 @@ class Receipts:
         fields.end()
         return await self._request(lambda answer: Seal(write, stage, runs, items, answer))
 
+    async def _drop(self, fields: Fields) -> dict[str, Any]:
+        write, stage = identifier(fields, "write"), identifier(fields, "stage")
+        fields.end()
+        return await self._request(lambda answer: DropStage(write, stage, answer))
+
     async def _publish(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
         stages = tuple(parse_id("stages", text) for text in fields.texts("stages", STAGES_MAX))
@@ -80,6 +96,14 @@ class Receipts:
         fields.end()
         return await self._request(lambda answer: AbortWrite(write, answer))
 
+    async def _list(self, fields: Fields) -> dict[str, Any]:
+        also_over, chosen = fields.flag("all"), fields.text_or_none("write")
+        limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
+        fields.end()
+        write = None if chosen is None else parse_id("write", chosen)
+        found = await self._ask(lambda answer: ListWrites(also_over, answer))
+        return choose_writes(found, write, limit)
+
     async def _show(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
         fields.end()
@@ -90,6 +114,7 @@ class Receipts:
             raise not_found(f"receipt {write.hex()}")
         found["delivered"] += in_cold.delivered
         found["deleted"] += in_cold.deleted
+        found["dropped"] += in_cold.corrupt
         found["dead"] = in_cold.dead
         over = found["delivered"] + found["dead"] + found["dropped"] + found["deleted"]
         return found | {"pending": found["accepted"] - over}
@@ -116,6 +141,14 @@ class Receipts:
             raise StoreUnavailable("the spooler has stopped") from None
         await there.wait()
         return answers[0]
+
+
+def choose_writes(found: list[dict[str, Any]], write: bytes | None, limit: int) -> dict[str, Any]:
+    """Those that were heard of last, newest first; or the one that is asked for."""
+    if write is not None:
+        found = [each for each in found if each["write"] == write.hex()]
+    found = sorted(found, key=lambda each: each["heard_ms"], reverse=True)
+    return {"writes": found[:limit], "more": max(0, len(found) - limit)}
 
 
 def identifier(fields: Fields, name: str) -> bytes:

@@ -39,10 +39,12 @@ from actors.messages import (
     AskReceipt,
     Doubt,
     Drain,
+    DropStage,
     Finish,
     ForgetWrites,
     GiveBack,
     Inquire,
+    ListWrites,
     Peek,
     Pinned,
     Place,
@@ -233,8 +235,10 @@ class Spooler:
             case Doubt():
                 for position in message.positions:
                     self._ledger.doubt(position, -1 if message.is_over else 1)
-            case Seal() | Publish() | AbortWrite():
+            case Seal() | Publish() | AbortWrite() | DropStage():
                 self._staging.arrive(message)
+            case ListWrites():
+                self._staging.list_writes(message)
             case AskReceipt():
                 self._staging.answer_receipt(message)
             case ForgetWrites():

@@ -15,10 +15,20 @@ from actors.accounts import Account
 from actors.backlog import Backlog
 from actors.books import Totals
 from actors.ledger import Ledger
-from actors.messages import AbortWrite, Append, AskReceipt, Publish, Seal, WriteRequest
+from actors.messages import (
+    AbortWrite,
+    Append,
+    AskReceipt,
+    DropStage,
+    ListWrites,
+    Publish,
+    Seal,
+    WriteRequest,
+)
 from actors.ports import LiveRun, Record
 from actors.writes import Decision, Stage, Writes
 from forebay.errors import Refused
+from forebay.ids import run_id_ms
 
 log = structlog.get_logger()
 
@@ -60,11 +70,13 @@ class Staging:
         self._writes.add(append.write, append.stage, lane, position, size, head.count, now_ms)
 
     def recover(self, account: Account, live: LiveRun, now_ms: int) -> None:
-        """A staged run of an earlier life, of a write that is still open."""
+        """A staged run of an earlier life, of a write that is still open. It was heard of when the
+        run was made: a restart gives nobody more time."""
         self._ledger.note_account(live.position, live.account)
         lane = (account.queue, live.priority)
+        heard_ms = min(now_ms, run_id_ms(live.run_id) or now_ms)
         self._writes.add(
-            account.write, account.stage, lane, live.position, live.size, live.items, now_ms
+            account.write, account.stage, lane, live.position, live.size, live.items, heard_ms
         )
 
     # Requests.
@@ -99,6 +111,8 @@ class Staging:
                 return self._writes.decide_publish(write, stages, app, version, now_ms)
             case AbortWrite(write):
                 return self._writes.decide_abort(write, now_ms)
+            case DropStage(write, stage):
+                return self._writes.decide_drop(write, stage, now_ms)
             case _:
                 assert_never(request)
 
@@ -145,6 +159,9 @@ class Staging:
         for write in self._writes.expired(before_ms):
             log.warning("spooler.write_expired", write=write.hex())
             self.arrive(AbortWrite(write, _nobody))
+
+    def list_writes(self, ask: ListWrites) -> None:
+        ask.answer(self._writes.describe(also_over=ask.all))
 
     def answer_receipt(self, ask: AskReceipt) -> None:
         found = self._writes.published(ask.write)

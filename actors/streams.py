@@ -67,6 +67,7 @@ class Streams:
             "stream.claim": self._claim_op,
             "stream.status": self._status_op,
             "stream.drop": self._drop_op,
+            "stream.list": self._list_op,
         }
 
     async def load(self) -> None:
@@ -114,6 +115,26 @@ class Streams:
             released = await self._cold.drop_stream(queue, consumer)
             self._end(queue, consumer)
         return {"released": released}
+
+    async def _list_op(self, fields: Fields) -> dict[str, Any]:
+        chosen = fields.text_or_none("queue")
+        fields.end()
+        names = [name for name in await self._cold.streams() if chosen in (None, name[0])]
+        # Cold first, as everywhere: what moves there meanwhile is counted once.
+        streams = [await self._cold.stream(queue, consumer) for queue, consumer in names]
+        queues = {queue for queue, _ in names}
+        journals = {queue: await ask_journal(self._spooler, queue) for queue in queues}
+        return {
+            "streams": [
+                {
+                    "queue": queue,
+                    "consumer": consumer,
+                    "acknowledged": stream.acknowledged,
+                    **claim_object(stream, journals[queue]),
+                }
+                for (queue, consumer), stream in zip(names, streams, strict=True)
+            ]
+        }
 
     async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
         """What a FETCHED says: about its rows, and the rows."""

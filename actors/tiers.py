@@ -237,6 +237,8 @@ class ColdReceipt(NamedTuple):
     dead: int = 0
     """Dead letters that are here now."""
     deleted: int = 0
+    corrupt: int = 0
+    """In rows that cannot be read, and were set aside."""
 
 
 class Stream(NamedTuple):

@@ -47,6 +47,8 @@ class Write:
     heard_ms: int = 0
     stages: dict[bytes, Stage] = field(default_factory=dict)
     """Of an open write."""
+    dropped: set[bytes] = field(default_factory=set)
+    """Stages of an open write that are over already."""
     published: frozenset[bytes] = frozenset()
     """The stages that are visible."""
     items: int = 0
@@ -91,7 +93,7 @@ class Writes:
             return Phase.OPEN
         if known.phase is Phase.PUBLISHED and stage not in known.published:
             return Phase.ABORTED
-        return known.phase
+        return Phase.ABORTED if stage in known.dropped else known.phase
 
     def published(self, write: bytes) -> Write | None:
         known = self._writes.get(write)
@@ -109,6 +111,8 @@ class Writes:
         if known.phase is not Phase.OPEN:
             text = f"the write {write.hex()} is {known.phase.name.lower()}"
             return Refused("STAGE_OVER", text)
+        if stage in known.dropped:
+            return Refused("STAGE_OVER", f"the stage {stage.hex()} was dropped")
         found = known.stages.get(stage)
         if found is not None and found.sealed_runs is not None:
             return Refused("STAGE_OVER", f"the stage {stage.hex()} is sealed")
@@ -126,7 +130,7 @@ class Writes:
     ) -> None:
         """A run that was stored in an open write."""
         known = self._writes.setdefault(write, Write())
-        known.heard_ms = now_ms
+        known.heard_ms = max(known.heard_ms, now_ms)
         found = known.stages.setdefault(stage, Stage())
         found.runs += 1
         found.items[lane[0]] += items
@@ -167,6 +171,12 @@ class Writes:
         if app is not None and version is not None and app in self._versions:
             last, holder = self._versions[app]
             if version <= last:
+                elsewhere = self._published_elsewhere(write, stages, holder)
+                if version == last and elsewhere:
+                    return _bad(
+                        f"version {version} of {app!r} was published to {', '.join(elsewhere)}: "
+                        "a write to another queue needs another application"
+                    )
                 return self._duplicate(write, version, last, holder, now_ms)
         if known is not None and known.phase is Phase.ABORTED:
             return Refused("STAGE_OVER", f"the write {write.hex()} is aborted")
@@ -195,6 +205,16 @@ class Writes:
         result = {"outcome": "published", "write": write.hex(), "items": queues.total()}
         return Decision(result | {"published_ms": now_ms}, record)
 
+    def _published_elsewhere(
+        self, write: bytes, stages: Sequence[bytes], holder: bytes
+    ) -> tuple[str, ...]:
+        """The queues of the write that holds a version, if this one is for others."""
+        original, known = self.published(holder), self._writes.get(write)
+        if original is None or known is None:
+            return ()
+        queues = {queue for s in stages if s in known.stages for queue in known.stages[s].items}
+        return original.queues if queues - set(original.queues) else ()
+
     def _duplicate(
         self, write: bytes, version: int, last: int, holder: bytes, now_ms: int
     ) -> Decision:
@@ -215,6 +235,37 @@ class Writes:
             return Decision({"outcome": known.phase.name.lower(), "items": known.items})
         record = _aborted(write, known, now_ms)
         return Decision({"outcome": "aborted", "items": record["items"]}, record)
+
+    def decide_drop(self, write: bytes, stage: bytes, now_ms: int) -> Decision:
+        """A task has failed: what it has staged goes, and nothing more is taken for it."""
+        known = self._writes.get(write, Write())
+        part = known.stages.get(stage)
+        items = part.items.total() if part is not None else 0
+        result = {"write": write.hex(), "stage": stage.hex(), "items": items}
+        if known.phase is not Phase.OPEN or stage in known.dropped:
+            return Decision(result | {"items": 0})
+        return Decision(result, {"is": "dropped", "at_ms": now_ms, **result})
+
+    def describe(self, *, also_over: bool) -> list[dict[str, Any]]:
+        """An object for each write, for people."""
+        return [
+            {
+                "write": write.hex(),
+                "phase": known.phase.name.lower(),
+                "stages": len(known.stages),
+                "sealed": sum(part.sealed_runs is not None for part in known.stages.values()),
+                "items": known.items + sum(part.items.total() for part in known.stages.values()),
+                "queues": sorted(
+                    {queue for part in known.stages.values() for queue in part.items}
+                    | set(known.queues)
+                ),
+                "heard_ms": known.heard_ms,
+                "app": known.app,
+                "version": known.version,
+            }
+            for write, known in self._writes.items()
+            if also_over or known.phase is Phase.OPEN
+        ]
 
     def expired(self, before_ms: int) -> list[bytes]:
         """Open writes of which nothing was heard since then."""
@@ -247,6 +298,12 @@ class Writes:
             case "kept":
                 self._heard(write, at_ms).is_kept = True
                 return Gone([], [])
+            case "dropped":
+                name = bytes.fromhex(record["stage"])
+                known = self._heard(write, at_ms)
+                known.dropped.add(name)
+                part = known.stages.pop(name, None)
+                return Gone([], [] if part is None else [part])
             case "aborted":
                 items = int(record["items"])
                 known = self._heard(write, at_ms)
@@ -280,8 +337,12 @@ class Writes:
 
     def _note_version(self, app: str, version: int, write: bytes) -> None:
         """The highest counts, in whatever order they are read."""
-        if app not in self._versions or version > self._versions[app][0]:
-            self._versions[app] = (version, write)
+        if app in self._versions and version <= self._versions[app][0]:
+            return
+        self._versions.pop(app, None)
+        self._versions[app] = (version, write)
+        if len(self._versions) > APPS_MAX:
+            del self._versions[next(iter(self._versions))]
 
     def restore(self, records: Sequence[Record]) -> int:
         """What an earlier life has recorded; how many records made no sense."""
@@ -319,6 +380,11 @@ class Writes:
             else:
                 if known.is_kept:
                     found.append({"is": "kept", "at_ms": known.heard_ms, "write": write.hex()})
+                found += [
+                    {"is": "dropped", "at_ms": known.heard_ms, "write": write.hex()}
+                    | {"stage": stage.hex(), "items": 0}
+                    for stage in known.dropped
+                ]
                 found += [
                     _sealed(write, stage, part, known.heard_ms)
                     for stage, part in known.stages.items()

@@ -36,7 +36,16 @@ CLIENT_NAME: Final = "forebay-python"
 class _Request:
     """What was sent and is not answered, in a form that can be sent again."""
 
-    __slots__ = ("answer", "body", "insists", "is_forgotten", "kind", "prefix", "tally")
+    __slots__ = (
+        "answer",
+        "body",
+        "insists",
+        "is_forgotten",
+        "kind",
+        "postponed",
+        "prefix",
+        "tally",
+    )
 
     def __init__(
         self,
@@ -55,6 +64,8 @@ class _Request:
         """Of a run: where it is counted when it is acknowledged."""
         self.insists = insists
         """A refusal that passes is no answer: it is sent again."""
+        self.postponed: tuple[float, Refused] | None = None
+        """When it was last refused for now, and why."""
         self.answer: bytes | Refused | None = None
         self.is_forgotten = False
         """Nobody waits for the answer any more."""
@@ -130,7 +141,7 @@ class Exchange:
         try:
             self._send(request)
             while request.answer is None:
-                self._advance()
+                self._advance(request)
         finally:
             request.is_forgotten = True
         if isinstance(request.answer, Refused):
@@ -194,8 +205,9 @@ class Exchange:
             if self._sequence not in self._in_flight:
                 return self._sequence
 
-    def _advance(self) -> None:
-        """Waits for one thing: answers, the time of a second try, or a new connection."""
+    def _advance(self, awaited: _Request | None = None) -> None:
+        """Waits for one thing: answers, the time of a second try, or a new connection. `awaited`
+        is what the call is for, if it is not for runs."""
         now = monotonic()
         if now >= self._deadline:
             self._give_up()
@@ -217,7 +229,7 @@ class Exchange:
             self._lose(lost)
             return
         if not frames and until == self._deadline and self._in_flight:
-            self._problem = Unreachable(
+            self._problem = self._last_refusal(awaited) or Unreachable(
                 f"the daemon at {self._link.path} did not answer for {self._patience:g} s"
             )
         for kind, sequence, body in frames:
@@ -241,12 +253,23 @@ class Exchange:
         else:
             request.tally.add(request.body, wire.read_ack(body) is Outcome.DUPLICATE)
 
+    def _last_refusal(self, awaited: _Request | None) -> Refused | None:
+        """The newest that was heard during this wait, of what is unanswered. A daemon that has no
+        room is silent until the queue's `full_timeout`, but that is not the reason."""
+        waits_since = self._deadline - self._patience
+        postponed = (request for _, request in self._postponed)
+        requests = (awaited,) if awaited else (*self._in_flight.values(), *postponed)
+        said = [each.postponed for each in requests if each.postponed and not each.is_forgotten]
+        at, refused = max(said, key=lambda each: each[0], default=(0.0, None))
+        return refused if at >= waits_since else None
+
     def _take_refusal(self, sequence: int, refused: Refused) -> None:
         request = self._in_flight.pop(sequence, None)
         if request is None:
             raise BadFrame("an ERROR answers nothing that was asked")
         if request.insists and refused.retryable:
             self._problem = refused
+            request.postponed = monotonic(), refused
             pause = max(refused.retry_after_ms / 1000, self._backoff)
             self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
             self._postponed.append(_Postponed(monotonic() + pause, request))

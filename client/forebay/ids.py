@@ -42,6 +42,13 @@ def new_run_id(now_ms: int | None = None) -> bytes:
     return (high << 64 | low).to_bytes(RUN_ID_BYTES, "big")
 
 
+def run_id_ms(run_id: bytes) -> int | None:
+    """When an id was made, in milliseconds since 1970; None if it is no UUIDv7."""
+    if len(run_id) != RUN_ID_BYTES or run_id[6] >> 4 != 7:
+        return None
+    return int.from_bytes(run_id[:6], "big")
+
+
 def format_run_id(run_id: bytes) -> str:
     text = run_id.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

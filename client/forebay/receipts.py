@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic, sleep
 from typing import Any, Final
 
-from forebay.errors import StillPending
+from forebay.errors import ForebayError, StillPending
 from forebay.exchange import Exchange
 from forebay.members import Members, identifier, number, number_or_none, text_or_none, texts
 from forebay.writes import write_id
@@ -27,8 +27,8 @@ Progress = Callable[["Receipt"], None]
 
 
 class _Asking:
-    """Where a receipt came from. It stands outside the fields: what is copied, pickled or printed
-    is the figures alone."""
+    """Where a receipt came from; not set in one that no client has asked for. It stands outside the
+    fields: what is copied, pickled or printed is the figures alone."""
 
     __slots__ = ("_receipts",)
     _receipts: "Receipts"
@@ -52,8 +52,17 @@ class Receipt(_Asking):
     pending: int
 
     def wait(self, *, timeout: float | None = None, progress: Progress | None = None) -> "Receipt":
-        """The receipt when nothing is pending any more; see `Client.wait_receipt`."""
-        return self._receipts.wait_receipt(self.write, timeout=timeout, progress=progress)
+        """The receipt when nothing is pending any more; see `Client.wait_receipt`. ForebayError if
+        this one did not come from a client: a copy, or one that Spark has brought."""
+        asking: Receipts | None = getattr(self, "_receipts", None)
+        if asking is None:
+            write = self.write.hex()
+            raise ForebayError(
+                f"this receipt of write {write} is figures alone, with no client to ask for newer "
+                f"ones: call client.wait_receipt({write!r}) with a client of the daemon that has "
+                f"the write, or `forebay receipt {write} --wait` on its host"
+            )
+        return asking.wait_receipt(self.write, timeout=timeout, progress=progress)
 
     def as_dict(self) -> dict[str, Any]:
         """As docs/protocol.md has it: for JSON."""

@@ -149,6 +149,12 @@ class Writes:
         """A fresh stage of a write; see `Stage`."""
         return Stage(self._exchange, write, window=window)
 
+    def drop_stage(self, write: bytes, stage: bytes) -> int:
+        """Drops what a task that has failed had staged: how many items. Publishing would drop it
+        as well; until then it takes room."""
+        members = {"write": write_id(write).hex(), "stage": write_id(stage).hex()}
+        return number(self._exchange.perform("stage.drop", members), "items")
+
     def publish(
         self,
         write: bytes,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from daemon.cli import config, dead, exits, queues, spool
+from daemon.cli import config, dead, exits, queues, spool, streams, writes
 from daemon.cli import history as finished
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
@@ -34,6 +34,8 @@ app.command(epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
 app.command(epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
 app.add_typer(queues.app, name="queues")
 app.add_typer(dead.app, name="dead")
+app.add_typer(writes.app, name="writes")
+app.add_typer(streams.app, name="streams")
 app.add_typer(spool.app, name="spool")
 app.add_typer(config.app, name="config")
 

@@ -18,6 +18,7 @@ COLUMNS: Final = (
     "warm",
     "cold",
     "running",
+    "staged",
 )
 
 
@@ -34,7 +35,8 @@ def stats(
     """Show how many items came in, and what became of them.
 
     accepted = delivered + dead + dropped + deleted + held, and held = spooled + scheduled + warm +
-    cold + running.
+    cold + running. What is staged is in none of them until its write is published: see
+    [bold]forebay writes ls[/bold].
     """
     from forebay.client import connect
 

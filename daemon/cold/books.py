@@ -69,8 +69,9 @@ class Books:
         self._totals[queue]["deleted"] += items
         self._note(write, "deleted", items)
 
-    def set_aside(self, queue: str, items: int) -> None:
+    def set_aside(self, queue: str, items: int, write: bytes | None) -> None:
         self._totals[queue]["corrupt"] += items
+        self._note(write, "corrupt", items)
 
     def write(self, db: sqlite3.Connection) -> None:
         """At the end of the transaction."""
@@ -115,6 +116,11 @@ def forget_receipts(db: sqlite3.Connection, writes: Sequence[bytes]) -> None:
     db.executemany("DELETE FROM receipts WHERE write_id = ?", [(write,) for write in writes])
 
 
+def write_of_row(db: sqlite3.Connection, n: int) -> bytes | None:
+    row = db.execute("SELECT write_id FROM runs WHERE n = ?", (n,)).fetchone()
+    return row[0] if row is not None and isinstance(row[0], bytes) else None
+
+
 def read_corrupt(db: sqlite3.Connection) -> int:
     """Items in rows that were set aside."""
     items: int = db.execute("SELECT coalesce(sum(corrupt), 0) FROM totals").fetchone()[0]
@@ -136,7 +142,10 @@ _DROP_FLOW: Final = (
     "DELETE FROM flows WHERE queue = ? AND flow = ? AND action = ? "
     "AND items = 0 AND runs = 0 AND dead = 0"
 )
-_BEGIN_RECEIPT: Final = "INSERT INTO receipts VALUES (?, 0, 0, 0) ON CONFLICT DO NOTHING"
+_BEGIN_RECEIPT: Final = (
+    "INSERT INTO receipts (write_id, delivered, dead, deleted) VALUES (?, 0, 0, 0) "
+    "ON CONFLICT DO NOTHING"
+)
 _ADD_RECEIPT: Final = (
     f"UPDATE receipts SET {', '.join(f'{name} = {name} + ?' for name in _RECEIPT)} "
     "WHERE write_id = ?"

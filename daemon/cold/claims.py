@@ -20,7 +20,7 @@ import structlog
 
 from actors.finished import Keep
 from actors.tiers import Stream, WrongClaim
-from daemon.cold.books import Books, Place
+from daemon.cold.books import Books, Place, write_of_row
 from daemon.cold.history import note_claimed
 from daemon.cold.leasing import pick_sql
 
@@ -134,7 +134,7 @@ def set_aside(db: sqlite3.Connection, queue: str, bad: Iterable[BadClaimed]) -> 
     for row in bad:
         db.execute(SHRINK_CLAIM, (row.items, row.size, row.n))
         if db.execute(SET_ASIDE, (row.n,)).rowcount:
-            books.set_aside(queue, row.items)
+            books.set_aside(queue, row.items, write_of_row(db, row.n))
             run = row.body_id.hex()
             log.error("cold.row_corrupt", queue=queue, run=run, items=row.items, error=row.error)
     books.write(db)

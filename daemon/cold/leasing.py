@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from actors.tiers import ColdRow, Outlook, StoreCorrupt
-from daemon.cold.books import Books
+from daemon.cold.books import Books, write_of_row
 from daemon.cold.rows import BadRow, read_body, read_due_row
 from forebay.run import RunHead
 
@@ -178,7 +178,7 @@ def _set_aside(db: sqlite3.Connection, queue: str, bad: Sequence[tuple[_Pick, st
         changed = db.execute(SET_ASIDE, (pick.n,)).rowcount
         if not changed:
             raise StoreCorrupt("the index of what is due and the rows disagree")
-        books.set_aside(queue, pick.items)
+        books.set_aside(queue, pick.items, write_of_row(db, pick.n))
         run_id = pick.body_id.hex()
         log.error("cold.row_corrupt", queue=queue, run=run_id, items=pick.items, error=error)
     books.write(db)

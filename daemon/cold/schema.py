@@ -142,6 +142,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "CREATE INDEX history_queue ON history (queue, finished_at)",
         "CREATE INDEX history_body ON history (body_id)",
     ),
+    # Nobody is to wait for items that cannot be read.
+    ("ALTER TABLE receipts ADD COLUMN corrupt INTEGER NOT NULL DEFAULT 0",),
 )
 
 

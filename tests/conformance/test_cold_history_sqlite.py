@@ -89,6 +89,7 @@ async def test_a_file_of_the_version_before_gets_a_history(tmp_path: Path) -> No
 
     def age(db: sqlite3.Connection) -> None:
         db.execute("DROP TABLE history")
+        db.execute("ALTER TABLE receipts DROP COLUMN corrupt")
         db.execute("UPDATE schema_version SET version = 3")
 
     stores.beside(age)

@@ -11,7 +11,14 @@ import pytest
 import structlog
 
 from actors.slices import ItemError
-from actors.tiers import ColdTotals, DeadFilter, RowOutcome, StoreCorrupt, StoreUnavailable
+from actors.tiers import (
+    ColdReceipt,
+    ColdTotals,
+    DeadFilter,
+    RowOutcome,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 from daemon.cold.sqlite import SqliteCold
 from tests.conformance.cold_stores import (
     LEASE_S,
@@ -226,6 +233,15 @@ async def test_a_damaged_schema_is_set_aside(
     assert await stores.cold.totals() == {}
     kept = [file for file in (stores.path.parent / "quarantine").rglob("*") if file.is_file()]
     assert damaged in [file.read_bytes() for file in kept]
+
+
+async def test_nobody_waits_for_a_row_of_a_write_that_cannot_be_read(stores: SqliteStores) -> None:
+    write = b"W" * 16
+    bad = new_row(headers={"forebay-write": write.hex()})
+    await put(stores, bad)
+    stores.beside(lambda db: db.execute("UPDATE bodies SET data = x'00'"))
+    assert await acquired_ids(stores) == []
+    assert await stores.cold.receipt(write) == ColdReceipt(corrupt=3)
 
 
 async def test_text_that_is_none_is_corrupt(stores: SqliteStores) -> None:

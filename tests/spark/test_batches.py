@@ -1,6 +1,8 @@
 """Arrow batches become runs: all rows, each once, in order, with what their columns say."""
 
 import json
+import mmap
+from array import array
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -196,6 +198,13 @@ def test_a_due_time_is_never_early() -> None:
     assert runs(batch, due="at")[0].head.due_ms == millis
 
 
+def test_due_times_that_are_over_share_a_run_with_those_due_at_once() -> None:
+    due = [NOW_MS - 1000, NOW_MS - 7, NOW_MS, None, 0, NOW_MS + 1]
+    batch = batch_of(payload=pa.array(list("abcdef")), at=pa.array(due, pa.int64()))
+    made = runs(batch, due="at")
+    assert [(run.head.count, run.head.due_ms) for run in made] == [(5, 0), (1, NOW_MS + 1)]
+
+
 def test_a_delay_for_all_counts_from_now() -> None:
     made = runs(batch_of(payload=pa.array(["a"])), delay="1m30s")
     assert made[0].head.due_ms == NOW_MS + 90_000
@@ -216,6 +225,18 @@ def test_values_that_no_item_can_have_are_named(
 ) -> None:
     with pytest.raises(RowError, match=says):
         runs(batch_of(payload=pa.array(["a", "b", "c"]), x=column), 1 << 20, **options)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("option", ["key", "flowColumn", "actionColumn"])
+def test_bytes_that_are_no_text_are_named_where_a_text_is_needed(
+    option: str, kind: pa.DataType
+) -> None:
+    good = batch_of(payload=pa.array(["a", "b"]), x=pa.array(["\u00e4".encode(), None], kind))
+    assert sum(run.head.count for run in runs(good, payload="payload", **{option: "x"})) == 2
+    bad = batch_of(payload=pa.array(["a", "b"]), x=pa.array([b"\xff", b"ok"], kind))
+    with pytest.raises(RowError, match=r"column 'x' has bytes that are not UTF-8"):
+        runs(bad, payload="payload", **{option: "x"})
 
 
 def test_items_that_have_ids_keep_them() -> None:
@@ -242,9 +263,33 @@ def test_small_batches_are_put_together_and_empty_ones_left_out() -> None:
     batches = [
         batch_of(payload=pa.array([str(n)] * size)) for n, size in enumerate([3, 0, 4, 9, 2])
     ]
-    full = list(put_together(iter(batches), 7))
+    full = list(put_together(iter(batches), 7, 1 << 20))
     assert [batch.num_rows for batch in full] == [7, 9, 2]
     assert full[1] is batches[3]
+
+
+def test_batches_are_put_together_to_no_more_bytes_than_a_run_has() -> None:
+    large = [batch_of(payload=pa.array([b"x" * 400])) for _ in range(5)]
+    huge = batch_of(payload=pa.array([b"y" * 5000]))
+    full = list(put_together(iter([*large, huge, large[0]]), 1000, 1000))
+    assert [batch.num_rows for batch in full] == [2, 2, 1, 1, 1]
+    assert full[3] is huge
+
+
+def test_batches_that_no_32_bit_offset_reaches_together_stay_apart() -> None:
+    """As Spark makes them of rows of 2.3 MB; the pages are never touched, so they cost nothing."""
+    rows, size = 28, 2_300_000
+    data = pa.py_buffer(mmap.mmap(-1, rows * size))
+    offsets = pa.py_buffer(array("i", range(0, (rows + 1) * size, size)).tobytes())
+    batch = batch_of(payload=pa.Array.from_buffers(pa.binary(), rows, [None, offsets, data]))
+    full = list(put_together(iter([batch] * 40), 1000, 1 << 20))
+    assert [each.num_rows for each in full] == [rows] * 40
+
+
+def test_small_batches_before_a_large_one_are_not_copied_with_it() -> None:
+    small = batch_of(payload=pa.array(["a"]))
+    large = batch_of(payload=pa.array(["b" * 100] * 100))
+    assert list(put_together(iter([small, large]), 1000, 1000))[1] is large
 
 
 @settings(max_examples=60, deadline=None)

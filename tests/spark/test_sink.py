@@ -182,6 +182,14 @@ def test_an_unknown_queue_is_told_before_data_moves(spark: SparkSession, tmp_pat
         assert len(pull_all(host.socket, "crm")) == 10
 
 
+def test_a_name_that_two_columns_have_is_told_before_data_moves(
+    spark: SparkSession, host: Host, queue: str
+) -> None:
+    rows = spark.range(10).select(*[F.col("id").cast("string").alias("value")] * 2)
+    with pytest.raises(PySparkException, match="there are 2 columns of this name"):
+        save(rows, host, queue)
+
+
 def test_nulls_fail_the_job_with_the_columns_name(
     spark: SparkSession, host: Host, queue: str
 ) -> None:

@@ -57,6 +57,12 @@ def test_which_column_is_the_payload_is_never_guessed() -> None:
         ({"runItems": "0"}, r"'runItems' is '0': a whole number, 1 to 4096"),
         ({"runItems": "4097"}, r"'runItems' is '4097'"),
         ({"runBytes": "many"}, r"'runBytes' is 'many': bytes or a size as 512Ki"),
+        ({"timeout": "0"}, r"'timeout' is '0': a duration above 0, and at most 7d"),
+        ({"timeout": "0s"}, r"'timeout' is '0s': a duration above 0"),
+        ({"timeout": "8d"}, r"'timeout' is '8d': .*at most 7d"),
+        ({"timeout": "9" * 400}, r"'timeout' .*at most 7d"),
+        ({"delay": "9" * 16}, r"'delay' is '9+': at most \d+ seconds"),
+        ({"delay": "9" * 400}, r"'delay' .*at most \d+ seconds"),
         ({"timeout": "soon"}, r"'timeout' is 'soon': seconds, or a duration"),
         ({"compression": "zip"}, r"'compression' is 'zip': snappy or none"),
         ({"headers": "x"}, r"'headers' is 'x': a JSON object of texts"),
@@ -88,6 +94,26 @@ def test_which_column_is_the_payload_is_never_guessed() -> None:
 def test_what_cannot_be_is_refused_by_name(options: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         plan(SCHEMA, **options)
+
+
+@pytest.mark.parametrize(
+    "option", ["payload", "key", "retryOf", "flowColumn", "actionColumn", "priority", "delay"]
+)
+def test_a_name_that_several_columns_have_cannot_be_asked_for(option: str) -> None:
+    twice = fields("body", "x", "x")
+    with pytest.raises(OptionError, match=rf"'{option}' is 'x': there are 2 columns of this name"):
+        plan(twice, **{"payload": "body", option: "x"})
+    assert plan(twice, payload="body").payload == "body"
+
+
+@pytest.mark.parametrize(
+    "names,says", [(("payload", "payload"), "there are 2 columns"), (("x", "x"), "name the column")]
+)
+def test_a_payload_that_several_columns_may_be_is_never_guessed(
+    names: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(OptionError, match=says):
+        plan(fields(*names))
 
 
 def test_values_columns_and_labels() -> None:

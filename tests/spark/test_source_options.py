@@ -41,6 +41,7 @@ def test_a_stream_without_consumer_is_told_why_it_needs_one() -> None:
         ({"maxItemsPerTrigger": "many"}, "a whole number"),
         ({"partitions": "-1"}, "a whole number"),
         ({"timeout": "soon"}, "a duration"),
+        ({"timeout": "0"}, "a duration above 0"),
         ({"maxItemPerTrigger": "5"}, "did you mean 'maxItemsPerTrigger'"),
         ({"state": "dead"}, "no such option"),
     ],
@@ -57,6 +58,7 @@ def test_a_wrong_option_of_a_stream_is_named(wrong: dict[str, str], text: str) -
         ({"queue": "crm", "state": "lost"}, "one of queued, cold, dead, history"),
         ({"queue": "crm", "error": "timeout"}, "chooses among dead letters"),
         ({"queue": "crm", "consumer": "x"}, "no such option"),
+        ({"queue": "crm", "timeout": "0ms"}, "a duration above 0"),
     ],
 )
 def test_a_wrong_option_of_a_look_is_named(given: dict[str, str], text: str) -> None:

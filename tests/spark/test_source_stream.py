@@ -2,20 +2,22 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from forebay import connect
-from tests.ops.commands import Host
+from tests.ops.commands import Host, running
 from tests.spark import drain_driver
 from tests.spark.drain_driver import stream
 
@@ -217,6 +219,42 @@ def test_a_failed_batch_is_read_again_with_the_same_items(
         list(range(300, 400)),
     ]
     assert delivered(host, queue) == 400
+
+
+def test_a_row_that_is_corrupt_is_missed_and_no_other_is_read_twice(
+    spark: SparkSession, own_host: Host, queue: str, tmp_path: Path
+) -> None:
+    """It is set aside by the first task that sees it, which then has a row less to ask for."""
+    push(own_host, queue, range(24), run_items=3)
+    with connect(own_host.socket) as client:
+        assert client.claim(queue, "mine", after=0).rows == 8
+    own_host.stop()
+    with closing(sqlite3.connect(own_host.state_dir / "cold.sqlite3")) as db, db:
+        changed = db.execute(
+            "UPDATE bodies SET data = zeroblob(length(data)) WHERE id = "
+            "(SELECT body_id FROM runs WHERE state = 'CLAIMED' AND place = 1)"
+        )
+        assert changed.rowcount == 1
+    own_host.start()
+    drain(stream(spark, own_host.socket, queue, "mine", partitions="2"), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "out"))
+    assert numbers(rows) == [0, 1, 2, *range(6, 24)]
+
+
+def test_a_queue_that_is_unknown_and_not_created_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = {"auto_create_queues": False, "queues": {"crm": {}, "mail": {}}}
+    says = r"option 'queue' is 'crn': the daemon has no such queue.*there are: crm, mail"
+    (tmp_path / "host").mkdir()
+    with running(Host(tmp_path / "host", settings)) as host:
+        with pytest.raises(StreamingQueryException, match=says):
+            drain(stream(spark, host.socket, "crn", "mine"), tmp_path)
+        reader = spark.read.format("forebay").option("socket", str(host.socket))
+        for state in ("queued", "cold", "dead", "history"):
+            with pytest.raises(PySparkException, match=says):
+                reader.options(queue="crn", state=state).load().collect()
+        assert reader.options(queue="crm").load().collect() == []
 
 
 def test_a_daemon_killed_between_claim_and_read_is_waited_for(

@@ -1,12 +1,14 @@
 """Receipts, and waiting for them: on a clock and a link of the test's own."""
 
+import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from forebay.errors import BadFrame, Refused, StillPending
+from forebay.errors import BadFrame, ForebayError, Refused, StillPending
 from forebay.receipts import PAUSE_MAX_S, Receipt
 from tests.unit.fake_daemon import FakeDaemon, install, make_client, refuse, result
 
@@ -54,6 +56,26 @@ def test_copy_of_a_receipt_has_its_figures_alone(daemon: FakeDaemon) -> None:
     daemon.on_ask = result(**MEMBERS)
     receipt = make_client().receipt(WRITE)
     assert pickle.loads(pickle.dumps(receipt)) == receipt
+
+
+@pytest.mark.parametrize(
+    "detach",
+    [
+        copy.copy,
+        lambda receipt: pickle.loads(pickle.dumps(receipt)),
+        lambda receipt: Receipt(**asdict(receipt)),
+    ],
+    ids=["copied", "pickled", "made of its figures, as Spark does"],
+)
+def test_receipt_without_a_client_says_what_to_call(
+    daemon: FakeDaemon, detach: Callable[[Receipt], Receipt]
+) -> None:
+    daemon.on_ask = result(**MEMBERS)
+    receipt = detach(make_client().receipt(WRITE))
+    with pytest.raises(ForebayError) as raised:
+        receipt.wait()
+    assert f"client.wait_receipt('{WRITE.hex()}')" in str(raised.value)
+    assert f"`forebay receipt {WRITE.hex()} --wait`" in str(raised.value)
 
 
 def test_waiting_ends_when_nothing_is_pending_and_shows_every_step(daemon: FakeDaemon) -> None:

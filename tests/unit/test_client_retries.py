@@ -1,5 +1,6 @@
 """When the client tries again, and when it gives up: on a clock and a link of the test's own."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import pytest
 
 from forebay import wire
 from forebay.errors import Code, Refused, Unreachable
-from forebay.link import Cut, NotAllowed
+from forebay.link import Cut, Frame, NotAllowed
 from forebay.run import encode_run
 from forebay.wire import Outcome
+from forebay.writes import WRITE_HEADER, new_write_id
 from tests.unit.fake_daemon import FakeDaemon, ack, install, make_client, refuse
 
 RUN = encode_run([b"x"], queue="crm")
@@ -63,6 +65,74 @@ def test_refusal_that_does_not_pass_in_time_is_raised_and_the_run_kept(daemon: F
     assert client.unacknowledged == 1
     daemon.on_push = ack
     assert client.drain() == (1, 1, 0)
+
+
+def full(daemon: FakeDaemon, code: Code, after_s: float) -> Callable[[int], None]:
+    """A daemon that makes each try wait for room, and then refuses it."""
+
+    def on_request(sequence: int) -> None:
+        link = daemon.link
+        assert link is not None
+        hear = link.receive
+
+        def receive(timeout: float) -> list[Frame]:
+            if refused_at - daemon.now > timeout:
+                return hear(timeout)
+            daemon.now = max(daemon.now, refused_at)
+            link.receive = hear  # type: ignore[method-assign]
+            link.say(refuse(code, retry_after_ms=100)(sequence))
+            return hear(0)
+
+        refused_at = daemon.now + after_s
+        link.receive = receive  # type: ignore[method-assign]
+
+    return on_request
+
+
+@pytest.mark.parametrize("code", ["QUEUE_FULL", "DISK_FULL"])
+def test_refusal_is_the_reason_though_the_last_try_is_not_answered_in_time(
+    daemon: FakeDaemon, code: Code
+) -> None:
+    """The queue's `full_timeout` is 25 s: refused at 25 and 50, the third try waits at 60."""
+    client = make_client(timeout=60)
+    daemon.on_push = full(daemon, code, 25)
+    started = daemon.now
+    client.submit(RUN)
+    with pytest.raises(Refused, match=code) as caught:
+        client.drain()
+    assert daemon.now - started == pytest.approx(60)
+    assert len(daemon.pushes) == 3
+    assert caught.value.__notes__ == ["1 runs are not acknowledged"]
+
+
+def test_refusal_of_a_staged_run_is_the_reason_as_well(daemon: FakeDaemon) -> None:
+    client = make_client(timeout=60)
+    daemon.on_stage = full(daemon, "QUEUE_FULL", 25)
+    stage = client.stage(new_write_id())
+    stage.submit(encode_run([b"x"], queue="crm", headers={WRITE_HEADER: stage.write.hex()}))
+    with pytest.raises(Refused, match="QUEUE_FULL"):
+        stage.seal()
+
+
+def test_refusal_that_another_request_had_is_no_reason(daemon: FakeDaemon) -> None:
+    client = make_client(timeout=60)
+    daemon.on_push = refuse("QUEUE_FULL", retry_after_ms=59_000)
+    client.submit(RUN)
+    with pytest.raises(Unreachable, match="did not answer for 60 s"):
+        client.control("dead.find")
+
+
+def test_daemon_that_falls_silent_after_a_refusal_is_unreachable_in_the_next_wait(
+    daemon: FakeDaemon,
+) -> None:
+    client = make_client(timeout=60)
+    daemon.on_push = refuse("QUEUE_FULL", retry_after_ms=1000)
+    client.submit(RUN)
+    with pytest.raises(Refused, match="QUEUE_FULL"):
+        client.drain()
+    daemon.on_push = lambda _: None
+    with pytest.raises(Unreachable, match="did not answer for 60 s"):
+        client.drain()
 
 
 def test_every_acknowledgement_gives_the_rest_its_full_time(daemon: FakeDaemon) -> None:

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from actors import intake, staging
-from actors.messages import Fate
+from actors.clock import wall_ms
+from actors.messages import DropStage, Fate
 from daemon.journal.files import Files
 from daemon.journal.records import RECORDS
 from forebay.wire import Outcome
@@ -24,6 +25,7 @@ from tests.unit.staging_desk import (
     B,
     C,
     abort,
+    ask,
     books,
     code_of,
     deliver,
@@ -288,6 +290,33 @@ async def test_open_write_expires_after_stage_ttl_and_others_do_not(
         assert [entry["write"] for entry in expired] == [W1.hex()]
         assert await books(desk) == {"accepted": 2, "held": 2, "staged": 4}
         assert code_of(await publish(desk, W1, A)) == "STAGE_OVER"
+
+
+async def test_restart_gives_an_open_write_no_more_time(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_spooler(tmp_path, stage_ttl="1h") as desk:
+        await stage(desk, W1, A, staged_run(items=1))
+    later_ms = wall_ms() + 3_601_000
+    monkeypatch.setattr("actors.spooler.wall_ms", lambda: later_ms)
+    monkeypatch.setattr("actors.adoption.wall_ms", lambda: later_ms)
+    async with running_spooler(tmp_path, stage_ttl="1h") as desk:
+        await pass_time(mock_clock, desk, 11)
+        assert await books(desk) == {}
+
+
+async def test_stage_of_a_task_that_failed_is_dropped_for_good(tmp_path: Path) -> None:
+    async with running_spooler(tmp_path) as desk:
+        await stage(desk, W1, A, staged_run(items=3))
+        await stage_and_seal(desk, W1, B, staged_run(items=2))
+        assert (await ask(desk, lambda done: DropStage(W1, A, done)))["items"] == 3
+        assert await books(desk) == {"staged": 2}
+        answers = await stage(desk, W1, A, staged_run(items=3))
+        assert [code_of(answer) for answer in answers] == ["STAGE_OVER"]
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"staged": 2}
+        await publish(desk, W1, B)
+        assert await books(desk) == {"accepted": 2, "held": 2}
 
 
 async def test_max_bytes_counts_what_is_staged(tmp_path: Path) -> None:

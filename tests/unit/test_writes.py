@@ -250,3 +250,66 @@ def test_open_writes_are_kept_for_good_where_the_log_was_damaged() -> None:
         assert known.expired(before_ms=2**60) == []
     make_so(writes, writes.decide_abort(W1, 9))
     assert not [record for record in writes.records() if record["is"] == "kept"]
+
+
+def test_version_that_was_published_to_another_queue_is_an_error_not_a_duplicate() -> None:
+    writes = with_stages(A)
+    published(writes, A, version=7)
+    writes.add(W2, B, ("elsewhere", 5), 900, 100, 2, 1)
+    make_so(writes, writes.decide_seal(W2, B, 1, 2, 1))
+
+    refused = writes.decide_publish(W2, [B], "app", 7, 6)
+
+    assert code_of(refused) == "BAD_REQUEST"
+    assert isinstance(refused, Refused)
+    assert "published to q" in refused.text
+    assert writes.phase(W2, B) is Phase.OPEN
+
+
+def test_stage_that_is_dropped_goes_alone_and_takes_nothing_more() -> None:
+    writes = with_stages(A, B)
+    decision = writes.decide_drop(W1, A, 3)
+    assert isinstance(decision, Decision)
+    assert decision.result["items"] == 6
+    assert decision.record is not None
+    gone = writes.apply(decision.record)
+
+    assert [stage.runs for stage in gone.dropped] == [2]
+    assert code_of(writes.refuse(W1, A)) == "STAGE_OVER"
+    assert writes.decide_drop(W1, A, 4) == Decision(decision.result | {"items": 0})
+    assert code_of(writes.decide_publish(W1, [A], None, None, 5)) == "NOT_FOUND"
+    again = Writes()
+    assert again.restore(writes.records()) == 0
+    assert (again.phase(W1, A), again.phase(W1, B)) == (Phase.ABORTED, Phase.OPEN)
+    assert published(writes, B)["items"] == 6
+
+
+def test_published_write_loses_no_stage() -> None:
+    writes = with_stages(A)
+    published(writes, A)
+    decision = writes.decide_drop(W1, A, 9)
+    assert decision == Decision({"write": W1.hex(), "stage": A.hex(), "items": 0})
+
+
+def test_of_too_many_applications_the_quietest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.writes.APPS_MAX", 2)
+    writes = Writes()
+    for write, app, version in ((b"1" * 16, "a", 1), (b"2" * 16, "b", 1), (b"3" * 16, "a", 2)):
+        make_so(writes, writes.decide_publish(write, [], app, version, 1))
+    make_so(writes, writes.decide_publish(b"4" * 16, [], "c", 1, 1))
+
+    known = {record["app"] for record in writes.records() if record["is"] == "version"}
+
+    assert known == {"a", "c"}
+
+
+def test_writes_are_described_for_people() -> None:
+    writes = with_stages(A, B)
+    (described,) = writes.describe(also_over=False)
+    assert (described["phase"], described["stages"], described["sealed"]) == ("open", 2, 2)
+    assert (described["items"], described["queues"]) == (12, ["q"])
+    published(writes, A)
+    assert writes.describe(also_over=False) == []
+    assert [entry["phase"] for entry in writes.describe(also_over=True)] == ["published"]

@@ -67,7 +67,8 @@ def by_flow(slices: DataFrame) -> DataFrame:
 
 def errors(slices: DataFrame) -> DataFrame:
     """Errors alike but for their numbers, together."""
-    alike = F.substring(F.regexp_replace("error", r"[0-9a-fA-F-]{16,}|\d{4,}", "#"), 1, 90)
+    alike = F.regexp_replace("error", r"[0-9a-fA-F-]{16,}|\d{4,}", "#")
+    alike = F.substring(alike, 1, ERROR_CLASS_CHARS)
     return (
         slices.where("error IS NOT NULL")
         .groupBy("queue", "destination", alike.alias("error"))
@@ -128,21 +129,44 @@ def staff(events: DataFrame) -> DataFrame:
     )
 
 
-def breaker_openings(events: DataFrame) -> DataFrame:
-    """From the failure that opened a breaker until it closed; trials in between are part of it."""
-    changes = events.where("kind = 'breaker' AND state IN ('open', 'closed')")
-    return _intervals(changes, "open", "breaker")
+def with_lives(events: DataFrame) -> DataFrame:
+    """The events, and of which `life` of their daemon they are: the first, the second, …
+
+    A process id does not tell: in a container it is always the same. A life begins with `started`;
+    what came before the first of these, or without any, belongs to the first life.
+    """
+    starts = (
+        events.where("kind = 'daemon' AND state = 'started'")
+        .groupBy("host", "pid")
+        .agg(F.collect_set("at_ms").alias("starts"))
+    )
+    begun = F.size(F.filter("starts", lambda start_ms: start_ms <= F.col("at_ms")))
+    return (
+        events.join(F.broadcast(starts), ["host", "pid"], "left")
+        .withColumn("life", F.greatest(begun, F.lit(1)))
+        .drop("starts")
+    )
 
 
-def store_outages(events: DataFrame) -> DataFrame:
-    return _intervals(events.where("kind = 'store'"), "away", "store")
-
-
-def daemon_gaps(events: DataFrame) -> DataFrame:
-    """From the last event of a daemon's life to the first of the next one on that host."""
-    lives = events.groupBy("host", "pid").agg(
+def lives(lived: DataFrame) -> DataFrame:
+    """From the first to the last event of each life."""
+    return lived.groupBy("host", "pid", "life").agg(
         F.min("at_ms").alias("began_ms"), F.max("at_ms").alias("ended_ms")
     )
+
+
+def breaker_openings(lived: DataFrame, lives: DataFrame) -> DataFrame:
+    """From the failure that opened a breaker until it closed; trials in between are part of it."""
+    changes = lived.where("kind = 'breaker' AND state IN ('open', 'closed')")
+    return _intervals(changes, lives, "open", "breaker")
+
+
+def store_outages(lived: DataFrame, lives: DataFrame) -> DataFrame:
+    return _intervals(lived.where("kind = 'store'"), lives, "away", "store")
+
+
+def daemon_gaps(lives: DataFrame) -> DataFrame:
+    """From the last event of a daemon's life to the first of the next one on that host."""
     before = F.lag("ended_ms").over(Window.partitionBy("host").orderBy("began_ms"))
     return (
         lives.select("host", before.alias("from_ms"), F.col("began_ms").alias("to_ms"))
@@ -153,27 +177,31 @@ def daemon_gaps(events: DataFrame) -> DataFrame:
             F.lit("daemon").alias("name"),
             "from_ms",
             "to_ms",
+            F.lit(True).alias("is_over"),
             F.lit(None).cast("string").alias("error"),
         )
     )
 
 
-def _intervals(changes: DataFrame, begins: str, what: str) -> DataFrame:
-    """From each change to `begins` until the next change to something else; null: not over."""
-    order = Window.partitionBy("host", "pid", "destination").orderBy("at_ms")
+def _intervals(changes: DataFrame, lives: DataFrame, begins: str, what: str) -> DataFrame:
+    """From each change to `begins` until the next change to something else. What nothing has ended
+    lasts until the daemon was last heard of: beyond that nobody knows."""
+    order = Window.partitionBy("host", "pid", "life", "destination").orderBy("at_ms")
     changed = changes.withColumn("before", F.lag("state").over(order)).where(
         "before IS NULL OR before <> state"
     )
     until = F.lead("at_ms").over(order)
     return (
-        changed.withColumn("to_ms", until)
+        changed.withColumn("until_ms", until)
         .where(F.col("state") == begins)
+        .join(lives, ["host", "pid", "life"])
         .select(
             F.lit(what).alias("what"),
             "host",
             F.col("destination").alias("name"),
             F.col("at_ms").alias("from_ms"),
-            "to_ms",
+            F.coalesce("until_ms", "ended_ms").alias("to_ms"),
+            F.col("until_ms").isNotNull().alias("is_over"),
             "error",
         )
     )

@@ -60,9 +60,10 @@ class Gap:
     host: str
     name: str
     from_ms: int
-    to_ms: int | None
-    """None: not over at the end of the events."""
+    to_ms: int
     error: str | None
+    is_over: bool = True
+    """False: nothing is known after `to_ms`, the last event of that daemon's life."""
 
 
 @dataclass(frozen=True, slots=True)

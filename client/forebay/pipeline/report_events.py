@@ -98,13 +98,8 @@ def gather(events: DataFrame, title: str, tables: Tables) -> ReportData:
     arrivals = tables.keep("arrivals", aggregates.arrivals(slices, step))
     by_flow = tables.keep("flows", aggregates.by_flow(slices))
     errors = tables.keep("errors", aggregates.errors(slices))
-    gaps = tables.keep(
-        "gaps",
-        aggregates.breaker_openings(events)
-        .unionByName(aggregates.store_outages(events))
-        .unionByName(aggregates.daemon_gaps(events)),
-    )
-    queues = tables.keep("queues", _queues(events, slices, arrivals, gaps, step, span.last_ms))
+    gaps = _gaps(events, tables)
+    queues = tables.keep("queues", _queues(events, slices, arrivals, gaps, step))
     loads = [
         _load(row, span) for row in _top(queues, F.col("delivered") + F.col("retried"), QUEUES_MAX)
     ]
@@ -149,20 +144,27 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
         stream.close()
 
 
+def _gaps(events: DataFrame, tables: Tables) -> DataFrame:
+    """All that was away, of whatever kind."""
+    lived = aggregates.with_lives(events)
+    lives = tables.keep("lives", aggregates.lives(lived))
+    return tables.keep(
+        "gaps",
+        aggregates.breaker_openings(lived, lives)
+        .unionByName(aggregates.store_outages(lived, lives))
+        .unionByName(aggregates.daemon_gaps(lives)),
+    )
+
+
 def _queues(
-    events: DataFrame,
-    slices: DataFrame,
-    arrivals: DataFrame,
-    gaps: DataFrame,
-    step: int,
-    last_ms: int,
+    events: DataFrame, slices: DataFrame, arrivals: DataFrame, gaps: DataFrame, step: int
 ) -> DataFrame:
     """A row for each queue with all that sizing needs."""
-    ends = F.coalesce("to_ms", F.lit(last_ms))
+    lasted_ms = F.sum(F.col("to_ms") - F.col("from_ms"))
     opened = (
         gaps.where("what = 'breaker'")
         .groupBy(F.col("name").alias("destination"))
-        .agg((F.sum(ends - F.col("from_ms")) / F.countDistinct("host") / 1000).alias("open_s"))
+        .agg((lasted_ms / F.countDistinct("host") / 1000).alias("open_s"))
     )
     return (
         aggregates.by_queue(slices, step)
@@ -230,7 +232,7 @@ def _error(row: Any) -> ErrorKind:
 
 
 def _gap(row: Any) -> Gap:
-    return Gap(row.what, row.host, row.name, row.from_ms, row.to_ms, row.error)
+    return Gap(row.what, row.host, row.name, row.from_ms, row.to_ms, row.error, row.is_over)
 
 
 def _load(row: Any, span: Any) -> QueueLoad:

@@ -19,7 +19,7 @@ def outages(data: ReportData) -> str:
         return title + "<p>None: no breaker opened, no store and no daemon was away.</p>"
     gaps = sorted(data.gaps, key=lambda gap: gap.from_ms)
     rows = list(dict.fromkeys(_gap_row(gap) for gap in gaps))[:ROWS_DRAWN]
-    spans = [_span(gap, data) for gap in gaps if _gap_row(gap) in rows]
+    spans = [_span(gap) for gap in gaps if _gap_row(gap) in rows]
     words = "Breakers that were not closed (amber), stores away (red), daemons away (violet)."
     if data.gaps_total > len(data.gaps):
         words += f" The longest {len(data.gaps)} of {data.gaps_total:,}."
@@ -27,19 +27,19 @@ def outages(data: ReportData) -> str:
         title
         + f'<p class="soft">{words}</p>'
         + calendar(spans, data.first_ms, data.last_ms)
-        + _gap_table(gaps, data)
+        + _gap_table(gaps)
     )
 
 
-def _span(gap: Gap, data: ReportData) -> Span:
-    until = "the end" if gap.to_ms is None else moment(gap.to_ms)
-    text = f"{_gap_row(gap)}: {moment(gap.from_ms)} to {until} ({_lasted([gap], data)})"
+def _span(gap: Gap) -> Span:
+    until = moment(gap.to_ms) if gap.is_over else f"{moment(gap.to_ms)} or later"
+    text = f"{_gap_row(gap)}: {moment(gap.from_ms)} to {until} ({_lasted([gap])})"
     if gap.error:
         text += f": {gap.error}"
-    return Span(_gap_row(gap), gap.from_ms, end_ms(gap, data), gap.what, text)
+    return Span(_gap_row(gap), gap.from_ms, gap.to_ms, gap.what, text)
 
 
-def _gap_table(gaps: Sequence[Gap], data: ReportData) -> str:
+def _gap_table(gaps: Sequence[Gap]) -> str:
     named: dict[tuple[str, str], list[Gap]] = defaultdict(list)
     for gap in gaps:
         named[gap.what, gap.name].append(gap)
@@ -48,7 +48,7 @@ def _gap_table(gaps: Sequence[Gap], data: ReportData) -> str:
             name,
             what,
             number(len(each)),
-            _lasted(each, data),
+            _lasted(each),
             moment(each[-1].from_ms),
             each[-1].error or "",
         )
@@ -58,13 +58,9 @@ def _gap_table(gaps: Sequence[Gap], data: ReportData) -> str:
     return table(header, body, texts=2, last_is_text=True)
 
 
-def _lasted(gaps: Sequence[Gap], data: ReportData) -> str:
-    return duration(sum(end_ms(gap, data) - gap.from_ms for gap in gaps))
+def _lasted(gaps: Sequence[Gap]) -> str:
+    return duration(sum(gap.to_ms - gap.from_ms for gap in gaps))
 
 
 def _gap_row(gap: Gap) -> str:
     return f"{gap.name} on {gap.host}"
-
-
-def end_ms(gap: Gap, data: ReportData) -> int:
-    return data.last_ms if gap.to_ms is None else gap.to_ms

@@ -22,7 +22,7 @@ from forebay.pipeline.plots import (
     time_lines,
 )
 from forebay.pipeline.report_data import Percentiles, ReportData
-from forebay.pipeline.report_outages import end_ms, outages
+from forebay.pipeline.report_outages import outages
 from forebay.pipeline.report_style import STYLE
 from forebay.pipeline.sizing import (
     OUTAGE_S,
@@ -77,7 +77,7 @@ def _tiles(data: ReportData) -> str:
     )
     tries = delivered + retried + dead
     opened_s = sum(
-        (end_ms(gap, data) - gap.from_ms) / 1000 for gap in data.gaps if gap.what == "breaker"
+        (gap.to_ms - gap.from_ms) / 1000 for gap in data.gaps if gap.what == "breaker"
     )
     tiles = [
         (number(delivered), "items delivered"),

@@ -2,7 +2,8 @@
 
 There is no work in Python for a row, only for a run. Rows keep their order within a run. Batches
 that are smaller than a run are put together first, so that a job with small batches does not
-make small runs.
+make small runs, but no more bytes than a run has: rows that large fill runs by themselves, and
+together they would outgrow memory and 32-bit offsets.
 
 Can't be done: a row whose payload is null, or larger than the daemon takes in a run, or whose id is
 none. Each is a `RowError` that names the column, and the task fails with it.
@@ -20,7 +21,7 @@ from forebay.column import Packed, offsets_bytes
 from forebay.encode import encode_columns
 from forebay.ids import ITEM_ID_BYTES
 from forebay.limits import KEY_BYTES_MAX
-from forebay.spark.groups import RowError, group_rows
+from forebay.spark.groups import RowError, as_texts, group_rows
 from forebay.spark.lineage import item_ids
 from forebay.spark.plan import SinkPlan
 
@@ -49,16 +50,22 @@ class Texts:
         return offsets.cast("B"), self._data[offsets[0] : offsets[-1]]
 
 
-def put_together(batches: Iterable[Any], rows: int) -> Iterator[Any]:
-    """The same rows in batches of at least `rows` rows; what is as large is handed on as it is."""
+def put_together(batches: Iterable[Any], rows: int, bytes_max: int) -> Iterator[Any]:
+    """The same rows in batches of at least `rows` rows, or as many as `bytes_max` hold; what is as
+    large is handed on as it is."""
     waiting: list[Any] = []
+    size = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        waiting.append(batch)
-        if sum(part.num_rows for part in waiting) >= rows:
+        if waiting and size + batch.nbytes > bytes_max:
             yield _joined(waiting)
-            waiting = []
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= bytes_max or sum(part.num_rows for part in waiting) >= rows:
+            yield _joined(waiting)
+            waiting, size = [], 0
     if waiting:
         yield _joined(waiting)
 
@@ -175,10 +182,11 @@ def _payloads(batch: Any, name: str) -> Any:
 def _keys(batch: Any, name: str) -> Any:
     """Keys as texts; a null is an item without a key, as an empty one is."""
     array = batch.column(name)
-    if _is_large(array):
-        array = array.cast(pa.binary())
-    elif pa.types.is_integer(array.type):
+    if pa.types.is_integer(array.type):
         array = array.cast(pa.string())
+    else:
+        array = as_texts(name, array)
+        array = array.cast(pa.binary()) if _is_large(array) else array
     if array.null_count:
         array = pc.fill_null(array, pa.scalar("").cast(array.type))
     longest = pc.max(pc.binary_length(array)).as_py()

@@ -8,13 +8,13 @@ or lie in groups already, is not moved at all.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, TIME_MS_MAX
-from forebay.spark.plan import SinkPlan
+from forebay.spark.plan import DELAY_S_MAX, SinkPlan
 
 
 class RowError(ValueError):
@@ -86,6 +86,18 @@ def group_rows(batch: Any, plan: SinkPlan, now_ms: int) -> Grouped:
     return Grouped(groups, order)
 
 
+def as_texts(name: str, column: Any) -> Any:
+    """A column of strings or binaries, as strings; RowError for bytes that are no text."""
+    kinds = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
+    try:
+        return column.cast(kinds.get(column.type, column.type))
+    except pa.ArrowInvalid:
+        raise RowError(
+            f"forebay: column {name!r} has bytes that are not UTF-8, and must be texts: "
+            "hex(column) or base64(column) makes some"
+        ) from None
+
+
 def _columns(batch: Any, plan: SinkPlan, now_ms: int) -> Iterator[tuple[str, Any]]:
     """The columns that rows are grouped by, without nulls, in the units of a run."""
     if plan.priority_column is not None:
@@ -97,7 +109,9 @@ def _columns(batch: Any, plan: SinkPlan, now_ms: int) -> Iterator[tuple[str, Any
         column = pc.fill_null(_epoch_ms(batch.column(plan.due_column)), 0)
         what = "a due time is in milliseconds since 1970, and not before"
         _check_range(plan.due_column, column, 0, TIME_MS_MAX, what)
-        yield "due_ms", column
+        # What was due before is due at once, as 0 is, and rows without a delay share their runs.
+        is_over = pc.less_equal(column, now_ms)
+        yield "due_ms", pc.if_else(is_over, pa.scalar(0, pa.int64()), column)
     if plan.delay_column is not None:
         yield "due_ms", _due_of_delays(plan.delay_column, batch.column(plan.delay_column), now_ms)
     for field, text_column, most in (
@@ -116,20 +130,16 @@ def _epoch_ms(column: Any) -> Any:
     return pc.divide(pc.add(micros, 999), 1000)
 
 
-_DELAY_S_MAX: Final = TIME_MS_MAX // 2000
-"""So that a delay and the time of day together are a time still."""
-
-
 def _due_of_delays(name: str, column: Any, now_ms: int) -> Any:
     """Delays in seconds; none, and 0, are due at once."""
     seconds = pc.fill_null(column.cast(pa.float64()), 0.0)
-    _check_range(name, seconds, 0, _DELAY_S_MAX, "a delay is in seconds, and not negative")
+    _check_range(name, seconds, 0, DELAY_S_MAX, "a delay is in seconds, and not negative")
     millis = pc.round(pc.multiply(seconds, 1000.0)).cast(pa.int64())
     return pc.if_else(pc.equal(millis, 0), pa.scalar(0, pa.int64()), pc.add(millis, now_ms))
 
 
 def _texts(name: str, column: Any, most: int) -> Any:
-    texts = pc.fill_null(column.cast(pa.large_string()), "")
+    texts = pc.fill_null(as_texts(name, column).cast(pa.large_string()), "")
     longest = pc.max(pc.binary_length(texts)).as_py()
     if longest > most:
         raise RowError(f"forebay: column {name!r} has a value of {longest} bytes, at most {most}")

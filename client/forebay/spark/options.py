@@ -53,6 +53,9 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 COMMIT_TIMEOUT_S: Final = 300.0
 """Publishing is tried for so long by default: a write that is staged is worth waiting for."""
 
+TIMEOUT_S_MAX: Final = 7 * 86400.0
+"""Longer is a mistake, and sockets do not take every number."""
+
 METADATA: Final = "forebay"
 """Of the payload's column: options that `items` has put there. Those of the writer win."""
 
@@ -105,7 +108,6 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
     """Reads the options of a write; names in any case, as Spark takes them."""
     options = {name.lower(): value for name, value in given.items()}
     check_names(options, SINK_OPTIONS)
-    timeout = options.get("timeout")
     app, version = _transaction(options)
     return SinkOptions(
         queue=_queue(options),
@@ -123,10 +125,8 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
         socket=options.get("socket"),
         run_items=_number(options, "runItems", RUN_ITEMS_DEFAULT, 1, RUN_ITEMS_MAX),
         run_bytes=_size(options, "runBytes", RUN_RAW_BYTES_DEFAULT, 1, RUN_RAW_BYTES_MAX),
-        timeout_s=TIMEOUT_S if timeout is None else parse_duration("timeout", timeout),
-        commit_timeout_s=(
-            COMMIT_TIMEOUT_S if timeout is None else parse_duration("timeout", timeout)
-        ),
+        timeout_s=read_timeout(options, TIMEOUT_S),
+        commit_timeout_s=read_timeout(options, COMMIT_TIMEOUT_S),
         compressed=_compression(options),
         app=app,
         version=version,
@@ -155,6 +155,16 @@ def parse_duration(option: str, text: str) -> float:
     return sum(
         float(number) * _DURATION_UNITS[unit] for number, unit in _DURATION_PART.findall(text)
     )
+
+
+def read_timeout(options: Mapping[str, str], default_s: float) -> float:
+    text = options.get("timeout")
+    if text is None:
+        return default_s
+    seconds = parse_duration("timeout", text)
+    if not 0 < seconds <= TIMEOUT_S_MAX:
+        raise OptionError("timeout", text, "a duration above 0, and at most 7d")
+    return seconds
 
 
 def _queue(options: Mapping[str, str]) -> str:

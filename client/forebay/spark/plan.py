@@ -12,11 +12,21 @@ from pyspark.sql import types as t
 
 from forebay.errors import BadRun
 from forebay.headers import short_text
-from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
+from forebay.limits import (
+    ACTION_BYTES_MAX,
+    FLOW_BYTES_MAX,
+    PRIORITY_MAX,
+    PRIORITY_NORMAL,
+    TIME_MS_MAX,
+)
 from forebay.spark.options import METADATA, OptionError, SinkOptions, parse_duration, read_options
 
 PRIORITIES: Final[Mapping[str, int]] = {"high": 0, "normal": 5, "low": 10}
-"""The labels of the default configuration; any other priority is given as a number."""
+"""The labels of the default configuration, whatever the daemon's has; every priority can be given
+as a number."""
+
+DELAY_S_MAX: Final = TIME_MS_MAX // 2000
+"""So that a delay and the time of day together are a time still."""
 
 TEXTS: Final = (t.StringType, t.BinaryType, t.VarcharType, t.CharType)
 WHOLE: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -74,22 +84,27 @@ def make_plan(given: Mapping[str, str], schema: t.StructType) -> SinkPlan:
 
 
 class Columns:
-    """A schema's columns by name: exactly as written, or in another case if that is one column."""
+    """A schema's columns by name: exactly as written, or in another case if that is one column.
+    Spark lets several have one name; none of those can be asked for."""
 
     def __init__(self, schema: t.StructType) -> None:
-        self.fields = {field.name: field for field in schema.fields}
+        self._fields = schema.fields
+        self.names = ", ".join(schema.fieldNames()) or "none"
 
     def has(self, name: str) -> bool:
-        return self._field(name) is not None
+        return bool(self._named(name))
 
     def find(self, option: str, name: str | None, kinds: Sequence[type[t.DataType]]) -> str | None:
         """The name of a column of one of these types; None if none is asked for."""
         if name is None:
             return None
-        field = self._field(name)
-        if field is None:
-            there = ", ".join(self.fields) or "none"
-            raise OptionError(option, name, f"there is no such column; there are: {there}")
+        named = self._named(name)
+        if not named:
+            raise OptionError(option, name, f"there is no such column; there are: {self.names}")
+        if len(named) > 1:
+            several = f"there are {len(named)} columns of this name: drop or rename the others"
+            raise OptionError(option, name, several)
+        field = named[0]
         if not isinstance(field.dataType, tuple(kinds)):
             possible = ", ".join(dict.fromkeys(kind.typeName() for kind in kinds))
             raise OptionError(
@@ -101,13 +116,12 @@ class Columns:
         return field.name
 
     def of_texts(self) -> list[str]:
-        return [at.name for at in self.fields.values() if isinstance(at.dataType, TEXTS)]
+        return [at.name for at in self._fields if isinstance(at.dataType, TEXTS)]
 
-    def _field(self, name: str) -> t.StructField | None:
-        if name in self.fields:
-            return self.fields[name]
-        alike = [at for at in self.fields.values() if at.name.lower() == name.lower()]
-        return alike[0] if len(alike) == 1 else None
+    def _named(self, name: str) -> list[t.StructField]:
+        exactly = [at for at in self._fields if at.name == name]
+        alike = [at for at in self._fields if at.name.lower() == name.lower()]
+        return exactly or (alike if len(alike) == 1 else [])
 
 
 def prepared(schema: t.StructType) -> dict[str, str]:
@@ -142,7 +156,7 @@ def _payload(options: SinkOptions, columns: Columns) -> str:
                 "payload",
                 None,
                 "name the column with the payloads, a string or binary one, or make one with "
-                f"forebay.spark.items; the columns are: {', '.join(columns.fields)}",
+                f"forebay.spark.items; the columns are: {columns.names}",
             )
         name = possible[0]
     found = columns.find("payload", name, TEXTS)
@@ -163,8 +177,7 @@ def _priority(options: SinkOptions, columns: Columns) -> tuple[int, str | None]:
         raise OptionError(
             "priority",
             given,
-            f"0 to {PRIORITY_MAX}, {', '.join(PRIORITIES)}, or one of the columns "
-            f"{', '.join(columns.fields)}",
+            f"0 to {PRIORITY_MAX}, {', '.join(PRIORITIES)}, or one of the columns {columns.names}",
         )
     return PRIORITIES[given], None
 
@@ -177,11 +190,13 @@ def _delay(options: SinkOptions, columns: Columns) -> tuple[float, str | None]:
     if columns.has(given):
         return 0.0, columns.find("delay", given, NUMBERS)
     try:
-        return parse_duration("delay", given), None
+        delay_s = parse_duration("delay", given)
     except OptionError:
         raise OptionError(
             "delay",
             given,
-            "seconds, a duration as 250ms, 30s or 1h30m, or one of the columns "
-            f"{', '.join(columns.fields)}",
+            f"seconds, a duration as 250ms, 30s or 1h30m, or one of the columns {columns.names}",
         ) from None
+    if delay_s > DELAY_S_MAX:
+        raise OptionError("delay", given, f"at most {DELAY_S_MAX} seconds")
+    return delay_s, None

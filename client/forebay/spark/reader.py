@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from forebay.client import Client, connect
 from forebay.spark import history, letters, rows
+from forebay.spark.queues import check_queue
 from forebay.spark.source_options import read_options
 
 LETTERS_PAGE: Final = 1000
@@ -41,6 +42,9 @@ class ForebayReader(DataSourceReader):
         self._schema = rows.chosen(whole, schema.fieldNames())
 
     def partitions(self) -> Sequence[InputPartition]:
+        """On the driver, before anything is read."""
+        with connect(self._options.socket, self._options.timeout_s) as client:
+            check_queue(client, self._options.queue)
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,9 @@ application on the driver's host (and removes with it), and `last_receipt` reads
 data source: `spark.read.format("forebay").option("state", "receipt")` is planned in such a process
 on the driver as well, and asks the daemon there.
 
+A write whose transaction was published before leaves a note as well: the receipt is then that of
+the write which was published with just this version, and there is none where that is not known.
+
 What it can't do: tell sessions of one application apart. With Spark Connect others may have written
 in the meantime; the write's id is in the driver's log, and `receipt(spark, id)` asks for that one.
 """
@@ -18,19 +21,19 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.client import connect
+from forebay.client import TIMEOUT_S, connect
 from forebay.receipts import Receipt
-from forebay.spark.options import OptionError, SinkOptions, check_names
+from forebay.spark.options import OptionError, SinkOptions, check_names, parse_duration
 from forebay.writes import Published
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger("forebay.spark")
 
@@ -39,18 +42,45 @@ STATE: Final = "receipt"
 RECEIPT_DDL: Final = (
     "write BINARY, published_ms BIGINT, app STRING, version BIGINT, queues ARRAY<STRING>, "
     "accepted BIGINT, delivered BIGINT, dead BIGINT, dropped BIGINT, deleted BIGINT, "
-    "pending BIGINT"
+    "pending BIGINT, "
+    "last STRUCT<outcome: STRING, queue: STRING, app: STRING, version: BIGINT>"
 )
 READ_OPTIONS: Final = ("state", "write", "socket", "timeout")
 
 _PLACE: Final = "SPARK_LOCAL_DIRS"
 """Spark tells its Python processes where the application's own directories are."""
 _NOTE: Final = "forebay-last-write.json"
+_LAST: Final = ("outcome", "queue", "app", "version")
+"""What the note says in the column `last`."""
+
+Outcome = Literal["published", "duplicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LastWrite:
+    """How the last write of this application ended."""
+
+    outcome: Outcome
+    queue: str
+    app: str | None
+    version: int | None
+    receipt: Receipt | None
+    """None: a duplicate, of a write that is not known any more."""
 
 
 def last_receipt(spark: "SparkSession") -> Receipt | None:
     """The receipt, as of now, of the last write that this application has published."""
-    return _read(spark.read.format("forebay").option("state", STATE).load())
+    last = last_write(spark)
+    return None if last is None else last.receipt
+
+
+def last_write(spark: "SparkSession") -> LastWrite | None:
+    """What the last write of this application was, and its receipt as of now."""
+    row = _row(spark.read.format("forebay").option("state", STATE).load())
+    if row is None:
+        return None
+    last = row["last"].asDict()
+    return LastWrite(**last, receipt=_receipt(row))
 
 
 def receipt(spark: "SparkSession", write: bytes | str, socket: str | None = None) -> Receipt | None:
@@ -59,7 +89,8 @@ def receipt(spark: "SparkSession", write: bytes | str, socket: str | None = None
     reading = spark.read.format("forebay").option("state", STATE).option("write", text)
     if socket is not None:
         reading = reading.option("socket", socket)
-    return _read(reading.load())
+    row = _row(reading.load())
+    return None if row is None else _receipt(row)
 
 
 def tell(options: SinkOptions, write: bytes, published: Published) -> None:
@@ -78,8 +109,15 @@ def tell(options: SinkOptions, write: bytes, published: Published) -> None:
             options.queue,
             published.items,
         )
-    if published.write is not None:
-        _leave_note({"write": published.write.hex(), "socket": options.socket})
+    note = {
+        "write": None if published.write is None else published.write.hex(),
+        "socket": options.socket,
+        "outcome": published.outcome,
+        "queue": options.queue,
+        "app": options.app,
+        "version": options.version,
+    }
+    _leave_note(note, write)
 
 
 def log_to_stderr() -> None:
@@ -100,34 +138,42 @@ class ReceiptReader(DataSourceReader):
         check_names(options, READ_OPTIONS)
         self._write = options.get("write")
         self._socket = options.get("socket")
+        timeout = options.get("timeout")
+        self._timeout_s = TIMEOUT_S if timeout is None else parse_duration("timeout", timeout)
 
     def partitions(self) -> Sequence[InputPartition]:
         note = {} if self._write else _read_note()
+        last = tuple(note[name] for name in _LAST) if note else None
         write = self._write or note.get("write")
         if write is None:
-            return [InputPartition(None)]
-        with connect(self._socket or note.get("socket")) as client:
+            return [InputPartition(None if last is None else {"last": last})]
+        with connect(self._socket or note.get("socket"), self._timeout_s) as client:
             try:
                 found = client.receipt(write)
             except ValueError:
                 raise OptionError("write", write, "32 hexadecimal digits") from None
-        return [InputPartition(asdict(found))]
+        return [InputPartition({**asdict(found), "queues": list(found.queues), "last": last})]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        if partition.value is not None:
-            row = {**partition.value, "queues": list(partition.value["queues"])}
-            yield tuple(row[field.name] for field in fields(Receipt))
+        row = partition.value
+        if row is not None:
+            yield (*(row.get(field.name) for field in fields(Receipt)), row["last"])
 
 
-def _read(rows: "DataFrame") -> Receipt | None:
+def _row(rows: "DataFrame") -> "Row | None":
     found = rows.collect()
-    if not found:
+    return found[0] if found else None
+
+
+def _receipt(row: "Row") -> Receipt | None:
+    """None: there is but a note, of a duplicate."""
+    if row["write"] is None:
         return None
-    row = found[0].asDict()
-    return Receipt(**{**row, "write": bytes(row["write"]), "queues": tuple(row["queues"])})
+    found = {field.name: row[field.name] for field in fields(Receipt)}
+    return Receipt(**{**found, "write": bytes(row["write"]), "queues": tuple(row["queues"])})
 
 
-def _leave_note(note: dict[str, Any]) -> None:
+def _leave_note(note: dict[str, Any], write: bytes) -> None:
     place = _place()
     if place is None:
         return
@@ -136,7 +182,7 @@ def _leave_note(note: dict[str, Any]) -> None:
         fresh.write_text(json.dumps(note))
         fresh.replace(place / _NOTE)
     except OSError as problem:
-        log.warning("last_receipt will not know of write %s: %s", note["write"], problem)
+        log.warning("last_receipt will not know of write %s: %s", write.hex(), problem)
 
 
 def _read_note() -> dict[str, Any]:

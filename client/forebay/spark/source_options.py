@@ -12,7 +12,7 @@ from forebay.client import TIMEOUT_S
 from forebay.errors import BadRun
 from forebay.head import check_queue_name
 from forebay.limits import CLAIM_ITEMS_MAX, CONSUMER_BYTES_MAX
-from forebay.spark.options import OptionError, check_names, parse_duration
+from forebay.spark.options import OptionError, check_names, read_timeout
 
 READ_OPTIONS: Final = ("queue", "state", "flow", "action", "error", "socket", "timeout")
 STREAM_OPTIONS: Final = (
@@ -75,7 +75,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         action=options.get("action"),
         error=options.get("error"),
         socket=options.get("socket"),
-        timeout_s=_timeout(options),
+        timeout_s=read_timeout(options, TIMEOUT_S),
     )
 
 
@@ -88,7 +88,7 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
         items=_number(options, "maxItemsPerTrigger", ITEMS_DEFAULT, CLAIM_ITEMS_MAX),
         partitions=_number(options, "partitions", PARTITIONS_DEFAULT, PARTITIONS_MAX),
         socket=options.get("socket"),
-        timeout_s=_timeout(options),
+        timeout_s=read_timeout(options, TIMEOUT_S),
     )
 
 
@@ -117,11 +117,6 @@ def _consumer(options: Mapping[str, str]) -> str:
     if len(consumer.encode()) > CONSUMER_BYTES_MAX:
         raise OptionError("consumer", consumer, f"a text of 1 to {CONSUMER_BYTES_MAX} bytes")
     return consumer
-
-
-def _timeout(options: Mapping[str, str]) -> float:
-    text = options.get("timeout")
-    return TIMEOUT_S if text is None else parse_duration("timeout", text)
 
 
 def _number(options: Mapping[str, str], name: str, default: int, last: int) -> int:

@@ -22,12 +22,13 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from forebay.client import Client, connect
+from forebay.client import connect
 from forebay.errors import ForebayError, Refused, Unreachable
 from forebay.spark.batches import put_together, runs_of
 from forebay.spark.options import OptionError
 from forebay.spark.plan import SinkPlan
-from forebay.writes import WRITE_HEADER, Published
+from forebay.spark.queues import check_queue
+from forebay.writes import WRITE_HEADER, Published, Stage
 
 log = logging.getLogger("forebay.spark")
 
@@ -57,7 +58,7 @@ def check_daemon(plan: SinkPlan, *, wait_s: float) -> None:
     options = plan.options
     try:
         with connect(options.socket, options.timeout_s, wait=wait_s) as client:
-            _check_queue(client, options.queue)
+            check_queue(client, options.queue)
     except Unreachable as problem:
         raise OptionError(
             "socket", options.socket, f"no daemon answers on {socket.gethostname()}: {problem}"
@@ -74,7 +75,7 @@ def stage_rows(
     options = plan.options
     app, version = transaction or (options.app, options.version)
     host = socket.gethostname()
-    full = put_together(batches, options.run_items)
+    full = put_together(batches, options.run_items, options.run_bytes)
     first = next(full, None)
     if first is None:
         return Staged(write, b"", 0, 0, host, app, version)
@@ -83,11 +84,26 @@ def stage_rows(
     with connect(options.socket, options.timeout_s, wait=options.timeout_s) as client:
         stage = client.stage(write)
         most = client.max_run_bytes
-        for batch in chain([first], full):
-            for run in runs_of(batch, plan, headers, now_ms=now_ms, max_run_bytes=most):
-                stage.submit(run)
-        sealed = stage.seal()
+        try:
+            for batch in chain([first], full):
+                for run in runs_of(batch, plan, headers, now_ms=now_ms, max_run_bytes=most):
+                    stage.submit(run)
+            sealed = stage.seal()
+        except Exception:
+            _drop_stage(plan, stage)
+            raise
     return Staged(write, sealed.stage, sealed.runs, sealed.items, host, app, version)
+
+
+def _drop_stage(plan: SinkPlan, stage: Stage) -> None:
+    """This attempt has failed: what it staged must not take room until the write is over."""
+    if not stage.runs:
+        return
+    try:
+        with connect(plan.options.socket, ABORT_TIMEOUT_S) as client:
+            client.drop_stage(stage.write, stage.id)
+    except ForebayError as problem:
+        log.warning("stage %s is left to its write: %s", stage.id.hex(), problem)
 
 
 def publish(
@@ -135,19 +151,6 @@ def all_staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
         missing = len(messages) - len(staged)
         raise WriteFailed(f"forebay: {missing} of {len(messages)} tasks have not staged their rows")
     return staged
-
-
-def _check_queue(client: Client, queue: str) -> None:
-    try:
-        client.control("queue.show", queue=queue)
-    except Refused as problem:
-        if problem.code != "NOT_FOUND":
-            raise
-        queues = client.control("queues.list")["queues"]
-        there = ", ".join(at["queue"] for at in queues) or "none"
-        raise OptionError(
-            "queue", queue, f"the daemon has no such queue, and creates none; there are: {there}"
-        ) from problem
 
 
 def _why_refused(write: bytes, messages: Sequence[Staged], problem: Refused) -> str:

@@ -1,0 +1,23 @@
+"""Whether the daemon has the queue that was asked for: of a write and of a read, on the driver.
+
+A daemon that creates queues on demand has them all. What it can't do: know of the daemons on other
+hosts, which tasks may reach.
+"""
+
+from forebay.client import Client
+from forebay.errors import Refused
+from forebay.spark.options import OptionError
+
+
+def check_queue(client: Client, queue: str) -> None:
+    """OptionError if there is none of this name, and none is created."""
+    try:
+        client.control("queue.show", queue=queue)
+    except Refused as problem:
+        if problem.code != "NOT_FOUND":
+            raise
+        queues = client.control("queues.list")["queues"]
+        there = ", ".join(at["queue"] for at in queues) or "none"
+        raise OptionError(
+            "queue", queue, f"the daemon has no such queue, and creates none; there are: {there}"
+        ) from problem
