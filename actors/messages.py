@@ -203,10 +203,13 @@ class DropStage:
 
 @dataclass(frozen=True, slots=True)
 class ListWrites:
-    """Answer with an object for each open write; if `all`, also those that are over."""
+    """Answer with `writes`, an object each, those first that were heard of last, and how many
+    `more` there are: of open writes, if `all` also of those that are over; or of one alone."""
 
     all: bool
-    answer: Callable[[list[dict[str, Any]]], None]
+    write: bytes | None
+    limit: int
+    answer: Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)

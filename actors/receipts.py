@@ -101,8 +101,10 @@ class Receipts:
         limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
         fields.end()
         write = None if chosen is None else parse_id("write", chosen)
-        found = await self._ask(lambda answer: ListWrites(also_over, answer))
-        return choose_writes(found, write, limit)
+        found: dict[str, Any] = await self._ask(
+            lambda answer: ListWrites(also_over, write, limit, answer)
+        )
+        return found
 
     async def _show(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
@@ -141,14 +143,6 @@ class Receipts:
             raise StoreUnavailable("the spooler has stopped") from None
         await there.wait()
         return answers[0]
-
-
-def choose_writes(found: list[dict[str, Any]], write: bytes | None, limit: int) -> dict[str, Any]:
-    """Those that were heard of last, newest first; or the one that is asked for."""
-    if write is not None:
-        found = [each for each in found if each["write"] == write.hex()]
-    found = sorted(found, key=lambda each: each["heard_ms"], reverse=True)
-    return {"writes": found[:limit], "more": max(0, len(found) - limit)}
 
 
 def identifier(fields: Fields, name: str) -> bytes:

@@ -161,7 +161,7 @@ class Staging:
             self.arrive(AbortWrite(write, _nobody))
 
     def list_writes(self, ask: ListWrites) -> None:
-        ask.answer(self._writes.describe(also_over=ask.all))
+        ask.answer(self._writes.describe(ask.write, ask.limit, also_over=ask.all))
 
     def answer_receipt(self, ask: AskReceipt) -> None:
         found = self._writes.published(ask.write)

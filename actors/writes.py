@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from actors.accounts import NO_STAGE
@@ -246,26 +247,18 @@ class Writes:
             return Decision(result | {"items": 0})
         return Decision(result, {"is": "dropped", "at_ms": now_ms, **result})
 
-    def describe(self, *, also_over: bool) -> list[dict[str, Any]]:
-        """An object for each write, for people."""
-        return [
-            {
-                "write": write.hex(),
-                "phase": known.phase.name.lower(),
-                "stages": len(known.stages),
-                "sealed": sum(part.sealed_runs is not None for part in known.stages.values()),
-                "items": known.items + sum(part.items.total() for part in known.stages.values()),
-                "queues": sorted(
-                    {queue for part in known.stages.values() for queue in part.items}
-                    | set(known.queues)
-                ),
-                "heard_ms": known.heard_ms,
-                "app": known.app,
-                "version": known.version,
-            }
-            for write, known in self._writes.items()
-            if also_over or known.phase is Phase.OPEN
+    def describe(self, write: bytes | None, limit: int, *, also_over: bool) -> dict[str, Any]:
+        """For people: the writes that were heard of last, or the one that is asked for."""
+        chosen = [
+            (name, known)
+            for name, known in self._writes.items()
+            if (also_over or known.phase is Phase.OPEN) and write in (None, name)
         ]
+        newest = nlargest(limit, chosen, key=lambda entry: entry[1].heard_ms)
+        return {
+            "writes": [_described(name, known) for name, known in newest],
+            "more": len(chosen) - len(newest),
+        }
 
     def expired(self, before_ms: int) -> list[bytes]:
         """Open writes of which nothing was heard since then."""
@@ -403,6 +396,21 @@ class Writes:
             "items": known.items,
             "published_ms": known.heard_ms,
         }
+
+
+def _described(write: bytes, known: Write) -> dict[str, Any]:
+    parts = known.stages.values()
+    return {
+        "write": write.hex(),
+        "phase": known.phase.name.lower(),
+        "stages": len(parts),
+        "sealed": sum(part.sealed_runs is not None for part in parts),
+        "items": known.items + sum(part.items.total() for part in parts),
+        "queues": sorted({queue for part in parts for queue in part.items} | set(known.queues)),
+        "heard_ms": known.heard_ms,
+        "app": known.app,
+        "version": known.version,
+    }
 
 
 def _published(write: bytes, known: Write) -> Record:

@@ -32,7 +32,7 @@ DROP_EXAMPLE: Final = "Example: [bold]forebay streams drop crm lake --yes[/bold]
 def ls(
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="[QUEUE]", help="Only of this queue.", show_default=False),
+        typer.Argument(metavar="QUEUE", help="Only of this queue.", show_default=False),
     ] = None,
     as_json: Json = False,
     socket: DaemonSocket = None,

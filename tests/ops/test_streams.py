@@ -1,5 +1,6 @@
 """The real daemon read as a stream: claims outlive it, and each item is read once."""
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,3 +149,51 @@ def test_looks_change_nothing(tmp_path: Path) -> None:
             for state in ("queued", "cold"):
                 with pytest.raises(Refused, match="cursor"):
                     client.peek("crm", state, cursor=bad)
+
+
+def test_streams_are_listed_with_how_far_they_are(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host), connect(host.socket) as client:
+        assert host.ok("streams", "ls") == ""
+        push_numbers(client, 3000)
+        claim = client.claim("crm", "reader", after=0, items=1000)
+        assert claim.number == 1
+        # Runs of 1,000 items, and a claim has whole runs.
+        client.claim("crm", "reader", after=1, items=1000)
+        client.claim("mail", "[b]", after=0)
+        [crm, mail] = map(json.loads, host.ok("streams", "ls", "--json").splitlines())
+        status = client.stream_status("crm", "reader")
+        assert crm == {
+            "queue": "crm",
+            "consumer": "reader",
+            "acknowledged": 1,
+            "claim": 2,
+            "rows": status.rows,
+            "items": 1000,
+            "bytes": status.bytes,
+            "backlog": 1000,
+        }
+        assert (mail["claim"], mail["items"], mail["backlog"]) == (None, 0, 0)
+        rows = [line.split() for line in host.ok("streams", "ls").splitlines()]
+        assert rows[1:] == [
+            ["crm", "reader", "1", "2", "1,000", "1,000"],
+            ["mail", "[b]", "0", "–", "0", "0"],
+        ]
+        assert len(host.ok("streams", "ls", "mail", "--json").splitlines()) == 1
+        assert host.ok("streams", "ls", "nowhere") == ""
+
+
+def test_command_drops_a_stream_and_says_what_was_given_back(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host), connect(host.socket) as client:
+        push_numbers(client, 10)
+        assert client.claim("crm", "reader", after=0).items == 10
+        unasked = host.command("streams", "drop", "crm", "reader")
+        assert unasked.returncode == 2
+        assert b"give 10 claimed items back" in unasked.stderr
+        assert client.stream_status("crm", "reader").claim == 1
+        done = host.ok("streams", "drop", "crm", "reader", "--yes")
+        assert done == "reader of crm is dropped: 10 items given back\n"
+        assert host.ok("streams", "ls") == ""
+        assert len(client.lease("crm", 10, wait_s=30)) == 10
+        assert host.command("streams", "drop", "crm", "reader", "--yes").returncode == 5

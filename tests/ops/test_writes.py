@@ -256,6 +256,98 @@ def test_command_ends_with_5_for_an_unknown_receipt_and_2_for_no_id(host: Host) 
     assert b"32 hexadecimal digits" in wrong.stderr
 
 
+def test_stats_have_a_column_for_what_is_staged_while_anything_is(
+    host: Host, client: Client
+) -> None:
+    def columns() -> dict[str, str]:
+        lines = host.ok("stats").splitlines()
+        return dict(zip(lines[0].split(), lines[1].split(), strict=True))
+
+    write = new_write_id()
+    sealed = stage(client, write, "a", "b", "c")
+    assert columns() == {
+        "queue": "crm",
+        "accepted": "0",
+        "delivered": "0",
+        "held": "0",
+        "staged": "3",
+    }
+    client.publish(write, [sealed.stage])
+    assert "staged" not in columns()
+
+
+def test_open_writes_are_listed_and_those_that_are_over_only_if_asked_for(
+    host: Host, client: Client
+) -> None:
+    assert host.ok("writes", "ls") == ""
+    published, orphan = publish(client, "a"), new_write_id()
+    stage(client, orphan, "a", "b", "c")
+    unsealed = client.stage(orphan)
+    unsealed.submit(make_run(orphan, "d", queue="mail"))
+    client.drain()
+    [listed] = map(json.loads, host.ok("writes", "ls", "--json").splitlines())
+    heard_ms = listed.pop("heard_ms")
+    assert heard_ms >= client.receipt(published).published_ms
+    assert listed == {
+        "write": orphan.hex(),
+        "phase": "open",
+        "stages": 2,
+        "sealed": 1,
+        "items": 4,
+        "queues": ["crm", "mail"],
+        "app": None,
+        "version": None,
+    }
+    rows = host.ok("writes", "ls").splitlines()
+    assert rows[0].split()[:5] == ["write", "phase", "items", "stages", "sealed"]
+    assert rows[1].split()[:5] == [orphan.hex(), "open", "4", "2", "1"]
+    assert len(rows) == 2
+    lines = host.ok("writes", "ls", "--all", "--json").splitlines()
+    everything = [json.loads(line) for line in lines]
+    assert [(each["write"], each["phase"]) for each in everything] == [
+        (orphan.hex(), "open"),
+        (published.hex(), "published"),
+    ]
+
+
+def test_list_of_writes_says_how_many_it_leaves_out(host: Host, client: Client) -> None:
+    for _ in range(3):
+        publish(client, "a")
+    newest = publish(client, "a")
+    shown = host.command("writes", "ls", "--all", "-n", "1", "--json")
+    assert json.loads(shown.stdout)["write"] == newest.hex()
+    assert shown.stderr.decode() == "… and 3 that were heard of before: see --limit\n"
+
+
+def test_command_aborts_a_write_whose_driver_is_gone(host: Host, client: Client) -> None:
+    write = new_write_id()
+    sealed = stage(client, write, "a", "b")
+    unasked = host.command("writes", "abort", write.hex())
+    assert unasked.returncode == 2
+    assert b"Drop 2 staged items for crm" in unasked.stderr
+    assert host.books() == {"staged": 2}
+    done = f"{write.hex()} is aborted: 2 items dropped\n"
+    assert host.ok("writes", "abort", write.hex(), "--yes") == done
+    assert host.books() == {}
+    assert host.ok("writes", "ls") == ""
+    assert refused(client, write, [sealed.stage]) == "STAGE_OVER"
+    again = json.loads(host.ok("writes", "abort", write.hex(), "--yes", "--json"))
+    assert again == {"write": write.hex(), "outcome": "aborted", "items": 2}
+
+
+def test_command_aborts_no_write_that_is_published_or_unknown(host: Host, client: Client) -> None:
+    published = publish(client, "a", "b")
+    late = host.command("writes", "abort", published.hex(), "--yes")
+    assert late.returncode == 1
+    assert b"was published, 2 items: nothing is changed" in late.stderr
+    assert client.receipt(published).pending == 2
+    unknown = new_write_id()
+    assert host.command("writes", "abort", unknown.hex(), "--yes").returncode == 5
+    # A mistyped id leaves nothing behind: whoever has it can still write.
+    assert stage(client, unknown, "a").items == 1
+    assert host.command("writes", "abort", "yesterday", "--yes").returncode == 2
+
+
 def test_claim_is_read_again_by_another_client_and_acknowledged_by_the_next(
     host: Host, client: Client
 ) -> None:

@@ -10,7 +10,16 @@ from pyspark.sql import functions as F
 
 from actors import events as daemon_events
 from actors.event_settings import EventSettings
-from actors.events import BreakerChanged, DaemonChanged, Event, QueueStaffed, Sending, SliceEnded
+from actors.events import (
+    BreakerChanged,
+    DaemonChanged,
+    Event,
+    EventsLost,
+    QueueStaffed,
+    Sending,
+    SliceEnded,
+    StoreChanged,
+)
 from daemon.events.files import EventFiles, Format
 from daemon.events.lines import LineFormat
 from daemon.events.parquet import ParquetFormat
@@ -21,6 +30,7 @@ from forebay.pipeline.__main__ import main
 from forebay.pipeline.event_table import COLUMNS, read_events
 from forebay.pipeline.push_rows import TooManyBad
 from forebay.pipeline.replay_letters import remover
+from forebay.spark.receipts import last_write
 from tests.ops.commands import Host
 from tests.spark.pulling import pull_all
 from tests.spark.test_batch_reads import kill
@@ -119,12 +129,62 @@ class TestPush:
         ]
         command += ["--read-option", "header=true", "--app", queue, "--version", "3"]
         command += ["--rule", "no e-mail: email LIKE '%@%'", "--quarantine", str(tmp_path / "bad")]
-        for _ in range(2):
+        for outcome, pushed in (("published", 90), ("duplicate", 0)):
             assert main(command) == 0
-            said = json.loads(capsys.readouterr().out)
-            assert (said["rows"], said["quarantined"], said["pushed"]) == (100, 10, 90)
+            out, err = capsys.readouterr()
+            said = json.loads(out)
+            assert (said["rows"], said["quarantined"]) == (100, 10)
+            assert (said["outcome"], said["pushed"]) == (outcome, pushed)
+            assert ("duplicate: nothing was pushed" in err) == (outcome == "duplicate")
         assert len(pull_all(host.socket, queue)) == 90
         assert spark.read.parquet(str(tmp_path / "bad")).count() == 10
+
+    def test_a_duplicate_has_no_receipt_also_if_a_later_version_came_first(
+        self, spark: SparkSession, host: Host, queue: str
+    ) -> None:
+        def pushed(to: str, rows: int, version: int | None) -> Any:
+            return push(
+                spark,
+                customers(spark, rows),
+                to,
+                app=None if version is None else queue,
+                version=version,
+                options={"socket": str(host.socket)},
+            )
+
+        assert pushed(queue, 100, 2).receipt.accepted == 100
+        assert pushed(f"{queue}-2", 10, None).receipt.queues == (f"{queue}-2",)
+        for version in (1, 2):
+            done = pushed(queue, 100, version)
+            assert (done.outcome, done.pushed, done.receipt) == ("duplicate", 0, None)
+            last = last_write(spark)
+            assert last is not None
+            assert (last.outcome, last.app, last.version) == ("duplicate", queue, version)
+            # Of version 1 no write is known; of version 2 it is the one that came first.
+            assert (None if last.receipt is None else last.receipt.accepted) == (
+                None if version == 1 else 100
+            )
+        assert len(pull_all(host.socket, queue)) == 100
+
+    def test_bad_rows_of_two_feeds_lie_side_by_side(
+        self, spark: SparkSession, host: Host, queue: str, tmp_path: Path
+    ) -> None:
+        def push_bad(feed: str, version: int | None) -> str | None:
+            return push(
+                spark,
+                customers(spark, 10).withColumn("feed", F.lit(feed)),
+                queue,
+                rules=RULES,
+                quarantine=str(tmp_path),
+                app=None if version is None else f"{queue}/{feed}",
+                version=version,
+                options={"socket": str(host.socket)},
+            ).quarantine
+
+        for feed, version in (("eu", 1), ("us", 1), ("eu", 1), ("none", None), ("none", None)):
+            push_bad(feed, version)
+        found = spark.read.parquet(str(tmp_path)).groupBy("feed").count().collect()
+        assert {row["feed"]: row["count"] for row in found} == {"eu": 6, "us": 6, "none": 12}
 
 
 class TestDrain:
@@ -199,6 +259,25 @@ class TestReplay:
             )
             assert control.dead_count({"queue": queue}) == 0
 
+    def test_the_read_and_the_write_have_their_own_options(
+        self,
+        spark: SparkSession,
+        host: Host,
+        queue: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        kill(host, queue, 20)
+        work = tmp_path / "work"
+        command = ["replay", "--queue", queue, "--work", str(work), "--socket", str(host.socket)]
+        command += ["--read-option", "error=gone", "--read-option", "timeout=20s"]
+        assert main([*command, "--option", "error=gone"]) == 1
+        assert "there is no such option" in capsys.readouterr().err
+        assert not work.exists()
+        assert main([*command, "--option", "runItems=5"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"letters": 10, "queue": queue}
+        assert len(pull_all(host.socket, queue)) == 10
+
 
 class Id:
     """A row with an id."""
@@ -247,11 +326,13 @@ def host_events(sends: int) -> list[Event]:
     return found
 
 
-def write_events(directory: Path, host: str, format_: type[Format]) -> None:
+def write_events(
+    directory: Path, host: str, format_: type[Format], events: list[Event] | None = None
+) -> None:
     everywhere: dict[str, str | int | float] = {"host": host, "pid": 1, "sample": 1.0}
     made: Any = format_
     files = EventFiles(directory / host, host, made(everywhere), EventSettings(mode="all"))
-    files.write(host_events(60), 0.0)
+    files.write(host_events(60) if events is None else events, 0.0)
     files.close(0.0)
 
 
@@ -281,7 +362,7 @@ class TestReport:
         assert load.busy_s == pytest.approx(60)
         assert load.arrival_mean == pytest.approx(24_000 / 61, rel=0.05)
         # Trials in between do not close a breaker.
-        lasted = {(gap.host, gap.to_ms - gap.from_ms) for gap in data.gaps if gap.to_ms}
+        lasted = {(gap.host, gap.to_ms - gap.from_ms) for gap in data.gaps}
         assert lasted == {("a", 5000), ("b", 5000)}
         assert data.gaps_total == 2
         assert sum(step.delivered for step in data.steps) == 21_600
@@ -299,6 +380,46 @@ class TestReport:
         slices = aggregates.slices(read_events(spark, [str(tmp_path / "in")]))
         (row,) = aggregates.by_queue(slices, 1).collect()
         assert (row.delivered, row.retried, row.sends, row.batch) == (2400.0, 800.0, 16.0, 200.0)
+
+    def test_what_a_daemon_that_died_had_open_ends_with_its_life(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """In a container every life has the same process id."""
+        away = StoreChanged(T0 + 6000, "cold", True)
+        write_events(
+            tmp_path / "in",
+            "a",
+            LineFormat,
+            [
+                QueueStaffed(T0 - 5, "crm", CRM, 2, 500, 0, 5000),
+                DaemonChanged(T0, "started"),
+                BreakerChanged(T0 + 5000, CRM, "open", 5, "HTTP 503"),
+                away,
+                EventsLost(T0 + 8000, 0),
+                QueueStaffed(T0 + 19_995, "crm", CRM, 2, 500, 0, 5000),
+                DaemonChanged(T0 + 20_000, "started"),
+                BreakerChanged(T0 + 30_000, CRM, "open", 5, "HTTP 500"),
+                BreakerChanged(T0 + 31_000, CRM, "closed", 5, ""),
+                DaemonChanged(T0 + 40_000, "stopped"),
+                DaemonChanged(T0 + 41_000, "started"),
+                BreakerChanged(T0 + 42_000, CRM, "open", 5, "HTTP 404"),
+                BreakerChanged(T0 + 45_000, CRM, "half_open", 5, "HTTP 404"),
+            ],
+        )
+        write_events(tmp_path / "in", "b", LineFormat, [DaemonChanged(T0 + 100_000, "started")])
+        made = report(spark, [str(tmp_path / "in")], str(tmp_path / "out"))
+        found = {
+            (gap.what, gap.from_ms - T0, gap.to_ms - T0, gap.is_over) for gap in made.data.gaps
+        }
+        assert found == {
+            ("breaker", 5000, 8000, False),
+            ("store", 6000, 8000, False),
+            ("daemon", 8000, 19_995, True),
+            ("breaker", 30_000, 31_000, True),
+            ("daemon", 40_000, 41_000, True),
+            ("breaker", 42_000, 45_000, False),
+        }
+        assert spark.read.parquet(made.tables["lives"]).count() == 4
 
     def test_without_events_it_says_so(self, spark: SparkSession, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()

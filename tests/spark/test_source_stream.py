@@ -229,7 +229,7 @@ def test_a_row_that_is_corrupt_is_missed_and_no_other_is_read_twice(
     with connect(own_host.socket) as client:
         assert client.claim(queue, "mine", after=0).rows == 8
     own_host.stop()
-    with closing(sqlite3.connect(own_host.state_dir / "cold.sqlite3")) as db, db:
+    with closing(sqlite3.connect(own_host.state_dir / "cold.sqlite")) as db, db:
         changed = db.execute(
             "UPDATE bodies SET data = zeroblob(length(data)) WHERE id = "
             "(SELECT body_id FROM runs WHERE state = 'CLAIMED' AND place = 1)"

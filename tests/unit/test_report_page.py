@@ -149,6 +149,12 @@ class TestPage:
         assert "1.00% of the runs were noted" in page
         assert "77 events were lost" in page
 
+    def test_what_was_not_over_is_shown_as_long_as_it_was_known(self) -> None:
+        (gap,) = DATA.gaps
+        assert "to 2025-08-12 12:02:00 (1 min)" in render(DATA)
+        page = render(replace(DATA, gaps=(replace(gap, is_over=False),)))
+        assert "to 2025-08-12 12:02:00 or later (1 min)" in page
+
     def test_a_report_with_nothing_in_it_is_a_page_all_the_same(self) -> None:
         empty = replace(DATA, steps=(), flows=(), errors=(), gaps=(), loads=())
         assert "None: no breaker opened" in render(empty)

@@ -307,9 +307,13 @@ def test_of_too_many_applications_the_quietest_is_forgotten(
 
 def test_writes_are_described_for_people() -> None:
     writes = with_stages(A, B)
-    (described,) = writes.describe(also_over=False)
+    (described,) = writes.describe(None, 10, also_over=False)["writes"]
     assert (described["phase"], described["stages"], described["sealed"]) == ("open", 2, 2)
     assert (described["items"], described["queues"]) == (12, ["q"])
     published(writes, A)
-    assert writes.describe(also_over=False) == []
-    assert [entry["phase"] for entry in writes.describe(also_over=True)] == ["published"]
+    make_so(writes, writes.decide_abort(W2, 99))
+    assert writes.describe(None, 10, also_over=False) == {"writes": [], "more": 0}
+    found = writes.describe(None, 1, also_over=True)
+    assert ([entry["phase"] for entry in found["writes"]], found["more"]) == (["aborted"], 1)
+    found = writes.describe(W1, 1, also_over=True)
+    assert ([entry["phase"] for entry in found["writes"]], found["more"]) == (["published"], 0)

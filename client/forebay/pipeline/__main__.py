@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.errors import ForebayError
-from forebay.pipeline.commands import make_parser
+from forebay.pipeline.commands import read_arguments
 from forebay.pipeline.progress import Progress
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parsed = make_parser().parse_args(arguments)
+    parsed = read_arguments(arguments)
     if find_spec("pyspark") is None:
         return _failed("pyspark is needed: pip install 'forebay[spark]', or use spark-submit")
     from pyspark.errors import PySparkException
@@ -93,6 +93,7 @@ def _replay(spark: "SparkSession", given: argparse.Namespace, say: Progress) -> 
             where=given.where,
             payload=given.payload,
             options=_options(given),
+            read_options=given.read_options,
             say=say,
         )
     )

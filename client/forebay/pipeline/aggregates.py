@@ -15,6 +15,10 @@ DAY_S: Final = 86400
 POINTS_MAX: Final = 240
 """So many steps of time fit into a plot."""
 ERROR_CLASS_CHARS: Final = 90
+STARTING_MS: Final = 250
+"""A daemon with items to send begins with them a few milliseconds before it says `started`, and
+takes more than half a second from its beginning to there: what was noted so shortly before is its
+own, and not of the life before."""
 
 
 def step_s(first_ms: int, last_ms: int) -> int:
@@ -132,15 +136,15 @@ def staff(events: DataFrame) -> DataFrame:
 def with_lives(events: DataFrame) -> DataFrame:
     """The events, and of which `life` of their daemon they are: the first, the second, …
 
-    A process id does not tell: in a container it is always the same. A life begins with `started`;
-    what came before the first of these, or without any, belongs to the first life.
+    A process id does not tell: in a container it is always the same. A life begins with `started`,
+    or just before; what came before the first of these, or without any, is of the first life.
     """
     starts = (
         events.where("kind = 'daemon' AND state = 'started'")
         .groupBy("host", "pid")
         .agg(F.collect_set("at_ms").alias("starts"))
     )
-    begun = F.size(F.filter("starts", lambda start_ms: start_ms <= F.col("at_ms")))
+    begun = F.size(F.filter("starts", lambda start_ms: start_ms <= F.col("at_ms") + STARTING_MS))
     return (
         events.join(F.broadcast(starts), ["host", "pid"], "left")
         .withColumn("life", F.greatest(begun, F.lit(1)))

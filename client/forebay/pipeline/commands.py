@@ -2,6 +2,7 @@
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,15 @@ class OneOption(argparse.Action):
         if not is_there:
             parser.error(f"{self.option_strings[0]} {values}: write NAME=VALUE")
         setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), name: value})
+
+
+def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Ends the process with code 2 if they make no sense."""
+    parser = make_parser()
+    given = parser.parse_args(arguments)
+    if given.command == "push" and (given.app is None) != (given.version is None):
+        parser.error("push: --app and --version go together")
+    return given
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -118,7 +128,7 @@ def _push(commands: Any) -> None:
     parser.add_argument(
         "--app", help="with --version: push this version once, however often it is tried"
     )
-    parser.add_argument("--version", type=int)
+    parser.add_argument("--version", type=int, help="with --app; higher than all before")
     _common(parser)
 
 
@@ -178,6 +188,14 @@ def _replay(commands: Any) -> None:
         "--where", metavar="SQL", help="on id, key, payload, flow, action, error, died_at, …"
     )
     parser.add_argument("--payload", metavar="SQL", help="the new payload")
+    parser.add_argument(
+        "--read-option",
+        dest="read_options",
+        action=OneOption,
+        default={},
+        metavar="NAME=VALUE",
+        help="of reading the letters: flow, action, error, socket or timeout; may be repeated",
+    )
     _common(parser)
 
 

@@ -9,28 +9,38 @@ First pass: rows that break a rule are written to `quarantine/batch=…` as Parq
 ends there, and nothing was pushed. Second pass: the good rows, in one write that is seen whole or
 not at all. A rule that is null for a row is broken.
 
+With a transaction (`app` and `version`) a run that is repeated pushes nothing twice, says so, and
+writes the same batch of the quarantine again; without, each run has a batch of its own.
+
 What it can't do: see that the source changed between the two passes. Give it files or a snapshot
-of a table. With a transaction (`app`, `version`) a run that is repeated pushes nothing twice, and
-writes the same batch of the quarantine again.
+of a table. Nor tell its write from another of the same Spark application to the same queue that
+ended in the same moment, unless they have transactions.
 """
 
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from forebay.pipeline.progress import Say, say_nothing, tasks_shown
+from forebay.spark.options import OptionError
 from forebay.spark.prepare import items
-from forebay.spark.receipts import last_receipt
+from forebay.spark.receipts import LastWrite, last_write
 
 if TYPE_CHECKING:
     from forebay.receipts import Receipt
 
 REASON: Final = "reason"
+NAME_CHARS_MAX: Final = 200
+"""Of a directory: file systems allow 255."""
+
+Outcome = Literal["published", "duplicate", "empty", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +61,15 @@ class Pushed:
     quarantined: int
     quarantine: str | None
     """Where the bad rows are; None: there are no rules."""
+    outcome: Outcome
+    """`duplicate`: this version, or a higher one, was pushed before, and now nothing was. `empty`:
+    there was no row to push. `unknown`: another write of this Spark application came between."""
     receipt: "Receipt | None"
-    """As of the end of the push. None: there was nothing to push."""
+    """Of this push, as of its end. None: nothing was pushed, or the outcome is not known."""
 
     @property
     def pushed(self) -> int:
-        return self.rows - self.quarantined
+        return 0 if self.outcome == "duplicate" else self.rows - self.quarantined
 
 
 def push(
@@ -81,17 +94,16 @@ def push(
     `payload` is an SQL expression, by default all columns as a JSON object; `key`, `priority` and
     `flow` are SQL expressions as well. `options` are further ones of `format("forebay")`.
     """
-    if rules and quarantine is None:
-        raise ValueError("rules need a quarantine: a place for the rows that break them")
+    given = dict(options or {})
+    _check_given(rules, quarantine, app, version, given)
     bad, where = 0, None
     if rules and quarantine is not None:
-        batch = uuid.uuid4().hex if version is None else str(version)
-        where = f"{quarantine.rstrip('/')}/batch={batch}"
+        where = f"{quarantine.rstrip('/')}/batch={batch_name(app, version)}"
         judged = rows.withColumn(REASON, reason(rules))
         total, bad = _set_aside(spark, judged, where, say)
         _check_share(total, bad, bad_share_max, where)
         if total == bad:
-            return Pushed(total, bad, where, None)
+            return Pushed(total, bad, where, "empty", None)
         rows = judged.where(F.col(REASON).isNull()).drop(REASON)
     seen = Observation()
     prepared = items(
@@ -102,14 +114,59 @@ def push(
         priority=None if priority is None else F.expr(priority),
         flow=None if flow is None else F.expr(flow),
     )
-    writer = prepared.write.format("forebay").options(**dict(options or {})).mode("append")
+    writer = prepared.write.format("forebay").options(**given).mode("append")
     if app is not None and version is not None:
         writer = writer.option("txnAppId", app).option("txnVersion", str(version))
     with tasks_shown(spark, f"pushing to {queue}", say):
         writer.save()
-    pushed = int(seen.get["rows"])
-    say(f"{pushed:,} rows are pushed")
-    return Pushed(pushed + bad, bad, where, last_receipt(spark))
+    good, last = int(seen.get["rows"]), last_write(spark)
+    outcome = outcome_of(last, queue, app, version)
+    say(_WORDS[outcome].format(rows=good))
+    is_ours = last is not None and outcome == last.outcome == "published"
+    return Pushed(good + bad, bad, where, outcome, last.receipt if last and is_ours else None)
+
+
+_WORDS: Final[dict[Outcome, str]] = {
+    "published": "{rows:,} rows are pushed",
+    "duplicate": "duplicate: nothing was pushed, because this version or a higher one was before",
+    "empty": "there is nothing to push",
+    "unknown": "{rows:,} rows are pushed, now or before: another write came between",
+}
+
+
+def outcome_of(last: LastWrite | None, queue: str, app: str | None, version: int | None) -> Outcome:
+    """How a write that did not fail ended. The last write of the application may be another one;
+    without a transaction there are no duplicates."""
+    if last is not None and (last.queue, last.app, last.version) == (queue, app, version):
+        return last.outcome
+    return "published" if app is None else "unknown"
+
+
+def batch_name(app: str | None, version: int | None) -> str:
+    """Of a batch in the quarantine: another one for each application and version."""
+    if app is None:
+        return uuid.uuid4().hex
+    # One level, since Spark reads only batches that lie at the same depth as one table.
+    name = quote(app, safe="")
+    if len(name) > NAME_CHARS_MAX:
+        name = sha256(app.encode()).hexdigest()
+    return f"{name}-{version}"
+
+
+def _check_given(
+    rules: Sequence[Rule],
+    quarantine: str | None,
+    app: str | None,
+    version: int | None,
+    options: Mapping[str, str],
+) -> None:
+    if rules and quarantine is None:
+        raise ValueError("rules need a quarantine: a place for the rows that break them")
+    if (app is None) != (version is None):
+        raise ValueError("app and version go together: without both a repetition pushes again")
+    for name in options:
+        if name.lower() in ("txnappid", "txnversion"):
+            raise OptionError(name, options[name], "give app and version instead")
 
 
 def _check_share(total: int, bad: int, share_max: float, where: str) -> None:

@@ -19,7 +19,7 @@ reach, or keep the headers and the error history that letters had.
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -27,14 +27,38 @@ from typing import Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from forebay.client import connect
 from forebay.control import Control
 from forebay.pipeline.progress import Say, say_nothing, tasks_shown
+from forebay.spark import source_options
+from forebay.spark.options import OptionError
+from forebay.spark.plan import make_plan
 
 IDS_MAX: Final = 1000
 """Of one request."""
-COLUMNS: Final = ("id", "payload", "key", "priority", "flow", "action")
+_LETTERS: Final = StructType(
+    [
+        StructField("id", StringType()),
+        StructField("payload", BinaryType()),
+        StructField("key", StringType()),
+        StructField("priority", IntegerType()),
+        StructField("flow", StringType()),
+        StructField("action", StringType()),
+    ]
+)
+"""What the write is planned with, before there are letters."""
+COLUMNS: Final = tuple(_LETTERS.names)
+_OWN: Final = {
+    "payload": "payload",
+    "key": "key",
+    "priority": "priority",
+    "flowColumn": "flow",
+    "actionColumn": "action",
+    "retryOf": "id",
+}
+"""Options of the write: letters become items again, each what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +89,7 @@ def replay(
     where: str | None = None,
     payload: str | None = None,
     options: Mapping[str, str] | None = None,
+    read_options: Mapping[str, str] | None = None,
     say: Say = say_nothing,
 ) -> Replayed:
     """Replays the dead letters of `queue` into `to` (by default the same queue).
@@ -73,12 +98,17 @@ def replay(
     expression for the new payload; in both `payload` is the old one as text. Without an expression
     payloads stay as they are, byte for byte. Where an earlier run with the same `work` got so far
     as to choose letters, those are replayed, and both are ignored.
+
+    `options` are further ones of the write, `read_options` of the read (`flow`, `action`, `error`);
+    `socket` and `timeout` of the write hold for the read as well. What one of them does not know is
+    refused before anything is read.
     """
-    given = dict(options or {})
     target, work = to or queue, work.rstrip("/")
+    writing = write_options(target, options or {})
+    reading = letter_options(queue, options or {}, read_options or {})
     chosen = _earlier(spark, work)
     if chosen is None:
-        dead = choose(spark, queue, where, payload, given)
+        dead = choose(spark, where, payload, reading)
         with tasks_shown(spark, f"reading the dead letters of {queue}", say):
             chosen = _keep(spark, dead, work)
     else:
@@ -87,22 +117,50 @@ def replay(
         say("there is nothing to replay")
         return Replayed(0, target)
     with tasks_shown(spark, f"pushing {chosen.count:,} letters to {target}", say):
-        _push(chosen, target, given)
+        _push(chosen, writing)
     with tasks_shown(spark, "removing the originals", say):
         ids = chosen.letters.select("id")
-        ids.foreachPartition(remover(queue, chosen.died_ms, given.get("socket")))
+        ids.foreachPartition(remover(queue, chosen.died_ms, reading.get("socket")))
     return Replayed(chosen.count, target)
 
 
+def write_options(queue: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Of the write, but for its transaction; OptionError for what cannot be."""
+    own = {"queue": queue, **_OWN}
+    _check_own(given, (*own, "txnAppId", "txnVersion"))
+    options = {**given, **own}
+    make_plan(options, _LETTERS)
+    return options
+
+
+def letter_options(
+    queue: str, written: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Of the read; OptionError for what cannot be."""
+    own = {"queue": queue, "state": "dead"}
+    _check_own(given, own)
+    shared = {
+        name.lower(): value
+        for name, value in written.items()
+        if name.lower() in ("socket", "timeout")
+    }
+    options = {**shared, **{name.lower(): value for name, value in given.items()}, **own}
+    source_options.read_options(options)
+    return options
+
+
+def _check_own(given: Mapping[str, str], own: Iterable[str]) -> None:
+    names = {name.lower() for name in own}
+    for name in given:
+        if name.lower() in names:
+            raise OptionError(name, given[name], "a replay sets it itself")
+
+
 def choose(
-    spark: SparkSession,
-    queue: str,
-    where: str | None,
-    payload: str | None,
-    options: Mapping[str, str],
+    spark: SparkSession, where: str | None, payload: str | None, options: Mapping[str, str]
 ) -> DataFrame:
     """The dead letters that `where` chooses, with their new payloads."""
-    reading = spark.read.format("forebay").options(**{**options, "queue": queue, "state": "dead"})
+    reading = spark.read.format("forebay").options(**dict(options))
     dead = reading.load().withColumn("raw", F.col("payload"))
     dead = dead.withColumn("payload", F.col("payload").cast("string"))
     if where is not None:
@@ -140,18 +198,11 @@ def _snapshot(spark: SparkSession, work: str, row: Row) -> Snapshot:
     return Snapshot(letters, row["count"], row["died_ms"], row["app"])
 
 
-def _push(chosen: Snapshot, queue: str, options: Mapping[str, str]) -> None:
+def _push(chosen: Snapshot, options: Mapping[str, str]) -> None:
     (
         chosen.letters.select(*COLUMNS)
         .write.format("forebay")
         .options(**dict(options))
-        .option("queue", queue)
-        .option("payload", "payload")
-        .option("key", "key")
-        .option("priority", "priority")
-        .option("flowColumn", "flow")
-        .option("actionColumn", "action")
-        .option("retryOf", "id")
         .option("txnAppId", chosen.app)
         .option("txnVersion", "1")
         .mode("append")

@@ -76,9 +76,7 @@ def _tiles(data: ReportData) -> str:
         sum(getattr(load, name) for load in data.loads) for name in ("delivered", "retried", "dead")
     )
     tries = delivered + retried + dead
-    opened_s = sum(
-        (gap.to_ms - gap.from_ms) / 1000 for gap in data.gaps if gap.what == "breaker"
-    )
+    opened_s = sum((gap.to_ms - gap.from_ms) / 1000 for gap in data.gaps if gap.what == "breaker")
     tiles = [
         (number(delivered), "items delivered"),
         (rate(delivered / data.span_s), "mean, a second"),

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.client import TIMEOUT_S, connect
 from forebay.receipts import Receipt
-from forebay.spark.options import OptionError, SinkOptions, check_names, parse_duration
+from forebay.spark.options import OptionError, SinkOptions, check_names, read_timeout
 from forebay.writes import Published
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ Outcome = Literal["published", "duplicate"]
 
 @dataclass(frozen=True, slots=True)
 class LastWrite:
-    """How the last write of this application ended."""
+    """How the last write of this application ended: where to, and the transaction of its options,
+    which a stream has none of."""
 
     outcome: Outcome
     queue: str
@@ -138,8 +139,7 @@ class ReceiptReader(DataSourceReader):
         check_names(options, READ_OPTIONS)
         self._write = options.get("write")
         self._socket = options.get("socket")
-        timeout = options.get("timeout")
-        self._timeout_s = TIMEOUT_S if timeout is None else parse_duration("timeout", timeout)
+        self._timeout_s = read_timeout(options, TIMEOUT_S)
 
     def partitions(self) -> Sequence[InputPartition]:
         note = {} if self._write else _read_note()
