@@ -1,6 +1,7 @@
 """A save of many rows into forebay, durable, beside other ways to write them."""
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -73,9 +74,7 @@ def _redis(df: DataFrame, rows: int, where: Places) -> float:
         path = str(peer.path)
 
         def push(partition: Iterator[Any]) -> None:
-            import valkey
-
-            client = valkey.Valkey(unix_socket_path=path)
+            client = import_module("valkey").Valkey(unix_socket_path=path)
             while batch := [row.payload for row in islice(partition, REDIS_BATCH)]:
                 client.rpush("bench", *batch)
 

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = _COMMANDS[parsed.command](spark, parsed, Progress())
     except (ForebayError, PySparkException, ValueError) as problem:
-        return _failed(str(problem))
+        # Through Spark Connect the server's stack comes along.
+        return _failed(str(problem).partition("\n\nJVM stacktrace:")[0])
     finally:
         if is_ours:
             spark.stop()

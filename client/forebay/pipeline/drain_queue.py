@@ -82,7 +82,8 @@ def follow(query: StreamingQuery, say: Say) -> Drained:
     try:
         while not is_over:
             is_over = query.awaitTermination(int(LOOK_S))
-            news = {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
+            # As attributes: through Spark Connect the members have no numInputRows.
+            news = {each.batchId: each.numInputRows for each in query.recentProgress}
             if any(rows and batch not in batches for batch, rows in news.items()):
                 batches |= news
                 say(f"{sum(batches.values()):,} items in {_with_rows(batches)} batches")
