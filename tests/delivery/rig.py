@@ -1,4 +1,4 @@
-"""The delivery core as daemon/app.py composes it, without socket and signals.
+"""The delivery core as daemon/composition.py composes it, without socket and signals.
 
 Real parts: the journal on disk, SQLite, warm in this process, and every actor between them. Only
 the destinations are scripted (tests/delivery/scripted.py). The disk and the cold store can be
@@ -43,8 +43,9 @@ from actors.streams import Streams
 from actors.tiers import DeadFilter, DeadLetter, Fill, limits_of
 from actors.warm import MemoryWarm
 from actors.workers import Shared
-from daemon.app import describe, disowned, finish_hand_overs
+from daemon.app import finish_hand_overs
 from daemon.cold.sqlite import SqliteCold
+from daemon.composition import describe, disowned
 from daemon.definitions import load_definitions, saver
 from daemon.journal.journal import Journal
 from forebay.errors import Refused
