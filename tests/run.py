@@ -1,37 +1,46 @@
-"""Runs all tests as two processes side by side, and ends as the worse of them did.
+"""Runs all tests as three processes side by side, and ends as the worst of them did.
 
     python -m tests.run
 
 The tests on Spark wait for a JVM most of the time, the crash tests for disks and processes: one
-after the other they take half as long again. What the first says is shown as it comes, what the
-second says when it is done.
+after the other all of them take twice as long. What the first process says is shown as it comes,
+what the others say when they are done.
 """
 
 import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
-SPARK: Final = "tests/spark"
+BESIDE: Final = ("tests/spark", "tests/crash")
 ROOT: Final = Path(__file__).resolve().parent.parent
+PYTEST: Final = (sys.executable, "-m", "pytest")
 
 
 def main() -> int:
-    pytest = [sys.executable, "-m", "pytest"]
-    with tempfile.TemporaryFile() as said:
-        beside = subprocess.Popen([*pytest, SPARK], cwd=ROOT, stdout=said, stderr=said)
-        try:
-            code = subprocess.run([*pytest, f"--ignore={SPARK}"], cwd=ROOT, check=False).returncode
-            beside.wait()
-        except BaseException:
-            beside.terminate()
-            raise
-        print(f"\n{SPARK}, beside it:", flush=True)
-        said.seek(0)
-        shutil.copyfileobj(said, sys.stdout.buffer)
-    return max(code, beside.returncode)
+    with ExitStack() as stack:
+        beside = [(group, *_start(group, stack)) for group in BESIDE]
+        rest = [*PYTEST, *(f"--ignore={group}" for group in BESIDE)]
+        codes = [subprocess.run(rest, cwd=ROOT, check=False).returncode]
+        for group, process, said in beside:
+            codes.append(process.wait())
+            print(f"\n{group}, beside it:", flush=True)
+            said.seek(0)
+            shutil.copyfileobj(said, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+    return max(codes)
+
+
+def _start(group: str, stack: ExitStack) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """Ended, if it still runs, when the stack is left."""
+    said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115: the stack closes it
+    process = subprocess.Popen([*PYTEST, group], cwd=ROOT, stdout=said, stderr=said)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    return process, said
 
 
 if __name__ == "__main__":
