@@ -36,7 +36,7 @@ def main() -> int:
 
 def _start(group: str, stack: ExitStack) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """Ended, if it still runs, when the stack is left."""
-    said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115: the stack closes it
+    said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
     process = subprocess.Popen([*PYTEST, group], cwd=ROOT, stdout=said, stderr=said)
     stack.callback(process.wait)
     stack.callback(process.terminate)
