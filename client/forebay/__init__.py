@@ -7,8 +7,9 @@ Names are imported when they are first used: a Spark task that only encodes runs
 the client, and a command that only prints help pays for neither.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from forebay.lazy import lazily
 
 if TYPE_CHECKING:
     from forebay.client import Client, connect
@@ -96,14 +97,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | _HOMES.keys())
+__getattr__, __dir__ = lazily(__name__, _HOMES)

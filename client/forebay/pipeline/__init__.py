@@ -9,8 +9,9 @@ Each takes a SparkSession and runs on a cluster as it does on a laptop: data sta
 `python -m forebay.pipeline --help`, or with spark-submit, is the same from a shell.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from forebay.lazy import lazily
 
 if TYPE_CHECKING:
     from forebay.pipeline.drain_queue import Drained, drain
@@ -45,14 +46,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | _HOMES.keys())
+__getattr__, __dir__ = lazily(__name__, _HOMES)
