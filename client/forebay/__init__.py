@@ -20,13 +20,12 @@ if TYPE_CHECKING:
         ForebayError,
         LeaseLost,
         Refused,
-        StillPending,
         Unreachable,
     )
     from forebay.item import Item, Reject, Retry
     from forebay.leases import Lease
     from forebay.pusher import Pusher
-    from forebay.receipts import Receipt
+    from forebay.receipts import Receipt, StillPending
     from forebay.run import Run, RunHead, encode_columns, encode_run, read_run
     from forebay.streams import Claim, Fetched, StreamStatus
     from forebay.tally import PushResult
@@ -86,7 +85,7 @@ _HOMES = {
     "RunHead": "run",
     "Sealed": "writes",
     "Stage": "writes",
-    "StillPending": "errors",
+    "StillPending": "receipts",
     "StreamStatus": "streams",
     "Unreachable": "errors",
     "connect": "client",

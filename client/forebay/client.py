@@ -23,7 +23,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
-from forebay import wire
+import forebay.wire as wire
 from forebay.errors import BadFrame
 from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.lease_frames import LeaseWish

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from forebay import checksum
+import forebay.checksum as checksum
 from forebay.column import (
     OFFSET_BYTES,
     Buffer,

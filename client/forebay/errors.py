@@ -2,7 +2,7 @@
 
 `BadRun` and `BadFrame`: the bytes are not what they claim to be. `Refused`: the daemon said no,
 with a code, and says whether it is worth trying again. `LeaseLost`: leased items are in other
-hands. `Unreachable`: nobody answered. `StillPending`: the time to wait for a receipt is over.
+hands. `Unreachable`: nobody answered.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 if TYPE_CHECKING:
     from forebay.item import Item
-    from forebay.receipts import Receipt
 
 Code = Literal[
     "BAD_FRAME",
@@ -79,12 +78,3 @@ class LeaseLost(Refused):
     def __init__(self, items: "Sequence[Item]") -> None:
         super().__init__("LEASE_LOST", f"the lease on {len(items)} items is lost")
         self.items = list(items)
-
-
-class StillPending(ForebayError):
-    """The time to wait for a receipt is over, and not all of its items are settled."""
-
-    def __init__(self, receipt: "Receipt") -> None:
-        super().__init__(f"{receipt.pending:,} of {receipt.accepted:,} items are still pending")
-        self.receipt = receipt
-        """The last one that was seen."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
-from forebay import wire
+import forebay.wire as wire
 from forebay.errors import BadFrame, ForebayError, Refused, Unreachable
 from forebay.limits import RUN_RAW_BYTES_MAX
 from forebay.link import Cut, Link, Lost, NotAllowed

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from forebay import checksum
+import forebay.checksum as checksum
 from forebay.column import Buffer, offsets_bytes
 from forebay.errors import BadRun
 from forebay.headers import unpack_headers

@@ -24,7 +24,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Final, Self, overload
 
-from forebay import lease_frames
+import forebay.lease_frames as lease_frames
 from forebay.errors import BadRun, ForebayError, LeaseLost, Refused
 from forebay.item import Item
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from forebay import wire
+import forebay.wire as wire
 from forebay.errors import BadFrame, Unreachable
 from forebay.limits import ANSWER_BYTES_MAX, FRAME_HEAD_BYTES
 from forebay.wire import Buffer, Kind

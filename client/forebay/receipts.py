@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic, sleep
 from typing import Any, Final
 
-from forebay.errors import ForebayError, StillPending
+from forebay.errors import ForebayError
 from forebay.exchange import Exchange
 from forebay.members import Members, identifier, number, number_or_none, text_or_none, texts
 from forebay.writes import write_id
@@ -67,6 +67,15 @@ class Receipt(_Asking):
     def as_dict(self) -> dict[str, Any]:
         """As docs/protocol.md has it: for JSON."""
         return {**asdict(self), "write": self.write.hex(), "queues": list(self.queues)}
+
+
+class StillPending(ForebayError):
+    """The time to wait for a receipt is over, and not all of its items are settled."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        super().__init__(f"{receipt.pending:,} of {receipt.accepted:,} items are still pending")
+        self.receipt = receipt
+        """The last one that was seen."""
 
 
 class Receipts:

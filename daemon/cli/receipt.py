@@ -84,7 +84,7 @@ def receipt(
 
 def _wait(client: "Client", first: "Receipt", timeout: float | None) -> "Receipt":
     """The last receipt that was seen, whether or not the time was enough."""
-    from forebay.errors import StillPending
+    from forebay.receipts import StillPending
 
     with show_progress("settled", first.accepted) as show:
         try:

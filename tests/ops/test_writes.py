@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from forebay import Client, Refused, connect, encode_run, read_run
-from forebay.errors import Code, StillPending
+from forebay.errors import Code
+from forebay.receipts import StillPending
 from forebay.stage_frames import pack_stage_head
 from forebay.tally import Tally
 from forebay.writes import WRITE_HEADER, Published, Sealed, new_write_id

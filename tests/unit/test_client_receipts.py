@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import BadFrame, ForebayError, Refused, StillPending
-from forebay.receipts import PAUSE_MAX_S, Receipt
+from forebay.errors import BadFrame, ForebayError, Refused
+from forebay.receipts import PAUSE_MAX_S, Receipt, StillPending
 from tests.unit.fake_daemon import FakeDaemon, install, make_client, refuse, result
 
 WRITE = bytes.fromhex("0198c0de0a0070008000000000000001")
