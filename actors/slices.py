@@ -35,13 +35,22 @@ class InCold:
     lock: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Abroad:
+    """Lent by the journal of another daemon, through a warm queue that both share."""
+
+    daemon: bytes
+    token: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LentRun:
     """A run in memory, and who owns it."""
 
     head: RunHead
     data: bytes
-    owner: InJournal | InCold
+    owner: InJournal | InCold | Abroad
 
     @property
     def item_bytes(self) -> int:

@@ -90,6 +90,9 @@ class Ending(NamedTuple):
 
     token: int
     again: tuple[Slice, ...] = ()
+    post: bytes = b""
+    """For the owner, where the run is another daemon's: what became of the items. It is in the
+    owner's mailbox in the same step in which the lease ends."""
 
 
 class WarmQueue(Protocol):

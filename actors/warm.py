@@ -131,7 +131,7 @@ class MemoryWarm:
         now_ms = self._now_ms()
         items_before = state.items
         ended: list[bool] = []
-        for token, again in endings:
+        for token, again, _ in endings:
             leased = state.end_lease(token)
             ended.append(leased is not None)
             if leased is not None:
