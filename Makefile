@@ -9,12 +9,14 @@ VENV_BENCH := .venv/.installed-bench
 VENV_FUZZ := .venv/.installed-fuzz
 JAVA := .venv/java_home
 WITH_JAVA := JAVA_HOME="$$(cat $(JAVA))"
+CHROMIUM := .venv/chromium
+WITH_CHROMIUM := CHROMIUM="$$(cat $(CHROMIUM))"
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark clean
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -39,6 +41,10 @@ $(VENV): $(SOURCES)
 # Where a Java is that Spark can run on: one that is there, or one that is put into .venv.
 $(JAVA): $(VENV)
 	@$(BIN)/python -m bench.java --install '$(PIP_INSTALL)' > $@
+
+# A Chromium for the page's tests and screenshots; empty where there is none, and the tests skip.
+$(CHROMIUM): $(VENV)
+	@$(BIN)/python -m bench.chromium --install > $@
 
 $(VENV_BENCH): $(VENV)
 	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev,bench]'
@@ -68,8 +74,8 @@ types: venv ## mypy --strict
 imports: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
-pytest: $(JAVA) ## the tests alone; make pytest ARGS='-k spool -x'
-	@$(WITH_JAVA) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
+pytest: $(JAVA) $(CHROMIUM) ## the tests alone; make pytest ARGS='-k spool -x'
+	@$(WITH_JAVA) $(WITH_CHROMIUM) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
 
 fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 	$(BIN)/python -m tests.fuzz.run_codec
@@ -83,7 +89,13 @@ bench-deliver: $(VENV_BENCH) ## delivery: end to end, http, overflow, isolation
 bench-spark: $(VENV_BENCH) $(JAVA) ## the Spark sink and source, beside JDBC, Redis and Parquet
 	@$(WITH_JAVA) $(BIN)/python -m bench.spark
 
-bench: bench-intake bench-deliver bench-spark ## every benchmark
+bench-observe: $(VENV_BENCH) ## what watching costs: /metrics and the page's data, under load
+	$(BIN)/python -m bench.observe
+
+bench: bench-intake bench-deliver bench-spark bench-observe ## every benchmark
+
+screenshots: $(CHROMIUM) ## the page's pictures in docs/images, of a daemon at work
+	@$(WITH_CHROMIUM) $(BIN)/python -m bench.screenshots
 
 clean: ## remove what was made here, .venv and ./.state included
 	rm -rf .venv $(STATE) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -85,6 +85,11 @@ class AdaptiveCount:
         self._best_s = 0.0
         self._sends = 0
 
+    @property
+    def latency_s(self) -> float | None:
+        """Of a send, smoothed; None: there was none yet."""
+        return self._latency.value
+
     def sent(self, latency_s: float) -> None:
         """A send has ended: answered, or given up for the time it took."""
         self._latency.add(latency_s)

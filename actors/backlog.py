@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from actors.messages import Place, StoredRun
@@ -66,6 +66,31 @@ class Places:
             for column in (self._positions, self._sizes, self._items):
                 del column[: self._head]
             self._head = 0
+
+    def find(self, position: int) -> int | None:
+        """Which one lies there: 50 ms for a million of them."""
+        try:
+            return self._positions.index(position, self._head)
+        except ValueError:
+            return None
+
+    def shrink(self, position: int, items: int, *, is_gone: bool) -> bool:
+        """A place has so many items less, or goes. False: it is not here."""
+        at = self.find(position)
+        if at is None:
+            return False
+        if is_gone and at == self._head:
+            self.drop(1)
+        elif is_gone:
+            for column in (self._positions, self._sizes, self._items):
+                del column[at]
+        else:
+            self._items[at] -= items
+        return True
+
+    def at(self, position: int) -> Place | None:
+        at = self.find(position)
+        return None if at is None else Place(position, self._sizes[at], self._items[at])
 
     def put_first(self, place: Place) -> None:
         """Takes back a place that was dropped a moment ago."""
@@ -269,6 +294,68 @@ class Backlog:
             dropped.lane.memory.appendleft(dropped.run)
             self._remember(dropped.run)
 
+    def shrink(
+        self, queue: str, priority: int, position: int, items: int, *, is_gone: bool
+    ) -> bool:
+        """A run that waits has so many items less; `is_gone`: none is left. False: it does not
+        wait, or is just being read."""
+        backlog = self.queues.get(queue)
+        if backlog is None:
+            return False
+        lane = backlog.lanes.get(priority)
+        if lane is not None:
+            for order, run in enumerate(lane.memory):
+                if run.position == position:
+                    if is_gone:
+                        del lane.memory[order]
+                        self._forget(run)
+                    return True
+            if lane.disk.shrink(position, items, is_gone=is_gone):
+                return True
+        return _shrink_later(backlog, position, items, is_gone=is_gone)
+
+    def locate(self, queue: str, position: int) -> tuple[int, StoredRun | Place] | None:
+        """The priority of a run that waits there, and the run, or where it is on disk; None: it
+        does not wait, or is just being read."""
+        backlog = self.queues.get(queue)
+        if backlog is None:
+            return None
+        for priority, lane in backlog.lanes.items():
+            for run in lane.memory:
+                if run.position == position:
+                    return priority, run
+            if (place := lane.disk.at(position)) is not None:
+                return priority, place
+        for _, place, priority in backlog.later:
+            if place.position == position:
+                return priority, place
+        return None
+
+    def in_memory(self, run_id: bytes) -> list[StoredRun]:
+        """What waits in memory under this id. Looks at all of it: 2,048 runs, as a rule."""
+        return [
+            run
+            for backlog in self.queues.values()
+            for lane in backlog.lanes.values()
+            for run in lane.memory
+            if run.head.run_id == run_id
+        ]
+
+    def waits(self, queue: str, priority: int, position: int) -> bool:
+        """Whether the run at this position waits, wherever."""
+        backlog = self.queues.get(queue)
+        if backlog is None:
+            return False
+        lane = backlog.lanes.get(priority)
+        return any(place.position == position for _, place, _ in backlog.later) or (
+            lane is not None
+            and (
+                any(run.position == position for run in lane.memory)
+                or any(place.position == position for place in lane.being_read)
+                or lane.disk.find(position) is not None
+            )
+        )
+
     def _remember(self, run: StoredRun) -> None:
         self.memory_runs += 1
         self.memory_bytes += len(run.data)
@@ -276,3 +363,17 @@ class Backlog:
     def _forget(self, run: StoredRun) -> None:
         self.memory_runs -= 1
         self.memory_bytes -= len(run.data)
+
+
+def _shrink_later(backlog: QueueBacklog, position: int, items: int, *, is_gone: bool) -> bool:
+    for order, (time_ms, place, priority) in enumerate(backlog.later):
+        if place.position == position:
+            backlog.scheduled_items -= items
+            if is_gone:
+                del backlog.later[order]
+            else:
+                left = place._replace(items=place.items - items)
+                backlog.later[order] = (time_ms, left, priority)
+            heapify(backlog.later)
+            return True
+    return False

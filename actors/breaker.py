@@ -15,6 +15,10 @@ Every change of phase begins a new era. An outcome counts only in the era in whi
 admitted: a late failure from before is neither a probe's result nor a failure of the closed
 breaker, and a late success closes nothing.
 
+Where daemons share what they know (actors/fleet_breakers.py), an open breaker waits for the fleet's
+word instead of its timer, so that all of them together make `half_open_probes` trials. While the
+fleet cannot be heard, each goes on alone.
+
 Nothing is durable: a daemon starts with closed breakers and finds out. On drain and on cancel
 waiters are cancelled, and have taken nothing. Whoever was admitted and does not report must
 `give_up`, or a probe's place stays taken; after a report that does nothing, and so it may stand in
@@ -50,13 +54,21 @@ class BreakerState:
     """In a row; kept until the breaker closes."""
     last_error: str = ""
     until: float = 0.0
-    """Open: when it becomes half-open, on trio's clock; infinite: an operator opened it."""
+    """Open: when it becomes half-open, on trio's clock; infinite: an operator opened it. Half-open
+    by the fleet's leave: when that ends."""
     granted: int = 0
     """Half-open: trials that were ever admitted, the number of the next one."""
     probing: frozenset[int] = frozenset()
     """Half-open: trials that are out."""
     succeeded: int = 0
     """Half-open: trials that were good."""
+    allowed: int = 0
+    """Half-open by the fleet's leave: how many trials this daemon has; 0: it decides alone."""
+
+    @property
+    def is_forced(self) -> bool:
+        """An operator opened it."""
+        return self.phase == "open" and math.isinf(self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +126,23 @@ class Forced:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSaid:
+    """What all daemons know of the destination: it is down until then, it is up, or this daemon
+    has leave for so many trials until then."""
+
+    phase: Phase
+    until: float = 0.0
+    allowed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsChanged:
     """From now on other settings are given."""
 
 
-BreakerEvent = SendOutcome | ProbeGranted | GivenUp | TimerRang | Forced | SettingsChanged
+BreakerEvent = (
+    SendOutcome | ProbeGranted | GivenUp | TimerRang | Forced | FleetSaid | SettingsChanged
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +156,14 @@ class BreakerFigures:
     closed_total: int
     stale_total: int
     """Outcomes that came too late to count."""
+    rejected_total: int = 0
+    """How often somebody who wanted to send was made to wait."""
 
 
 class _Breaker:
     """One destination's: its state, who waits, and what was counted."""
 
-    __slots__ = ("admission", "counts", "lot", "settings", "stale", "state")
+    __slots__ = ("admission", "counts", "lot", "rejected", "settings", "stale", "state")
 
     def __init__(self, destination: str, settings: BreakerSettings) -> None:
         self.settings = settings
@@ -146,6 +172,7 @@ class _Breaker:
         self.lot = trio.lowlevel.ParkingLot()
         self.counts: dict[Phase, int] = {"open": 0, "half_open": 0, "closed": 0}
         self.stale = 0
+        self.rejected = 0
 
 
 class Breakers:
@@ -154,6 +181,10 @@ class Breakers:
         self._changed = changed
         self._breakers: dict[str, _Breaker] = {}
         self._replan = trio.Event()
+        self.is_led = False
+        """The fleet says when an open breaker may be tried (actors/fleet_breakers.py)."""
+        self.concluded: Callable[[SendOutcome, BreakerState], None] = lambda *_: None
+        """Told of outcomes that the fleet must hear of: what opened a breaker, and trials."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -178,6 +209,9 @@ class Breakers:
     def state(self, destination: str) -> BreakerState:
         return self._breakers[destination].state
 
+    def settings(self, destination: str) -> BreakerSettings:
+        return self._breakers[destination].settings
+
     def figures(self) -> Mapping[str, BreakerFigures]:
         """By destination."""
         return {
@@ -189,6 +223,7 @@ class Breakers:
                 half_opened_total=breaker.counts["half_open"],
                 closed_total=breaker.counts["closed"],
                 stale_total=breaker.stale,
+                rejected_total=breaker.rejected,
             )
             for destination, breaker in self._breakers.items()
         }
@@ -206,6 +241,7 @@ class Breakers:
         if state.phase == "closed":
             return breaker.admission
         if free_probes(state, breaker.settings) == 0:
+            breaker.rejected += 1
             return None
         self._apply(destination, breaker, ProbeGranted())
         return Admission(destination, state.era, probe=state.granted)
@@ -213,9 +249,24 @@ class Breakers:
     def report(self, outcome: SendOutcome) -> None:
         destination = outcome.admission.destination
         breaker = self._breakers[destination]
-        if outcome.admission.era != breaker.state.era:
+        before = breaker.state
+        if outcome.admission.era != before.era:
             breaker.stale += 1
         self._apply(destination, breaker, outcome)
+        has_opened = before.phase == "closed" and breaker.state.phase == "open"
+        was_trial = before.phase == "half_open" and breaker.state is not before
+        if has_opened or was_trial:
+            self.concluded(outcome, breaker.state)
+
+    def hear(self, destination: str, said: FleetSaid) -> None:
+        """The fleet's word."""
+        self._apply(destination, self._breakers[destination], said)
+
+    def lead(self, *, is_led: bool) -> None:
+        """Whether the fleet leads from now on, or this daemon is on its own."""
+        if self.is_led != is_led:
+            self.is_led = is_led
+            self._replan.set()
 
     def give_up(self, admission: Admission) -> None:
         """It will not be reported; if it has been, this changes nothing."""
@@ -224,6 +275,7 @@ class Breakers:
         self._apply(admission.destination, breaker, GivenUp(admission))
         if breaker.state is not before:
             breaker.lot.unpark()
+            self._replan.set()
 
     def force(self, destination: str, phase: Literal["open", "closed"]) -> BreakerState:
         """For operators. Open lasts until it is forced closed; a disabled breaker stays closed."""
@@ -236,9 +288,9 @@ class Breakers:
         now = trio.current_time()
         next_at = math.inf
         for destination, breaker in self._breakers.items():
-            if breaker.state.phase == "open":
+            if has_timer(breaker.state, is_led=self.is_led):
                 self._apply(destination, breaker, TimerRang())
-            if breaker.state.phase == "open":
+            if has_timer(breaker.state, is_led=self.is_led):
                 next_at = min(next_at, max(breaker.state.until, now))
         return next_at
 
@@ -255,6 +307,7 @@ class Breakers:
                 self._replan.set()
             case "half_open":
                 breaker.lot.unpark(count=free_probes(state, breaker.settings))
+                self._replan.set()
             case "closed":
                 breaker.admission = Admission(destination, state.era)
                 breaker.lot.unpark_all()
@@ -300,14 +353,23 @@ def next_state(
                 return state
             return replace(state, probing=state.probing - {admission.probe})
         case TimerRang():
-            if state.phase != "open" or now < state.until:
+            if now < state.until:
+                return state
+            if state.allowed and not state.probing:
+                # Nobody had anything to send meanwhile: others may try.
+                return _open(state, now, state.failures, state.last_error)
+            if state.phase != "open":
                 return state
             return BreakerState("half_open", state.era + 1, state.failures, state.last_error)
         case Forced(phase):
             if phase == "open":
                 return _open(state, math.inf, state.failures, state.last_error)
             return _closed(state)
+        case FleetSaid():
+            return _after_word(state, event)
         case SettingsChanged():
+            if state.allowed:
+                return state
             # Fewer trials may be asked for than were good already: nobody would come to say so.
             is_enough = state.succeeded >= settings.half_open_probes
             return _closed(state) if state.phase == "half_open" and is_enough else state
@@ -315,11 +377,19 @@ def next_state(
             assert_never(event)
 
 
+def has_timer(state: BreakerState, *, is_led: bool) -> bool:
+    """Whether time alone changes it."""
+    if state.allowed:
+        return not state.probing
+    return state.phase == "open" and not is_led
+
+
 def free_probes(state: BreakerState, settings: BreakerSettings) -> int:
     """How many more trials may be admitted now."""
     if state.phase != "half_open":
         return 0
-    return max(0, settings.half_open_probes - len(state.probing) - state.succeeded)
+    probes = state.allowed or settings.half_open_probes
+    return max(0, probes - len(state.probing) - state.succeeded)
 
 
 def _after_send(
@@ -348,9 +418,34 @@ def _after_probe(
     if not ok:
         return _open(state, now + settings.reset_timeout, state.failures + 1, error)
     succeeded = state.succeeded + 1
-    if succeeded >= settings.half_open_probes:
+    # With the fleet's leave it is the fleet that closes it: others may have failed.
+    if not state.allowed and succeeded >= settings.half_open_probes:
         return _closed(state)
     return replace(state, probing=state.probing - {admission.probe}, succeeded=succeeded)
+
+
+def _after_word(state: BreakerState, said: FleetSaid) -> BreakerState:
+    """What an operator forced here stays."""
+    if state.is_forced:
+        return state
+    match said.phase:
+        case "open":
+            if state.phase == "open" and said.until <= state.until:
+                return state
+            return _open(state, said.until, state.failures, state.last_error)
+        case "half_open":
+            if state.phase != "open":
+                return state
+            return BreakerState(
+                "half_open",
+                state.era + 1,
+                state.failures,
+                state.last_error,
+                said.until,
+                allowed=said.allowed,
+            )
+        case "closed":
+            return state if state.phase == "closed" else _closed(state)
 
 
 def _open(state: BreakerState, until: float, failures: int, error: str) -> BreakerState:

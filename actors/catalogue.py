@@ -100,6 +100,11 @@ class Catalogue:
     def paused_flows(self, queue: str) -> frozenset[str]:
         return self._flows.get(queue, frozenset())
 
+    @property
+    def priorities(self) -> Mapping[str, int]:
+        """The labels of priorities, by which producers may ask for one."""
+        return self._settings.priorities
+
     async def wait_changed(self, seen: int) -> int:
         """Returns the number of the latest change, when it is another than the one last seen: no
         change is missed by somebody who was busy with the one before."""
@@ -130,6 +135,10 @@ class Catalogue:
         """Queues that are defined somewhere, or paused."""
         paused = {queue for queue, _ in self._kept.paused}
         return sorted({*self._settings.queues, *self._run_time, *paused})
+
+    def defined(self) -> set[str]:
+        """Queues that are in the configuration, or were defined at run time."""
+        return {*self._settings.queues, *self._run_time}
 
     # Changing.
 

@@ -123,6 +123,7 @@ class Controls:
             "queues.delete": self._delete,
             "breakers.list": self._breakers_list,
             "breakers.force": self._breakers_force,
+            "config.priorities": self._priorities,
             **(others or {}),
         }
 
@@ -189,20 +190,20 @@ class Controls:
     async def _show(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        await self._known(queue)
+        await self.check_known(queue)
         return self._queue_object(queue)
 
     async def _pause(self, fields: Fields) -> dict[str, Any]:
         queue, flow = fields.text("queue"), fields.text_or_none("flow")
         fields.end()
-        await self._known(queue)
+        await self.check_known(queue)
         await self._catalogue.pause(queue, flow)
         return self._queue_object(queue)
 
     async def _resume(self, fields: Fields) -> dict[str, Any]:
         queue, flow = fields.text("queue"), fields.text_or_none("flow")
         fields.end()
-        await self._known(queue)
+        await self.check_known(queue)
         await self._catalogue.resume(queue, flow)
         self._wake_promoter(queue)
         return self._queue_object(queue)
@@ -240,7 +241,8 @@ class Controls:
         await self._catalogue.delete(queue)
         return {}
 
-    async def _known(self, queue: str) -> None:
+    async def check_known(self, queue: str) -> None:
+        """Refuses a queue that is neither defined nor ever was seen."""
         if self._catalogue.queue(queue) is None and queue not in await self._held_items():
             raise not_found(queue)
 
@@ -260,7 +262,9 @@ class Controls:
             raise Refused("NOT_FOUND", f"no queue delivers to {destination}")
         if state not in ("open", "closed", "auto"):
             raise bad("state must be open, closed or auto")
-        self._breakers.force(destination, "open" if state == "open" else "closed")
+        # Auto takes back what an operator has said, and nothing that a breaker has found out.
+        if state != "auto" or self._breaker_object(destination)["forced"]:
+            self._breakers.force(destination, "open" if state == "open" else "closed")
         return self._breaker_object(destination)
 
     def _breaker_object(self, destination: str) -> dict[str, Any]:
@@ -275,7 +279,14 @@ class Controls:
             "forced": is_forced,
             "failures": state.failures,
             "open_until_ms": until_ms,
+            "last_error": state.last_error,
         }
+
+    # The configuration.
+
+    async def _priorities(self, fields: Fields) -> dict[str, Any]:
+        fields.end()
+        return {"priorities": dict(self._catalogue.priorities)}
 
 
 @contextmanager

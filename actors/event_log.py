@@ -47,9 +47,14 @@ class EventSink(Protocol):
 
 class EventLog:
     def __init__(
-        self, settings: EventSettings, sink: EventSink | None, now_ms: Callable[[], int]
+        self,
+        settings: EventSettings,
+        sink: EventSink | None,
+        now_ms: Callable[[], int],
+        also: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """Without a sink nothing is noted."""
+        """Without a sink nothing is written. `also` is told what happens rarely, always."""
+        self._also = also
         self._share = settings.share if sink is not None else 0.0
         self._mode = settings.mode
         self._sink = sink
@@ -92,6 +97,7 @@ class EventLog:
 
     def note(self, event: Event) -> None:
         """Something that happens rarely: it is never left out of a sample."""
+        self._also(event)
         if self.is_on:
             self._add([event])
 
@@ -174,7 +180,7 @@ async def watch_stores(
     It looks once a second, so that nobody has to tell; an outage shorter than that may be missed.
     """
     away = dict.fromkeys(is_away, False)
-    while events.is_on:
+    while True:
         for store, look in is_away.items():
             if look() != away[store]:
                 away[store] = not away[store]

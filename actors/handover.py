@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from actors.failover import Failover, Held
-from actors.messages import Doubt, HandedOver, Settle, SpoolerMessage
+from actors.messages import Doubt, HandedOver, Settle, SpoolerMessage, Voided
 from actors.origin import Origin, pack_origin
 from actors.slices import InJournal, Slice, indexes, item_bits
 from actors.tiers import ColdQueue, NewRow, StoreUnavailable
@@ -46,7 +46,7 @@ class Transfer:
     """Items on their way from the journal to a row."""
 
     row: NewRow
-    from_: HandedOver
+    from_: HandedOver | Voided
 
 
 class Asked:
@@ -70,7 +70,8 @@ class Passage:
     """A hand-over under way."""
 
     transfers: Sequence[Transfer]
-    queues: set[str]
+    queues: dict[str, int]
+    """With the most urgent priority of what goes there."""
     is_in_doubt: bool = False
     """The spooler was told to keep the chunks: from now on rows may be stored."""
     asked: Asked | None = None
@@ -79,7 +80,10 @@ class Passage:
     @classmethod
     def of(cls, slices: Sequence[Slice], *, is_dead: bool) -> Self:
         transfers = [item for slice_ in slices for item in transfers_of(slice_, is_dead=is_dead)]
-        return cls(transfers, {slice_.run.head.queue for slice_ in slices})
+        queues: dict[str, int] = {}
+        for head in (slice_.run.head for slice_ in slices):
+            queues[head.queue] = min(head.priority, queues.get(head.queue, head.priority))
+        return cls(transfers, queues)
 
     @property
     def rows(self) -> list[bytes]:
@@ -96,7 +100,7 @@ class HandOver:
         cold: ColdQueue,
         spooler: trio.MemorySendChannel[SpoolerMessage],
         failover: Failover,
-        wake_promoter: Callable[[str], None],
+        wake_promoter: Callable[[str, int], None],
     ) -> None:
         self._cold = cold
         self._spooler = spooler
@@ -104,11 +108,6 @@ class HandOver:
         self._wake_promoter = wake_promoter
         self._rests_until = 0.0
         self._to_undo = 0
-        self._agreed: set[bytes] = set()
-        """Rows that the journal has let go of, and that are not confirmed yet."""
-        self._agreed_queues: set[str] = set()
-        self._doubtful: set[bytes] = set()
-        """Rows that may have been stored, and that the journal has kept."""
 
     @property
     def cold_is_away(self) -> bool:
@@ -134,10 +133,19 @@ class HandOver:
 
         Raises StoreUnavailable if the cold store does not take them: they stay the caller's.
         """
-        passage = Passage.of(slices, is_dead=False)
+        await self._move(Passage.of(slices, is_dead=False), slices)
+
+    async def move_one(self, transfer: Transfer) -> bool:
+        """As `move`, of one item as somebody has made it anew. False: the journal has it no more,
+        or not where it was seen."""
+        queues = {transfer.row.head.queue: transfer.row.head.priority}
+        return all(await self._move(Passage([transfer], queues), ()))
+
+    async def _move(self, passage: Passage, slices: Sequence[Slice]) -> list[bool]:
+        """Which transfers the journal agreed to; where that is not known yet, none is named."""
         try:
             await self._clear()
-            await self._carry_out(passage)
+            return await self._carry_out(passage)
         except StoreUnavailable as problem:
             self._rest(problem)
             if not passage.is_in_doubt:
@@ -145,7 +153,7 @@ class HandOver:
             if passage.asked is not None:
                 # They are stored there, and the journal was told: there is no way back.
                 await self._hold(passage, slices, None)
-                return
+                return []
             await self._hold_undo(passage)
             raise
 
@@ -158,9 +166,12 @@ class HandOver:
             if let_go is not None:
                 await let_go(slices)
 
+        async def again() -> None:
+            await self._carry_out(passage)
+
         size = sum(len(slice_.run.data) for slice_ in slices)
         last_step = None if let_go is None else undone
-        await self._failover.hold(Held(size, lambda: self._carry_out(passage), last_step))
+        await self._failover.hold(Held(size, again, last_step))
 
     async def _hold_undo(self, passage: Passage) -> None:
         """Whether rows were stored is not known. The journal keeps the items, so cold must not."""
@@ -185,7 +196,7 @@ class HandOver:
             log.error("cold.away", error=str(problem))
         self._rests_until = trio.current_time() + REST_S
 
-    async def _carry_out(self, passage: Passage) -> None:
+    async def _carry_out(self, passage: Passage) -> list[bool]:
         """May be called again after it has failed, and takes up where it was."""
         if not passage.is_in_doubt:
             passage.is_in_doubt = True
@@ -202,8 +213,9 @@ class HandOver:
             [row for row, ok in zip(passage.rows, accepted, strict=True) if ok]
         )
         await self._end_doubt(passage)
-        for queue in passage.queues:
-            self._wake_promoter(queue)
+        for queue, priority in passage.queues.items():
+            self._wake_promoter(queue, priority)
+        return accepted
 
     async def _end_doubt(self, passage: Passage) -> None:
         await self._spooler.send(Doubt(passage.positions, is_over=True))

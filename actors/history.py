@@ -25,7 +25,7 @@ import trio
 from actors.finished import FinishedRow, Keep, keeps_delivered
 from actors.queue_settings import QueueSettings
 from actors.retry import Conclusion
-from actors.slices import InJournal
+from actors.slices import InCold
 from actors.tiers import ColdQueue, Leased, StoreUnavailable
 
 log = structlog.get_logger()
@@ -59,6 +59,7 @@ class History:
         self._free_bytes_min = ROOM_FACTOR * min_free_bytes
         self._now_ms = now_ms
         self._rows: list[FinishedRow] = []
+        self._being_written: list[FinishedRow] = []
         self._bytes = 0
         self._wanted = trio.Event()
         self._is_closing = False
@@ -94,6 +95,11 @@ class History:
                 row = finished_row(leased, conclusion, now_ms)
                 if row is not None:
                     self._add(row)
+
+    def noted(self, run_id: bytes) -> list[FinishedRow]:
+        """Rows of this run that are still to be written, newest first."""
+        waiting = (*self._being_written, *self._rows)
+        return [row for row in reversed(waiting) if row.head.run_id == run_id]
 
     async def close(self) -> None:
         """Nothing more is noted; returns when what was noted is written, or dropped."""
@@ -143,6 +149,7 @@ class History:
     async def _write(self) -> None:
         """What is in the list, a part at a time."""
         rows, self._rows, self._bytes = self._rows, [], 0
+        self._being_written = rows
         if not self._is_closing:
             self._wanted = trio.Event()
         for part in parts_of(rows):
@@ -150,6 +157,7 @@ class History:
                 await self._cold.note_history(part)
             except StoreUnavailable as problem:
                 self._drop(part, str(problem))
+        self._being_written = []
         if self._lost and trio.current_time() - self._lost_at >= QUIET_S:
             log.info("history.kept_again", items_lost=self._lost)
             self._lost = 0
@@ -185,11 +193,11 @@ class History:
 
 
 def finished_row(leased: Leased, conclusion: Conclusion, now_ms: int) -> FinishedRow | None:
-    """What was delivered of a slice of the journal; None: nothing, or the cold store has noted it
+    """What was delivered of a slice of a journal; None: nothing, or the cold store has noted it
     by itself."""
     slice_ = leased.slice
     run = slice_.run
-    if not conclusion.delivered or not isinstance(run.owner, InJournal):
+    if not conclusion.delivered or isinstance(run.owner, InCold):
         return None
     return FinishedRow(
         run.head,

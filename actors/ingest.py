@@ -22,7 +22,7 @@ import structlog
 import trio
 
 from actors.connection import Connection
-from actors.messages import Inquire, SpoolerMessage
+from actors.messages import Inquire, OfferRun, SpoolerMessage
 from actors.peer import Peer, is_allowed, read_peer, read_peer_groups
 from actors.pull import Pull
 from actors.refusals import busy, denied
@@ -48,6 +48,8 @@ class Ingest:
         pull: Pull | None = None,
         control: Control | None = None,
         rows: Rows | None = None,
+        keyed: trio.MemorySendChannel[OfferRun] | None = None,
+        is_keyed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._settings = settings
         self._listeners = listeners
@@ -61,6 +63,8 @@ class Ingest:
             pull=pull,
             control=control,
             rows=rows,
+            keyed=keyed,
+            is_keyed=is_keyed,
         )
         self._connections: set[Connection] = set()
         self._is_full = False

@@ -19,6 +19,7 @@ from actors.messages import Answers, Append
 from actors.queue_settings import QueueSettings
 from actors.recent import RecentRuns
 from actors.settings import SpoolSettings
+from actors.spool_counts import SpoolCounts
 from actors.writes import Writes
 from forebay.errors import Refused
 from forebay.stage_frames import WRITE_HEADER, write_of
@@ -53,7 +54,9 @@ class Intake:
         ledger: Ledger,
         backlog: Backlog,
         writes: Writes,
+        counts: SpoolCounts | None = None,
     ) -> None:
+        self._counts = counts if counts is not None else SpoolCounts()
         self._writes = writes
         self._settings = settings
         self._queue_settings = queue_settings
@@ -113,13 +116,13 @@ class Intake:
             return True
         if queue is None or self._is_one_queue_too_many(head.queue):
             text = f"there is no queue {head.queue!r}, and none is created for it"
-            answer([append], Refused("UNKNOWN_QUEUE", text))
+            self._turn_away([append], Refused("UNKNOWN_QUEUE", text))
             return True
         if over := self._refuse_stage(append):
-            answer([append], over)
+            self._turn_away([append], over)
             return True
         if self.disk_failure is not None and now < self._disk_rests_until:
-            answer([append], self.disk_failure)
+            self._turn_away([append], self.disk_failure)
             return True
         if others_wait and queue.full_policy == "block":
             return False
@@ -130,7 +133,7 @@ class Intake:
         if verdict is Verdict.WAIT and self._is_draining:
             verdict = DRAINING
         if isinstance(verdict, Refused):
-            answer([append], verdict)
+            self._turn_away([append], verdict)
         elif verdict is Verdict.STORE:
             self._recent.add(head.run_id)
             self._under_way.add(head.run_id)
@@ -195,7 +198,7 @@ class Intake:
                 self._ledger.count_duplicate(echo.head.queue, echo.head.count)
                 answer([echo], Outcome.DUPLICATE)
             else:
-                answer([echo], self.disk_failure or full("try again"))
+                self._turn_away([echo], self.disk_failure or full("try again"))
 
     def _refuse(self, appends: Sequence[Append], failure: Refused, now: float) -> None:
         if self.disk_failure is None:
@@ -205,19 +208,24 @@ class Intake:
         for append in appends:
             self._recent.discard(append.head.run_id)
         if self._settings.durability != "memory":
-            answer(appends, failure)
+            self._turn_away(appends, failure)
+
+    def _turn_away(self, appends: Sequence[Append], why: Refused) -> None:
+        if appends:
+            self._counts.refused[why.code] += sum(append.head.count for append in appends)
+            answer(appends, why)
 
     def expire(self, now: float) -> None:
         """Refuses what has waited for room long enough."""
         expired = [append for append, until in self._blocked if until <= now]
         if expired:
             self._blocked = deque(entry for entry in self._blocked if entry[1] > now)
-            answer(expired, full("no room came free within the queue's full_timeout"))
+            self._turn_away(expired, full("no room came free within the queue's full_timeout"))
 
     def drain(self) -> None:
         """Nobody waits for room any more."""
         self._is_draining = True
-        answer([append for append, _ in self._blocked], DRAINING)
+        self._turn_away([append for append, _ in self._blocked], DRAINING)
         self._blocked.clear()
 
 

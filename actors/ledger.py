@@ -126,6 +126,10 @@ class Ledger:
         """The chunk that holds a position."""
         return self._numbers[bisect_right(self._numbers, position) - 1]
 
+    def numbers(self) -> list[int]:
+        """All chunks, the newest first."""
+        return self._numbers[::-1]
+
     def accept(self, position: int, size: int, queue: str, items: int) -> None:
         """A run that was pushed is stored."""
         self._keep(position, size, items)

@@ -9,7 +9,7 @@ its bytes in the quarantine; a disk that cannot be read for now is tried again.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -18,7 +18,7 @@ import trio
 from actors.backlog import Backlog, Dropped, Lane
 from actors.ledger import Ledger
 from actors.loans import Loans
-from actors.messages import Pinned, Place, QueueSeen, StoredRun, Take
+from actors.messages import Borrow, Lease, Pinned, Place, QueueSeen, StoredRun, Take
 from actors.ports import Journal, Unreadable
 
 log = structlog.get_logger()
@@ -53,6 +53,8 @@ class Lending:
         """Queues whose takers may find something new."""
         self._waiting: dict[str, None] = {}
         """Queues whose takers want nothing just now, in the order in which they said so."""
+        self.unreadable_items = 0
+        """Items that went because their run could not be read."""
 
     def take(self, take: Take) -> None:
         self._takes.setdefault(take.queue, deque()).append(take)
@@ -84,6 +86,42 @@ class Lending:
                 takes.popleft()
                 leases = [self._loans.lend(run) for run in runs]
                 take.answer(leases, self._backlog.has_spilled(queue))
+
+    async def borrow(self, wish: Borrow) -> None:
+        """Lends runs out of their turn. What cannot be read waits for its turn, and goes then."""
+        waiting = {
+            position: found[1]
+            for position in wish.runs
+            if (found := self._backlog.locate(wish.queue, position)) is not None
+        }
+        try:
+            runs = await self._read_at(waiting)
+        except OSError as error:
+            wish.answer(error)
+            return
+        leases: dict[int, tuple[Lease, bool]] = {}
+        for position, run_id in wish.runs.items():
+            run = runs.get(position)
+            # Whether it still waits is known only now.
+            found = self._backlog.locate(wish.queue, position)
+            if run is not None and found is not None and run.head.run_id == run_id:
+                items = run.head.count - self._loans.state_of(position)[0].bit_count()
+                self._backlog.shrink(wish.queue, found[0], position, items, is_gone=True)
+                leases[position] = self._loans.lend(run), True
+            elif (lease := self._loans.lease_of(position, run_id)) is not None:
+                leases[position] = lease, False
+        wish.answer(leases)
+
+    async def _read_at(self, waiting: Mapping[int, StoredRun | Place]) -> dict[int, StoredRun]:
+        runs = {at: run for at, run in waiting.items() if isinstance(run, StoredRun)}
+        places = [place for place in waiting.values() if isinstance(place, Place)]
+        if places:
+            async with self._reader:
+                wanted = [(self._ledger.number_of(place.position), place) for place in places]
+                with trio.CancelScope(shield=True):
+                    found = await trio.to_thread.run_sync(self._journal.read, wanted)
+            runs |= {run.position: run for run in found if isinstance(run, StoredRun)}
+        return runs
 
     def _announce(self, queue: str) -> None:
         """Tells delivery of a queue that it may not know; later, if it is busy with others."""
@@ -131,10 +169,13 @@ class Lending:
         for place, run in zip(places, found, strict=True):
             if isinstance(run, Unreadable):
                 dropped = Dropped(queue, lane, place, None)
-                self.drop(dropped, "spooler.block_unreadable", reason=run.reason)
+                self.unreadable_items += self.drop(
+                    dropped, "spooler.block_unreadable", reason=run.reason
+                )
         self.ready.add(queue)
 
-    def drop(self, dropped: Dropped, event: str, **why: str) -> None:
-        """A waiting run goes, and the log says why."""
+    def drop(self, dropped: Dropped, event: str, **why: str) -> int:
+        """A waiting run goes, and the log says why; how many items that is."""
         items = self._loans.drop(dropped)
         log.warning(event, queue=dropped.queue, position=dropped.place.position, items=items, **why)
+        return items

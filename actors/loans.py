@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import structlog
 
 from actors.accounts import parse_account
-from actors.backlog import Dropped
+from actors.backlog import Backlog, Dropped
+from actors.clock import wall_ms
 from actors.ledger import ItemsFinished, Ledger
 from actors.messages import (
     DURABLE_FATES,
@@ -22,8 +23,9 @@ from actors.messages import (
     Retried,
     Settled,
     StoredRun,
+    Voided,
 )
-from actors.portions import Failures, Portions, RetryNote
+from actors.portions import Failures, Portions, RetryNote, without
 from actors.ports import ItemMark, LiveRun
 from actors.slices import item_bits, ranges
 from forebay.ids import format_run_id
@@ -56,7 +58,8 @@ class Loans:
         """Runs that nobody holds and that are settled in part: a bit for each settled item."""
         self._portions: dict[int, Portions] = {}
         """Runs that nobody holds and of which items have failed."""
-        self._next_token = 1
+        # Others may still know tokens of an earlier life: none of them is used again.
+        self._next_token = wall_ms() << 16
         self.lent: dict[str, int] = {}
         """Items that are lent and not settled, by queue."""
         self.marks: list[PendingMark] = []
@@ -95,6 +98,14 @@ class Loans:
         queue = run.head.queue
         self.lent[queue] = self.lent.get(queue, 0) + run.head.count - done.bit_count()
         return Lease(token, run, done, portions)
+
+    def lease_of(self, position: int, run_id: bytes) -> Lease | None:
+        """The lease under which a run is lent, as it stands; None if it is not."""
+        loan = self._loans.get(position)
+        if loan is None or loan.run.head.run_id != run_id:
+            return None
+        portions = loan.failures.portions() if loan.failures is not None else ()
+        return Lease(loan.token, loan.run, loan.done, portions)
 
     def settle(self, outcome: Settled | Retried | HandedOver) -> bool:
         """Applies an outcome; False if it is stale. Items that have met their fate are passed over,
@@ -173,8 +184,35 @@ class Loans:
         )
         return items
 
+    def void(self, voided: Voided, backlog: Backlog) -> bool:
+        """Items of a run that waits meet their fate; False if it does not wait, or they have."""
+        position, bits = voided.position, voided.bits
+        done = self._done.get(position, 0)
+        left = item_bits(0, voided.items) & ~done & ~bits
+        if position in self._loans or bits & done or not bits or bits >> voided.items:
+            return False
+        waits = (voided.queue, voided.priority, position)
+        if not backlog.shrink(*waits, bits.bit_count(), is_gone=not left):
+            return False
+        self._done[position] = done | bits
+        if position in self._portions:
+            self._portions[position] = without(self._portions[position], bits)
+        spans = list(ranges(bits))
+        for span in spans:
+            place = Place(position, voided.size, span[1] - span[0])
+            is_last = not left and span == spans[-1]
+            mark = (place, voided.queue, voided.run_id, span, voided.fate)
+            self._add_mark(*mark, is_last=is_last)
+        return True
+
     def lent_runs(self, queue: str) -> list[StoredRun]:
         return [loan.run for loan in self._loans.values() if loan.run.head.queue == queue]
+
+    def lent_by_id(self, run_id: bytes) -> list[StoredRun]:
+        return [loan.run for loan in self._loans.values() if loan.run.head.run_id == run_id]
+
+    def is_lent(self, position: int) -> bool:
+        return position in self._loans
 
     def state_of(self, position: int) -> tuple[int, Portions]:
         """A run's settled items, a bit each, and those that have failed; lent or not."""
@@ -197,8 +235,8 @@ class Loans:
 
     def unwritten(self, marks: list[PendingMark], dropped: list[Dropped]) -> None:
         """These are not: they come again, but for drops that made room in vain."""
-        kept = {entry.place.position for entry in dropped}
-        self.marks[:0] = [mark for mark in marks if mark.fact.position not in kept]
+        kept = {(entry.place.position, Fate.DROPPED) for entry in dropped}
+        self.marks[:0] = [m for m in marks if (m.fact.position, m.fact.fate) not in kept]
 
     def _loan(self, position: int, token: int, run_id: bytes) -> Loan | None:
         loan = self._loans.get(position)

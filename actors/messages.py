@@ -38,6 +38,26 @@ class Append:
     stage: bytes = b""
 
 
+class EncodedAnswers(Protocol):
+    """Where a connection takes answers that are encoded already. As `Answers`, otherwise."""
+
+    def answer(self, sequence: int, data: bytes) -> None: ...
+
+    def refuse(self, sequence: int, refused: Refused) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRun:
+    """Store those items of this run, of a keyed queue, that get their keys, then answer."""
+
+    head: RunHead
+    data: bytes
+    answers: EncodedAnswers
+    sequence: int
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """A committed run and where its owner keeps it."""
@@ -80,6 +100,17 @@ class Take:
     answer: Callable[[list[Lease], bool], None]
     """Also told whether more of the queue waits on disk, read back only when its turn comes."""
     items_max: int = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Borrow:
+    """Lend the runs of a queue that lie at these positions and have these ids, out of their turn;
+    what is lent already stays so, under its lease. `answer` gets a lease for each that is live, by
+    position, and whether it was lent just now. OSError: the disk cannot be read for now."""
+
+    queue: str
+    runs: dict[int, bytes]
+    answer: Callable[[dict[int, tuple[Lease, bool]] | OSError], None]
 
 
 class Fate(IntEnum):
@@ -133,6 +164,21 @@ class HandedOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Voided:
+    """These items (a bit each) of a run that waits in the journal, and that nobody was lent, are
+    deleted, or the cold store has stored them: all of them, or none. `items`: of the whole run."""
+
+    position: int
+    size: int
+    items: int
+    queue: str
+    priority: int
+    run_id: bytes
+    bits: int
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """What became of leased items, many at a time.
 
@@ -140,7 +186,7 @@ class Settle:
     False where the token was stale or an item had met its fate before, and nothing was changed.
     """
 
-    outcomes: tuple[Settled | Retried | HandedOver, ...]
+    outcomes: tuple[Settled | Retried | HandedOver | Voided, ...]
     recorded: Callable[[list[bool]], None] | None = None
 
 
@@ -243,6 +289,36 @@ class Peek:
     """The look's cursor is a position. OSError: the disk cannot be read for now."""
 
 
+class JournalRun(NamedTuple):
+    """A run as the spooler has it, at the moment it was asked."""
+
+    run: StoredRun
+    done: int
+    """A bit for each item that is settled."""
+    portions: Portions
+    is_lent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FindRun:
+    """Answer with the run of this id, if some of it is held; more than one if it came twice."""
+
+    run_id: bytes
+    answer: Callable[[list[JournalRun] | OSError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRuns:
+    """As `Peek`, but with all that the spooler knows of each run."""
+
+    queue: str
+    after_position: int
+    rows_max: int
+    bytes_max: int
+    answer: Callable[[tuple[list[JournalRun], int | None] | OSError], None]
+    """The runs, and the position behind which the next ones lie; None: there are none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inquire:
     """Answer with the books and the state of the spool."""
@@ -283,6 +359,7 @@ class Pinned:
 SpoolerMessage = (
     Append
     | Take
+    | Borrow
     | Settle
     | GiveBack
     | Doubt
@@ -292,6 +369,8 @@ SpoolerMessage = (
     | ForgetWrites
     | Inquire
     | Peek
+    | FindRun
+    | ScanRuns
     | Tick
     | Drain
     | Finish

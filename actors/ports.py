@@ -131,6 +131,14 @@ class Recovered:
     records: list[Record] = field(default_factory=list)
 
 
+class Located(NamedTuple):
+    """Where a run was stored, whatever has become of it; the place counts all of its items."""
+
+    place: Place
+    queue: str
+    priority: int
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """A block that is no longer whole. Its bytes are in the quarantine."""
@@ -173,6 +181,10 @@ class Journal(Protocol):
 
         OSError if the disk cannot be read for now; nothing is known of the runs then.
         """
+
+    def locate(self, run_id: bytes, numbers: Sequence[int]) -> list[Located]:
+        """Reader thread. Where runs of this id were stored, as far as the indexes of these chunks
+        know. OSError as with `read`."""
 
     def look(self) -> Room:
         """Upkeep thread. How much room there is."""

@@ -28,9 +28,11 @@ import trio
 
 from actors.clock import lease_clock, wall_ms
 from actors.consumer_reports import Ended, what_became
+from actors.in_hand import Task
 from actors.queue_settings import QueueSettings
 from actors.refusals import unknown_queue
 from actors.shipping import Shipment, ship, unpacks_bytes
+from actors.tallies import Tallies
 from actors.tiers import Leased, StoreUnavailable, WarmQueue
 from forebay.errors import BadFrame
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish
@@ -94,6 +96,9 @@ class _Held:
     """On the steady clock."""
     holdings: Holdings | None
     """None: the lease outlives its connection."""
+    consumer: str = ""
+    began_ms: int = 0
+    """In wall time."""
 
 
 class Pull:
@@ -104,6 +109,7 @@ class Pull:
         queue_settings: Callable[[str], QueueSettings | None],
         paused: Callable[[str], frozenset[str] | None],
         now_ms: Callable[[], int] = wall_ms,
+        tallies: Tallies | None = None,
     ) -> None:
         """`paused` gives the flows of a queue that are paused; None: all of it is."""
         self._warm = warm
@@ -111,6 +117,7 @@ class Pull:
         self._queue_settings = queue_settings
         self._paused = paused
         self._now_ms = now_ms
+        self._tallies = tallies if tallies is not None else Tallies()
         self._steady_ms = lease_clock(now_ms, None)
         self._held: dict[Key, _Held] = {}
         self._sweep_at = 0.0
@@ -119,6 +126,13 @@ class Pull:
     def leases(self) -> int:
         """How many leases consumers have."""
         return len(self._held)
+
+    def tasks(self) -> Iterator[Task]:
+        """What consumers have in hand, a lease each."""
+        for (queue, _), held in self._held.items():
+            leased = held.leased
+            lease_ms = leased.until_ms - held.began_ms
+            yield Task(queue, held.consumer, (leased.slice,), held.began_ms, lease_ms)
 
     def is_awaited(self, holdings: Holdings) -> bool:
         """Whether a report may come that would count: a lease of this connection still runs."""
@@ -188,6 +202,11 @@ class Pull:
                 self._let_go((queue, token))
         return [extended.get(token, False) for token in tokens]
 
+    def held(self, queue: str, token: int) -> Leased | None:
+        """What was leased under a token; None: it is not held, or not any more."""
+        held = self._held.get((queue, token))
+        return None if held is None else held.leased
+
     async def give_back(self, holdings: Holdings) -> None:
         """The connection has ended: others may have what it leased. Shielded, and bounded."""
         holdings.end_waits()
@@ -218,10 +237,11 @@ class Pull:
     ) -> list[LeasedRun]:
         """Notes who has the leases, and makes what is sent of them."""
         owner = None if wish.keep else holdings
+        now_ms = self._now_ms()
         for lease in leased:
             key = (wish.queue, lease.token)
-            ends_ms = self._steady_ms() + lease.until_ms - self._now_ms()
-            self._held[key] = _Held(lease, ends_ms, owner)
+            ends_ms = self._steady_ms() + lease.until_ms - now_ms
+            self._held[key] = _Held(lease, ends_ms, owner, holdings.consumer, now_ms)
             if owner is not None:
                 owner.keys.add(key)
         shipment = await self._ship(leased)
@@ -229,6 +249,8 @@ class Pull:
             (wish.queue, lease.token): Ended(lease, 0, (), lease.slice.bits)
             for lease in shipment.rest
         }
+        shipped = [lease for lease in leased if (wish.queue, lease.token) not in rest]
+        self._tallies.leased(wish.queue, shipped, now_ms)
         # What cannot be given back runs out.
         with suppress(StoreUnavailable):
             await self._settle(wish.queue, rest, GIVE_BACK_S)
@@ -254,7 +276,16 @@ class Pull:
                     self._take_back(key, held)
         if settled is None:
             raise StoreUnavailable(f"no report was taken note of within {seconds:g} s")
+        self._count(queue, ended, taken)
         return dict(zip(ended, settled, strict=True))
+
+    def _count(self, queue: str, ended: dict[Key, Ended], taken: dict[Key, _Held]) -> None:
+        """How long consumers had what they report on; what they give back they did not work on."""
+        now_ms = self._now_ms()
+        for key, end in ended.items():
+            items = (end.leased.slice.bits & ~end.released).bit_count()
+            if items:
+                self._tallies.pulled(queue, items, (now_ms - taken[key].began_ms) / 1000)
 
     def _let_go(self, key: Key) -> _Held:
         held = self._held.pop(key)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from actors.handler_settings import Handler, PullHandler
-from actors.section import MIB, Clash, Count, Section, not_in_this_version
+from actors.section import MIB, Clash, Count, Section
 from actors.units import Duration, Size, durations, format_duration, numbers, sizes
 
 
@@ -108,8 +108,10 @@ class QueueSettings(Section):
     lease_time: Annotated[Duration, durations("0s", "7d")] = 0
     """How long a worker or consumer may keep items; 0: from the handler's timeout."""
     max_retries: Annotated[Count, numbers(0, 65534)] = 8
-    unique: Annotated[Literal["off"], not_in_this_version("ignore", "reject", "replace")] = "off"
+    unique: Literal["off", "ignore", "reject", "replace"] = "off"
+    """What becomes of an item whose key another one of the queue has (actors/keys.py)."""
     unique_window: Annotated[Duration, durations("0s", "365d")] = 0
+    """So long a key stays taken after its item is delivered."""
     backoff: BackoffSettings = BackoffSettings()
     retry_rules: tuple[RetryRule, ...] = Field(default=())
     breaker: BreakerSettings = BreakerSettings()

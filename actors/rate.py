@@ -6,21 +6,51 @@ are first. A waiter that is cancelled leaves the line and has taken nothing; tok
 are not given back, whatever becomes of the send.
 
 Where there is no limit, or the tokens are there and nobody waits, nothing is awaited: that is no
-checkpoint, and the send that follows is one. What it can't do: share a rate with other hosts.
+checkpoint, and the send that follows is one.
+
+Where daemons share their rates (`FleetRate`), tokens come from the fleet's bucket instead of the
+clock: one question for a batch, and none where there is no limit; what was not used is given back.
+While the fleet cannot be asked, each daemon goes on alone, at the whole rate.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import trio
+
+from actors.tiers import StoreUnavailable
 
 BURST_S: Final = 1.0
 """So much of the rate may be saved up, unless a batch is bigger."""
 CLOSE_S: Final = 1e-6
 """Tokens that are that near are there: a clock of floating seconds may never reach the rest."""
+
+
+ALONE_S: Final = 1.0
+"""So long a daemon goes on alone before it asks the fleet again."""
+
+
+class Granted(NamedTuple):
+    items: float
+    """All that were wanted, or 0."""
+    wait_s: float
+    """Until there may be enough."""
+
+
+class FleetRate(Protocol):
+    async def take(self, destination: str, rate: float, burst: float, want: float) -> Granted:
+        """Takes tokens of all daemons' bucket; a negative number gives some back. The bucket is
+        full at first, and a batch bigger than the burst leaves a debt, as in `TokenBucket`.
+        StoreUnavailable: nobody knows."""
+
+
+Share = Callable[[float, float, float], Awaitable[Granted]]
+"""The fleet's bucket of one destination: rate, burst, how many."""
 
 
 class TokenBucket:
@@ -30,8 +60,10 @@ class TokenBucket:
     next one waits for: the rate holds in the mean, whatever the size of the batches.
     """
 
-    def __init__(self, rate: float, burst: float = 0.0) -> None:
+    def __init__(self, rate: float, burst: float = 0.0, share: Share | None = None) -> None:
         """`burst` 0: a second's worth, at least one item. Starts full."""
+        self._share = share
+        self._alone_until = -math.inf
         self._rate = rate
         self._burst = _burst(rate, burst)
         self._tokens = self._burst
@@ -54,12 +86,14 @@ class TokenBucket:
 
     async def take(self, items: int) -> None:
         """Returns when so many items may go, and has taken their tokens then."""
-        if not self._rate or (not self._line.locked() and self._try(items)):
+        if not self._rate:
+            return
+        if self._share is None and not self._line.locked() and self._try(items):
             return
         async with self._line:
-            while not self._try(items):
-                with trio.move_on_at(self._ready_at(items)):
-                    await self._changed.wait()
+            if not await self._granted(items):
+                await self._until_has(items)
+                self._tokens -= items
 
     async def take_turn(self, items_max: int, take: Callable[[], Awaitable[int]]) -> None:
         """Calls `take` when so many items may go; it says how many did.
@@ -71,10 +105,15 @@ class TokenBucket:
             await take()
             return
         async with self._line:
-            while not self._has(items_max):
-                with trio.move_on_at(self._ready_at(items_max)):
-                    await self._changed.wait()
-            self._tokens -= await take()
+            if not await self._granted(items_max):
+                await self._until_has(items_max)
+                self._tokens -= await take()
+                return
+            items = 0
+            try:
+                items = await take()
+            finally:
+                await self._give_back(items_max - items)
 
     def change(self, rate: float, burst: float = 0.0) -> None:
         """Another rate from now on, for those that wait as well. A debt stays a debt."""
@@ -87,6 +126,34 @@ class TokenBucket:
         self._tokens = self._burst if is_full else min(self._tokens, self._burst)
         self._changed.set()
         self._changed = trio.Event()
+
+    async def _until_has(self, items: int) -> None:
+        while not self._has(items):
+            with trio.move_on_at(self._ready_at(items)):
+                await self._changed.wait()
+
+    async def _granted(self, items: int) -> bool:
+        """Waits for the fleet's tokens, and has taken them then. False: there is no fleet to ask,
+        or the limit is gone meanwhile: this bucket decides."""
+        while self._share is not None and self._rate:
+            if trio.current_time() < self._alone_until:
+                return False
+            try:
+                granted = await self._share(self._rate, self._burst, items)
+            except StoreUnavailable:
+                self._alone_until = trio.current_time() + ALONE_S
+                return False
+            if granted.items:
+                return True
+            with trio.move_on_after(granted.wait_s):
+                await self._changed.wait()
+        return False
+
+    async def _give_back(self, items: int) -> None:
+        """Of what the fleet granted; if that fails they are lost, and others are slower for it."""
+        if items > 0 and self._share is not None and self._rate:
+            with suppress(StoreUnavailable), trio.CancelScope(shield=True):
+                await self._share(self._rate, self._burst, -items)
 
     def _try(self, items: int) -> bool:
         if not self._has(items):
@@ -171,7 +238,9 @@ class Destinations:
     Of their rates the smallest counts, 0 being none; the burst is big enough for the biggest batch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: FleetRate | None = None) -> None:
+        """`fleet`: whom they share their rates with."""
+        self._fleet = fleet
         self._shares: dict[str, _Share] = {}
         self._buckets: dict[str, TokenBucket] = {}
 
@@ -204,7 +273,9 @@ class Destinations:
         burst = max([rate * BURST_S, *(float(share.batch_items) for share in shares)])
         bucket = self._buckets.get(destination)
         if bucket is None:
-            self._buckets[destination] = TokenBucket(rate, burst)
+            fleet = self._fleet
+            share = None if fleet is None else partial(fleet.take, destination)
+            self._buckets[destination] = TokenBucket(rate, burst, share)
         elif (bucket.rate, bucket.burst) != (rate, burst):
             bucket.change(rate, burst)
 

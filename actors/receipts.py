@@ -118,6 +118,10 @@ class Receipts:
         found["deleted"] += in_cold.deleted
         found["dropped"] += in_cold.corrupt
         found["dead"] = in_cold.dead
+        # Of a keyed queue; the last two are among those that are deleted.
+        found["updated"] = in_cold.updated
+        found["ignored"] = in_cold.ignored
+        found["conflict"] = in_cold.conflict
         over = found["delivered"] + found["dead"] + found["dropped"] + found["deleted"]
         return found | {"pending": found["accepted"] - over}
 

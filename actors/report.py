@@ -3,9 +3,14 @@
 The journal's books and the cold store's are each exact; together they are, if the cold store's are
 read first: what the journal has handed over and the cold store has not counted yet is on its way,
 and held. The parts of `held` are where things are: warm counts what it has, the owners the rest.
+
+Where daemons share a cold store, each reports its own journal and all of that store: what others
+have handed over has moved in. The fleet's books are those of the journals, and the store's once:
+`shared` has the latter by themselves.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import structlog
@@ -17,6 +22,7 @@ from actors.ledger import Ledger
 from actors.loans import Loans
 from actors.messages import Inquire, SpoolerMessage
 from actors.ports import Room
+from actors.settings import SpoolSettings
 from actors.tiers import ColdQueue, ColdTotals, Fill, StoreUnavailable, WarmQueue
 
 log = structlog.get_logger()
@@ -24,7 +30,9 @@ log = structlog.get_logger()
 INQUIRIES_MAX: Final = 64
 
 
-def make_report(ledger: Ledger, backlog: Backlog, loans: Loans, room: Room) -> dict[str, Any]:
+def make_report(
+    ledger: Ledger, backlog: Backlog, loans: Loans, room: Room, settings: SpoolSettings
+) -> dict[str, Any]:
     """What the spooler knows: the journal's books. What is lent counts as running."""
     queues = {}
     for name, totals in sorted(ledger.books.items()):
@@ -48,7 +56,9 @@ def make_report(ledger: Ledger, backlog: Backlog, loans: Loans, room: Room) -> d
             "writer_offset": ledger.writer_offset,
             "memory_runs": backlog.memory_runs,
             "memory_bytes": backlog.memory_bytes,
+            "max_bytes": settings.max_bytes,
             "free_bytes": room.free_bytes,
+            "min_free_bytes": settings.min_free_bytes,
             "spare_chunks": room.spares,
             "quarantine_bytes": room.quarantine_bytes,
         },
@@ -87,7 +97,7 @@ def with_tiers(
 
 
 def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, int]:
-    on_its_way = max(0, entry["handed_over"] - cold.taken)
+    on_its_way = max(0, entry["handed_over"] - cold.taken_from_here)
     in_cold = cold.held + on_its_way
     held = entry["held"] + in_cold
     # Outcomes may be recorded while warm still counts the items, or the other way round: where
@@ -103,6 +113,11 @@ def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, 
         parts[part] = max(0, min(items, left))
         left -= parts[part]
     combined = entry | {
+        # Of keyed queues: these came to the cold store first.
+        "accepted": entry["accepted"] + cold.accepted,
+        "duplicate": entry["duplicate"] + cold.duplicate,
+        # Of a store that daemons share: what others have handed over to it.
+        "moved_in": entry["moved_in"] + cold.taken - cold.taken_from_here,
         "delivered": entry["delivered"] + cold.delivered,
         "dead": entry["dead"] + cold.dead,
         "deleted": entry["deleted"] + cold.deleted,
@@ -124,8 +139,12 @@ class Reporter:
         warm: WarmQueue,
         cold: ColdQueue,
         more: Callable[[], dict[str, Any]],
+        *,
+        is_shared: bool = False,
     ) -> None:
-        """`more` adds what others know: breakers, workers, the failover."""
+        """`more` adds what others know: breakers, workers, the failover. `is_shared`: other
+        daemons have the same cold store."""
+        self._is_shared = is_shared
         self._inbox = inbox
         self._spooler = spooler
         self._warm = warm
@@ -157,4 +176,7 @@ class Reporter:
 
         await self._spooler.send(Inquire(answer))
         await there.wait()
-        return with_tiers(found[0], self._totals, await self._warm.fills()) | self._more()
+        report = with_tiers(found[0], self._totals, await self._warm.fills()) | self._more()
+        if self._is_shared:
+            report["shared"] = {queue: asdict(books) for queue, books in self._totals.items()}
+        return report

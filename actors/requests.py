@@ -1,7 +1,8 @@
 """What a client asks for, once its frame is whole and in the window.
 
 A push and a question about the books are handed to the spooler from the connection's own task:
-one send a run, and nothing else. What waits for stores or for items (LEASE, SETTLE, EXTEND,
+one send a run, and nothing else; one for a queue whose keys are unique goes to the keyed intake
+instead. What waits for stores or for items (LEASE, SETTLE, EXTEND,
 CONTROL, FETCH) runs as a task in the connection's nursery, so that the connection goes on reading;
 the window bounds how many there are. Every request is answered through `Replies`, once.
 
@@ -18,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 import trio
 
-from actors.messages import Answers, Append, Inquire, SpoolerMessage
+from actors.messages import Answers, Append, Inquire, OfferRun, SpoolerMessage
 from actors.pull import Holdings, Pull
 from actors.refusals import (
     bad_request,
@@ -94,6 +95,9 @@ class Shared:
     pull: Pull | None = None
     control: Control | None = None
     rows: Rows | None = None
+    keyed: trio.MemorySendChannel[OfferRun] | None = None
+    """Where pushes go to queues of which `is_keyed` is true."""
+    is_keyed: Callable[[str], bool] = field(default=lambda _: False)
     refused: Counter[str] = field(default_factory=Counter)
     is_draining: bool = False
 
@@ -150,6 +154,10 @@ class Requests:
             head = self._check(data)
         except Refused as refused:
             self._replies.refuse(sequence, refused)
+            return
+        keyed = self._shared.keyed
+        if keyed is not None and self._shared.is_keyed(head.queue):
+            await self._hand_over(sequence, OfferRun(head, data, self._replies, sequence), keyed)
             return
         append = Append(head, data, self._replies, sequence)
         await self._hand_over(sequence, append, self._shared.spooler)

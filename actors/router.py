@@ -4,7 +4,8 @@ One lane of work a queue (`route`), so that a queue whose tiers are full waits a
 warm as long as there is room; at the limit the queue goes cold, and stays so until warm has room
 again and cold has nothing due left (actors/tiering.py). What is due later than a minute, or
 belongs to a paused flow, goes to cold by itself. So does everything of a queue that consumers
-read as a stream (actors/streams.py): nothing of it enters warm, even while cold is away.
+read as a stream (actors/streams.py), or whose keys are unique (what was staged is decided on in
+cold): nothing of it enters warm, even while cold is away.
 
 It owns nothing: runs are borrowed from the journal and handed over or entered. What all lanes hold
 together has one limit; past it a queue that goes to cold waits for its turn, and one that does not
@@ -30,6 +31,7 @@ import trio
 from actors.handover import HandOver
 from actors.messages import GiveBack, Lease, SpoolerMessage, Take
 from actors.portions import slices_of
+from actors.promotion import Promotion
 from actors.queue_settings import QueueSettings
 from actors.slices import InCold, InJournal, LentRun, Slice
 from actors.tiering import RESUME_SHARE, SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
@@ -71,8 +73,8 @@ class Routing:
         self.tiers: dict[str, Tier] = {}
         self.routed: Counter[str] = Counter()
         """Items that the router has in hand for warm, by queue."""
-        self.promoted: Counter[str] = Counter()
-        """Items that the promoter has in hand for warm, by queue."""
+        self.lines: dict[str, Promotion] = {}
+        """What the promoter has in hand for warm, by queue."""
         self.unrecorded: Counter[str] = Counter()
         """Items that have left warm and of which the settler has still to tell the owner. They
         count as warm: a crash delivers them again, and there must not be more of them."""
@@ -82,6 +84,11 @@ class Routing:
         """Queues whose runs the promoter is just taking from cold, until it has them."""
         self.streams: set[str] = set()
         """Queues whose consumers claim from cold: all of them goes there, and stays."""
+
+    def promoted(self, queue: str) -> int:
+        """Items that the promoter has in hand."""
+        line = self.lines.get(queue)
+        return 0 if line is None else line.items
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +142,7 @@ class Router:
 
     async def _send_on(self, queue: str, taken: Taken) -> None:
         try:
-            if queue in self._routing.streams:
+            if self._is_of_cold(queue):
                 await self._store(queue, [part for lease in taken.leases for part in parts(lease)])
                 return
             here = []
@@ -148,6 +155,11 @@ class Router:
         finally:
             self._routing.in_hand_bytes -= taken.bytes
 
+    async def place(self, queue: str, slices: Sequence[Slice]) -> None:
+        """Sends slices that somebody else has borrowed from the journal to where they belong."""
+        self._routing.tiers.setdefault(queue, Tier.COLD)
+        await self._place(queue, slices, is_spilled=False)
+
     async def set_aside(
         self, queue: str, flow: str | None = None, positions: range | None = None
     ) -> None:
@@ -155,6 +167,8 @@ class Router:
         if self._hand_over.cold_is_away or self._disk_is_low():
             return
         slices = await self._warm.withdraw(queue, flow, positions)
+        if positions is None and queue in self._routing.lines:
+            slices += self._routing.lines[queue].withdraw(flow)
         of_journal = [s for s in slices if isinstance(s.run.owner, InJournal)]
         if of_journal and not await self._move(of_journal):
             await self._place(queue, of_journal, is_spilled=False)
@@ -224,12 +238,12 @@ class Router:
         await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
 
     async def _store(self, queue: str, slices: Sequence[Slice]) -> None:
-        """Of a stream: to cold, however long that takes, as long as it is one.
+        """Of a stream, or a keyed queue: to cold, however long that takes, as long as it is one.
 
         A full disk must drain, and this is the only way out of the journal: where cold has nothing
         more to claim, the room that the last claim has left there takes the next runs.
         """
-        while queue in self._routing.streams:
+        while self._is_of_cold(queue):
             is_drained = self._disk_is_low() and not await self._cold_has_due(queue)
             if await self._move(slices, is_drained=is_drained):
                 return
@@ -241,7 +255,7 @@ class Router:
         rest = list(slices)
         patient_until = trio.current_time() + (0 if is_spilled else PATIENCE_S)
         while rest:
-            if queue in self._routing.streams:
+            if self._is_of_cold(queue):
                 await self._store(queue, rest)
                 return
             if await self._choose(queue) is Tier.WARM:
@@ -279,19 +293,24 @@ class Router:
     async def _choose(self, queue: str) -> Tier:
         fill, limits = await self._warm.fill(queue), self._limits(queue)
         before = self._routing.tiers[queue]
-        pending = self._routing.promoted[queue] + self._routing.unrecorded[queue]
+        pending = self._routing.promoted(queue) + self._routing.unrecorded[queue]
         tier = choose_tier(before, fill, pending, limits, cold_has_due=False)
         if before is Tier.COLD and tier is Tier.WARM:
-            # Only now is it worth asking. Meanwhile the promoter may have brought in more.
-            has_due = await self._cold_has_due(queue)
+            # Only now is it worth asking. Meanwhile the promoter may have brought in more, and what
+            # it has in hand comes first.
+            has_due = await self._cold_has_due(queue) or self._routing.promoted(queue) > 0
             fill = await self._warm.fill(queue)
-            pending = self._routing.promoted[queue] + self._routing.unrecorded[queue]
+            pending = self._routing.promoted(queue) + self._routing.unrecorded[queue]
             tier = choose_tier(before, fill, pending, limits, cold_has_due=has_due)
             self._note(queue, tier)
         return tier
 
     def _was_warm(self, queue: str) -> bool:
-        return self._routing.tiers[queue] is Tier.WARM and queue not in self._routing.streams
+        return self._routing.tiers[queue] is Tier.WARM and not self._is_of_cold(queue)
+
+    def _is_of_cold(self, queue: str) -> bool:
+        """Whether all that the journal has of it goes to cold."""
+        return queue in self._routing.streams or self._queue_settings(queue).unique != "off"
 
     def _note(self, queue: str, tier: Tier) -> None:
         self._routing.tiers[queue] = tier

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic import BaseModel, ConfigDict, Strict
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -21,18 +21,6 @@ class Clash(ValueError):
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
         self.keys = keys
-
-
-def not_in_this_version(*planned: str) -> BeforeValidator:
-    """Tells what is planned from what is wrong."""
-
-    def check(value: object) -> object:
-        kind = value.get("type") if isinstance(value, dict) else value
-        if kind in planned:
-            raise ValueError(f"{kind!r} is planned, but this version of forebay does not have it")
-        return value
-
-    return BeforeValidator(check)
 
 
 def empty_in_this_version(value: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ tuning (backoff, breaker, workers).
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -28,7 +28,6 @@ from actors.section import (
     Count,
     Section,
     empty_in_this_version,
-    not_in_this_version,
 )
 from actors.units import Duration, Size, durations, format_size, numbers, sizes
 from forebay.errors import BadRun
@@ -121,11 +120,22 @@ def stored_run_bytes_max(raw_bytes: int) -> int:
 
 
 class HttpSettings(Section):
-    """Accepted and checked; served from a later version on."""
+    """The HTTP server: API, metrics and the page."""
 
     listen: str | None = "127.0.0.1:8077"
+    """HOST:PORT; port 0: a free one; None: no server."""
     read_token_file: Path | None = None
     admin_token_file: Path | None = None
+    hosts: tuple[str, ...] = ()
+    """Other names by which it may be asked, as behind a proxy."""
+    show_payloads: bool = False
+    """Whether the read token shows payloads; the admin's does."""
+    request_bytes_max: Annotated[Size, sizes("64Ki", "64Mi")] = 8 * MIB
+    max_connections: Annotated[Count, numbers(1, 4096)] = 256
+    rate_limit: Annotated[float, numbers(0, 10**6)] = 200
+    """Requests a second of one client; 0: no limit."""
+    timeout: Annotated[Duration, durations("1s", "1h")] = 30
+    """For a request's body to come, and for a client to take its answer."""
 
     @field_validator("listen")
     @classmethod
@@ -185,15 +195,54 @@ class SpoolSettings(Section):
 
 
 class WarmSettings(Section):
-    type: Literal["memory"] = "memory"
+    type: Literal["memory", "valkey"] = "memory"
+    url: str | None = None
+    """Of Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
+    timeout: Annotated[Duration, durations("50ms", "1m")] = 2
+    """For one step of the shared queue; after that it counts as away."""
+    valid: Annotated[Duration, durations("1s", "10m")] = 15
+    """So long after a daemon was last heard of, others may lease what it has entered."""
+    prefix: Annotated[str, Field(pattern=r"^[^{}\s]{1,64}$")] = "forebay"
+    """What all keys begin with: daemons with the same one are a fleet."""
+
+    @model_validator(mode="after")
+    def _url_goes_with_the_type(self) -> Self:
+        return _check_url(self, "valkey")
 
 
 class ColdSettings(Section):
-    type: Literal["sqlite"] = "sqlite"
+    type: Literal["sqlite", "postgres"] = "sqlite"
+    url: str | None = None
+    """Of PostgreSQL: postgresql://."""
     acquire_timeout: Annotated[Duration, durations("1s", "1d")] = 300
     """How long a run that was taken from cold may be in hand before it is taken again."""
     timeout: Annotated[Duration, durations("100ms", "5m")] = 10
     """For one step of the store."""
+    connections: Annotated[Count, numbers(1, 64)] = 8
+    """To PostgreSQL, of this daemon, beside one that listens."""
+    pooled: bool = False
+    """The URL leads to PgBouncer in transaction mode."""
+    listen_url: str | None = None
+    """Past PgBouncer, to hear at once of what others have put there."""
+    require_sync_standby: bool = False
+    """Nothing is handed over to a server without a synchronous standby."""
+    schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "forebay"
+    """PostgreSQL's: daemons with the same one are a fleet."""
+
+    @model_validator(mode="after")
+    def _url_goes_with_the_type(self) -> Self:
+        return _check_url(self, "postgres")
+
+
+S = TypeVar("S", WarmSettings, ColdSettings)
+
+
+def _check_url(section: S, type_: str) -> S:
+    if section.type == type_ and not section.url:
+        raise Clash(f"type {type_} needs a url", "url")
+    if section.type != type_ and section.url:
+        raise Clash(f"url means nothing to type {section.type}", "url")
+    return section
 
 
 class MemorySettings(Section):
@@ -226,8 +275,8 @@ class Settings(Section):
     state_dir: Path = Path("/var/lib/forebay")
     http: HttpSettings = HttpSettings()
     spool: SpoolSettings = SpoolSettings()
-    warm: Annotated[WarmSettings, not_in_this_version("valkey")] = WarmSettings()
-    cold: Annotated[ColdSettings, not_in_this_version("postgres")] = ColdSettings()
+    warm: WarmSettings = WarmSettings()
+    cold: ColdSettings = ColdSettings()
     memory: MemorySettings = MemorySettings()
     priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
         default={"high": 0, "normal": 5, "low": 10}
@@ -257,6 +306,17 @@ class Settings(Section):
         if not isinstance(defaults, dict) or not isinstance(queues, dict):
             return data
         return {**data, "queues": {name: merge(defaults, own) for name, own in queues.items()}}
+
+    @model_validator(mode="after")
+    def _shared_warm_needs_shared_cold(self) -> Self:
+        if self.warm.type == "valkey" and self.cold.type != "postgres":
+            raise Clash(
+                "warm.type valkey needs cold.type postgres: any daemon may deliver what is in "
+                "Valkey, and could not settle rows of another host's SQLite file",
+                "warm.type",
+                "cold.type",
+            )
+        return self
 
     @model_validator(mode="after")
     def _chunks_take_the_largest_run(self) -> Self:

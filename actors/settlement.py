@@ -9,7 +9,8 @@ and journal items that change their owner (dead letters, retries due later than 
 Durable when: the owners say so. On drain what was concluded is recorded before `run` returns. On
 cancel it is lost, and the owners deliver again. What the cold store does not take is the
 failover's; what that lets go enters warm again. History hears of journal items that were delivered
-when their owner has been told. What it can't do: settle for an owner on another host.
+when their owner has been told. Outcomes of another daemon's runs go to its mailbox with the end of
+the lease (actors/posts.py).
 """
 
 import sys
@@ -29,8 +30,10 @@ from actors.handover import HandOver
 from actors.history import History
 from actors.messages import Fate, Retried, Settle, Settled, SpoolerMessage
 from actors.portions import RetryNote
+from actors.posts import make_post
 from actors.retry import Conclusion
-from actors.slices import InCold, InJournal, Slice, indexes, ranges
+from actors.slices import Abroad, InCold, InJournal, Slice, indexes, ranges
+from actors.tallies import Tallies
 from actors.tiering import belongs_in_cold
 from actors.tiers import (
     ColdQueue,
@@ -86,6 +89,7 @@ class Settlement:
         now_ms: Callable[[], int],
         events: EventLog | None = None,
         history: History | None = None,
+        tallies: Tallies | None = None,
     ) -> None:
         """`unrecorded` counts, by queue, the items that have left warm and are still to be
         recorded: others read it."""
@@ -100,6 +104,7 @@ class Settlement:
         self._now_ms = now_ms
         self._events = events
         self._history = history
+        self._tallies = tallies
         self._to_settler, self._inbox = trio.open_memory_channel[Concluded](INBOX)
         self.stale_total = 0
         """Outcomes of leases that had run out."""
@@ -116,28 +121,43 @@ class Settlement:
         `sending` is for the event log; None: a consumer's."""
         pairs = list(zip(leased, conclusions, strict=True))
         endings = [
-            Ending(one.token, await self._staying(queue, one.slice, what)) for one, what in pairs
+            ending(one, what, await self._staying(queue, one.slice, what)) for one, what in pairs
         ]
         answers = await self._warm.end(queue, endings)
-        outcomes: list[Settled | Retried] = []
-        slow: list[Concluded] = []
-        for (one, conclusion), ended, is_ours in zip(pairs, endings, answers, strict=True):
-            if not is_ours:
-                continue
-            if isinstance(one.slice.run.owner, InJournal):
-                outcomes += journal_outcomes(one.slice, conclusion.delivered, ended.again)
-            if not is_quick(one.slice, conclusion, ended.again):
-                slow.append(Concluded(queue, one.slice, conclusion, ended.again))
-        if outcomes:
-            await self._tell(self._spooler, Settle(tuple(outcomes)))
-        for concluded in slow:
-            self._unrecorded[queue] += concluded.items
-            await self._tell(self._to_settler, concluded)
+        await self.conclude(
+            [
+                Concluded(queue, one.slice, what, ended.again)
+                for (one, what), ended, is_ours in zip(pairs, endings, answers, strict=True)
+                # Of another daemon's: it has a post.
+                if is_ours and not isinstance(one.slice.run.owner, Abroad)
+            ]
+        )
         self._count_stale(queue, answers.count(False))
         if self._history is not None:
             self._history.settled(queue, pairs, answers)
+        if self._tallies is not None:
+            self._tallies.settled(queue, pairs, answers, self._now_ms())
         self._note(queue, pairs, answers, sending)
         return answers
+
+    async def conclude(
+        self,
+        ended: Sequence["Concluded"],
+        recorded: Callable[[list[bool]], None] | None = None,
+    ) -> None:
+        """Leases have ended, here or on another host: the owners are told, in their turn.
+
+        `recorded` is called when what the journal is told at once is durable."""
+        outcomes: list[Settled | Retried] = []
+        for one in ended:
+            if isinstance(one.slice.run.owner, InJournal):
+                outcomes += journal_outcomes(one.slice, one.conclusion.delivered, one.stays)
+        if outcomes or recorded is not None:
+            await self._tell(self._spooler, Settle(tuple(outcomes), recorded))
+        for one in ended:
+            if not is_quick(one.slice, one.conclusion, one.stays):
+                self._unrecorded[one.queue] += one.items
+                await self._tell(self._to_settler, one)
 
     def _note(
         self,
@@ -264,6 +284,12 @@ class Settlement:
         while ago, and go back whatever the limits say."""
         for slice_ in slices:
             await self._warm.enter(slice_.run.head.queue, [slice_], NO_LIMITS)
+
+
+def ending(leased: Leased, conclusion: Conclusion, stays: tuple[Slice, ...]) -> Ending:
+    is_abroad = isinstance(leased.slice.run.owner, Abroad)
+    post = make_post(leased.slice, conclusion, stays) if is_abroad else b""
+    return Ending(leased.token, stays, post)
 
 
 def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) -> bool:

@@ -21,6 +21,7 @@ class SplitWorkerGroup(WorkerGroup):
         senders = split.sender_count or self._count.count
         put, take = trio.open_memory_channel[Batch](split.channel_size)
         async with trio.open_nursery() as nursery, put, take:
+            self._preparers = preparers
             for _ in range(preparers):
                 nursery.start_soon(self._prepare_all, put.clone())
             for _ in range(senders * self._settings.workers.max_concurrent_sends):

@@ -37,9 +37,11 @@ from actors.messages import (
     AbortWrite,
     Append,
     AskReceipt,
+    Borrow,
     Doubt,
     Drain,
     DropStage,
+    FindRun,
     Finish,
     ForgetWrites,
     GiveBack,
@@ -50,12 +52,14 @@ from actors.messages import (
     Place,
     Publish,
     QueueSeen,
+    ScanRuns,
     Seal,
     Settle,
     SpoolerMessage,
     StoredRun,
     Take,
     Tick,
+    Voided,
 )
 from actors.origin import Origin
 from actors.peeking import Peeking
@@ -63,6 +67,7 @@ from actors.ports import Committed, Journal, Recovered
 from actors.queue_settings import QueueSettings
 from actors.report import make_report
 from actors.settings import SpoolSettings
+from actors.spool_counts import SpoolCounts
 from actors.staging import Staging
 from actors.thread import OwnThread
 from actors.upkeep import Upkeep
@@ -111,11 +116,15 @@ class Spooler:
         reader = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
+        self.counts = SpoolCounts()
+        """For the metrics to read."""
         self._writes = Writes()
         self._ledger = Ledger(self._writes)
         self._backlog = Backlog(settings.inmemory_runs, settings.inmemory_bytes)
         self._loans = Loans(self._ledger)
-        self._intake = Intake(settings, queue_settings, self._ledger, self._backlog, self._writes)
+        self._intake = Intake(
+            settings, queue_settings, self._ledger, self._backlog, self._writes, self.counts
+        )
         self._staging = Staging(self._writes, self._ledger, self._backlog)
         self._adoption = Adoption(
             self._writes,
@@ -135,6 +144,7 @@ class Spooler:
             self._intake.recent_ids,
             settings.meta_sync_interval,
             settings.min_free_bytes,
+            self.counts,
         )
         self._recordings: list[tuple[Callable[[list[bool]], None], list[bool]]] = []
         """Who waits for outcomes to be durable, and which of them were taken."""
@@ -249,6 +259,15 @@ class Spooler:
             case Peek():
                 assert self._nursery is not None
                 self._nursery.start_soon(self._peeking.look, message)
+            case Borrow():
+                assert self._nursery is not None
+                self._nursery.start_soon(self._lending.borrow, message)
+            case FindRun():
+                assert self._nursery is not None
+                self._nursery.start_soon(self._peeking.find, message)
+            case ScanRuns():
+                assert self._nursery is not None
+                self._nursery.start_soon(self._peeking.scan, message)
             case Tick():
                 self._intake.expire(trio.current_time())
                 self._lending.ready.update(self._backlog.wake_due(wall_ms()))
@@ -263,7 +282,12 @@ class Spooler:
                 assert_never(message)
 
     def _settle(self, message: Settle) -> None:
-        accepted = [self._loans.settle(outcome) for outcome in message.outcomes]
+        accepted = [
+            self._loans.void(outcome, self._backlog)
+            if isinstance(outcome, Voided)
+            else self._loans.settle(outcome)
+            for outcome in message.outcomes
+        ]
         if message.recorded is not None:
             self._recordings.append((message.recorded, accepted))
             self._loans.must_be_durable = True
@@ -285,8 +309,9 @@ class Spooler:
         """Stores what may be stored of the pushes that wait, and the marks with it."""
         self._intake.disk_is_low = self._upkeep.disk_is_low
         group = self._intake.form_group(trio.current_time())
+        dropped_items = 0
         for dropped in group.dropped:
-            self._lending.drop(dropped, "spooler.dropped_oldest")
+            dropped_items += self._lending.drop(dropped, "spooler.dropped_oldest")
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
@@ -304,6 +329,8 @@ class Spooler:
                 records=[entry.record for entry in decided],
             )
             self._enter(group, committed)
+            self.counts.dropped["drop_oldest"] += 0 if committed.failure else dropped_items
+            self.counts.dropped["unreadable"] = self._lending.unreadable_items
             self._enter_marks(marks, group, committed, durable=must_sync)
             self._lending.ready |= self._staging.conclude(decided, committed.records_failure)
         stored = len(committed.positions)
@@ -323,6 +350,7 @@ class Spooler:
 
     def _enter(self, group: Group, committed: Committed) -> None:
         """Enters what was stored into ledger and backlog."""
+        self._count(committed)
         for number in committed.started:
             self._ledger.start(number)
         if group.appends:
@@ -346,6 +374,14 @@ class Spooler:
             log.error("spooler.chunk_abandoned", chunk=f"{number:016x}", error=str(error))
         if committed.sealed or committed.failure:
             self._upkeep.hurry()
+
+    def _count(self, committed: Committed) -> None:
+        counts = self.counts
+        counts.flushes += 1
+        counts.runs += len(committed.sizes)
+        counts.bytes += sum(committed.sizes)
+        counts.chunk_rotations += len(committed.started)
+        counts.chunks_abandoned += len(committed.abandoned)
 
     def _enter_marks(
         self, marks: list[PendingMark], group: Group, committed: Committed, *, durable: bool
@@ -429,7 +465,10 @@ class Spooler:
     def _answer_inquiries(self) -> None:
         inquiries, self._inquiries = self._inquiries, []
         for inquiry in inquiries:
-            inquiry.answer(make_report(self._ledger, self._backlog, self._loans, self._upkeep.room))
+            room = self._upkeep.room
+            inquiry.answer(
+                make_report(self._ledger, self._backlog, self._loans, room, self._settings)
+            )
 
     async def _close(self) -> None:
         """Refuses what waits, writes the last marks, seals the journal."""

@@ -17,9 +17,10 @@ was taken is unknown then, and repeating it is harmless. Times are milliseconds 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from actors.finished import FinishedRow, Keeps, Past
+from actors.keys import Holder, KeyRules, Offer
 from actors.queue_settings import QueueSettings
 from actors.slices import ItemError, Slice
 from forebay.run import RunHead
@@ -68,6 +69,28 @@ class Fill:
     @property
     def waiting(self) -> int:
         return self.items - self.scheduled - self.leased
+
+
+class WarmFlow(NamedTuple):
+    """What a warm queue holds of one flow and action."""
+
+    queue: str
+    flow: str
+    action: str
+    waiting: int
+    """Items that nobody has leased, due or not."""
+    from_cold: int
+    """Items that belong to the cold store, leased or not."""
+    oldest_ms: int | None
+    """When the oldest of those that wait was enqueued; None: none waits."""
+
+
+class Whereabouts(NamedTuple):
+    """What a warm queue has of one run: a bit for each item, in one of the three."""
+
+    waiting: int = 0
+    scheduled: int = 0
+    leased: int = 0
 
 
 class Entered(NamedTuple):
@@ -128,15 +151,27 @@ class WarmQueue(Protocol):
         """Puts back what was leased for too long, at its old place; how many items, by queue."""
 
     async def withdraw(
-        self, queue: str, flow: str | None = None, positions: range | None = None
+        self,
+        queue: str,
+        flow: str | None = None,
+        positions: range | None = None,
+        run_id: bytes | None = None,
     ) -> list[Slice]:
-        """Takes out, in one step, all that is not leased: of this flow, or of runs that lie in
-        the journal at these positions, where given."""
+        """Takes out, in one step, all that is not leased: of this flow, of runs that lie in the
+        journal at these positions, of the run of this id, where given."""
+
+    async def locate(self, queue: str, run_ids: frozenset[bytes]) -> Mapping[bytes, Whereabouts]:
+        """Where items of these runs are; runs that are not here are left out. For people who look
+        for an item: it may look at all that the queue has."""
 
     async def fill(self, queue: str) -> Fill: ...
 
     async def fills(self) -> Mapping[str, Fill]:
         """All queues that hold anything."""
+
+    async def flows(self) -> Sequence[WarmFlow]:
+        """All that is held, by flow, for the metrics: from maintained counters, or not older than
+        5 s. `StoreUnavailable` as with the others."""
 
 
 # Cold.
@@ -205,10 +240,11 @@ class Outlook(NamedTuple):
 
 @dataclass(slots=True)
 class ColdTotals:
-    """The cold store's books of one queue: `taken` = delivered + dead + deleted + held, always."""
+    """The cold store's books of one queue: `taken` + `accepted` = delivered + dead + deleted +
+    held, always."""
 
     taken: int = 0
-    """Items that were confirmed here, ever."""
+    """Items that were handed over and confirmed here, ever."""
     delivered: int = 0
     dead: int = 0
     """Dead letters that are here now."""
@@ -216,6 +252,12 @@ class ColdTotals:
     held: int = 0
     runs: int = 0
     """Rows that are held."""
+    accepted: int = 0
+    """Items that came here first, and became visible here: those of keyed queues."""
+    duplicate: int = 0
+    """Of the same, items of runs that were answered before. Outside the equation."""
+    taken_from_here: int = field(default=0, compare=False)
+    """Of `taken`, what this daemon has had confirmed; all of it, where the store is its own."""
 
 
 class FlowCount(NamedTuple):
@@ -242,6 +284,12 @@ class ColdReceipt(NamedTuple):
     deleted: int = 0
     corrupt: int = 0
     """In rows that cannot be read, and were set aside."""
+    updated: int = 0
+    """Items that took the key of another, which was deleted."""
+    ignored: int = 0
+    """Of those that are deleted: items whose key was taken when they became visible."""
+    conflict: int = 0
+    """The same, of a queue that rejects them, or where the other could not be replaced."""
 
 
 class Stream(NamedTuple):
@@ -341,6 +389,10 @@ class ColdQueue(Protocol):
     async def flows(self) -> Sequence[FlowCount]:
         """Maintained counters, not a count of rows."""
 
+    async def oldest(self) -> Mapping[tuple[str, str, str], int]:
+        """By queue, flow and action: when the oldest item was enqueued that is held here, acquired
+        ones too. For the metrics: found through an index, or not older than 5 s."""
+
     async def receipt(self, write: bytes) -> ColdReceipt:
         """Of a write that nothing here belongs to, all 0."""
 
@@ -384,6 +436,32 @@ class ColdQueue(Protocol):
 
         ValueError if the cursor (at first "") is none of its own."""
 
+    def keep_keys(self, rules: KeyRules) -> None:
+        """From now on keys are unique as far as `rules` says so (actors/keys.py). Before, every
+        queue is without; keys that are held are let go as their items end in any case.
+
+        `confirm` arbitrates as well: items of rows that belong to a write, that nobody has tried,
+        of a queue that has a policy. Those that lose are counted as taken, and deleted at once."""
+
+    async def offer(self, offers: Sequence[Offer]) -> list[bytes]:
+        """Decides on runs of keyed queues, in order, and stores what may be stored: visible,
+        counted as accepted, durable on return, all in one transaction. A byte (`KeyOutcome`) for
+        each item of each run.
+
+        A run that is offered again, also in another life, has the same answer and changes nothing,
+        as long as it is remembered (the last tens of thousands are).
+        """
+
+    async def key(self, queue: str, key: bytes) -> Holder | None:
+        """Who has a key; None: nobody."""
+
+    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
+        """Who had it. An item that waited is deleted; one that is done or unreadable has lost its
+        key; of one that has started or is dead nothing is changed."""
+
+    async def forget_keys(self) -> int:
+        """Forgets keys that are free again, some of them: how many; 0: there are no more."""
+
     def keep_history(self, keeps: Keeps) -> None:
         """From now on items that are finished here go to history, as far as `keeps` says so, in
         the transaction that finishes them. Nothing does before."""
@@ -404,6 +482,78 @@ class ColdQueue(Protocol):
         are no more."""
 
     async def close(self) -> None: ...
+
+
+# Single items.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColdSight:
+    """Items of one row, as it is now; or of a row of history."""
+
+    state: Literal["COLD_QUEUED", "CLAIMED", "FAILED", "delivered", "deleted"]
+    head: RunHead
+    data: bytes
+    bits: int
+    attempt: int
+    due_ms: int
+    errors: tuple[ItemError, ...]
+    row: bytes = b""
+    """Not of history."""
+    lock: bytes | None = None
+    """It is acquired, under this lock."""
+    ended_ms: int | None = None
+    """When it died, or was finished."""
+    place: int = 0
+    """Of a scan: where it goes on behind this row."""
+
+
+class ColdScan(NamedTuple):
+    rows: list[ColdSight]
+    after: int | None
+    """Where the next scan begins; None: these were the last."""
+
+
+class ColdPart(NamedTuple):
+    """Items of a row; `lock`: under which the row was acquired, None: it was not."""
+
+    row: bytes
+    bits: int
+    lock: bytes | None
+
+
+class ColdItems(Protocol):
+    """The cold store's items one by one, for people and their tools; not for delivery."""
+
+    async def find(self, run_id: bytes, index: int) -> list[ColdSight]:
+        """Everything that is known of one item: at most one row that is held, its dead letter, and
+        its history, newest first. `bits` name this item alone."""
+
+    async def scan(self, queue: str | None, after: int, rows_max: int, bytes_max: int) -> ColdScan:
+        """Rows that are held, of a queue or of all, in the order in which they came here, from 0
+        on."""
+
+    async def scan_history(
+        self, queue: str | None, after: int, rows_max: int, bytes_max: int
+    ) -> ColdScan:
+        """Rows of history, the last noted first, from 0 on."""
+
+    async def delete(self, row: bytes, bits: int, lock: bytes | None) -> bool:
+        """These items of a row are deleted and counted so; history keeps them, if the queue has
+        one. Durable on return. False: the row has not all of them, or is acquired under another
+        lock, or claimed; nothing has changed."""
+
+    async def delete_all(self, parts: Sequence[ColdPart]) -> list[bool]:
+        """As `delete`, many in one step, and nothing of them is in the history."""
+
+    async def purge(self, queue: str, rows_max: int) -> int:
+        """Deletes rows of a queue that nobody has acquired or claimed, whenever they are due, and
+        counts them so: how many items; 0: there are no more. None of it is in the history.
+        Durable on return."""
+
+    async def change(self, row: bytes, bits: int, lock: bytes | None, new: NewRow) -> bool:
+        """As `delete`, but the items are in `new` from now on: another row of the same queue,
+        due or a dead letter, as it says."""
 
 
 # Dead letters.

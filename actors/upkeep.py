@@ -15,6 +15,7 @@ import trio
 
 from actors.ledger import Ledger
 from actors.ports import Journal, Room
+from actors.spool_counts import SpoolCounts
 
 log = structlog.get_logger()
 
@@ -31,7 +32,9 @@ class Upkeep:
         recent_ids: Callable[[], list[bytes]],
         meta_interval_s: float,
         min_free_bytes: int,
+        counts: SpoolCounts | None = None,
     ) -> None:
+        self._counts = counts if counts is not None else SpoolCounts()
         self._journal = journal
         self._ledger = ledger
         self._recent_ids = recent_ids
@@ -116,6 +119,7 @@ class Upkeep:
         if meta != self._meta:
             await self._call(self._journal.write_meta, *meta)
             self._meta = meta
+            self._counts.meta_syncs += 1
 
     def _see(self, room: Room) -> None:
         was_low = self.disk_is_low

@@ -26,7 +26,7 @@ import trio
 
 from actors.clock import Clock, lease_clock, wall_ms
 from actors.slices import InJournal, Slice
-from actors.tiers import Ending, Entered, Fill, Leased, Limits
+from actors.tiers import Ending, Entered, Fill, Leased, Limits, WarmFlow, Whereabouts
 from actors.warm_queue import WarmSlices, check_again
 
 _tokens = count(1)
@@ -172,7 +172,11 @@ class MemoryWarm:
         return expired
 
     async def withdraw(
-        self, queue: str, flow: str | None = None, positions: range | None = None
+        self,
+        queue: str,
+        flow: str | None = None,
+        positions: range | None = None,
+        run_id: bytes | None = None,
     ) -> list[Slice]:
         """Looks at every slice that is not leased."""
         state = self._queues.get(queue)
@@ -181,6 +185,8 @@ class MemoryWarm:
 
         def matches(slice_: Slice) -> bool:
             if flow is not None and slice_.run.head.flow != flow:
+                return False
+            if run_id is not None and slice_.run.head.run_id != run_id:
                 return False
             owner = slice_.run.owner
             return positions is None or (
@@ -194,6 +200,11 @@ class MemoryWarm:
             self._tell_fallen(state)
         return taken
 
+    async def locate(self, queue: str, run_ids: frozenset[bytes]) -> dict[bytes, Whereabouts]:
+        """Looks at every slice."""
+        state = self._queues.get(queue)
+        return {} if state is None else state.locate(run_ids, self._now_ms())
+
     async def fill(self, queue: str) -> Fill:
         state = self._queues.get(queue)
         return Fill() if state is None else state.fill(self._now_ms())
@@ -201,6 +212,9 @@ class MemoryWarm:
     async def fills(self) -> Mapping[str, Fill]:
         now_ms = self._now_ms()
         return {name: state.fill(now_ms) for name, state in self._queues.items() if state.items}
+
+    async def flows(self) -> list[WarmFlow]:
+        return [flow for name, state in self._queues.items() for flow in state.flows.counts(name)]
 
     def _queue(self, name: str) -> WarmSlices:
         state = self._queues.get(name)

@@ -6,7 +6,7 @@ cleared away when there is more of it than of flows. So a slice costs the same w
 with thousands, and a flow that is left out costs its head, once in every `take`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final
@@ -29,6 +29,10 @@ class DueSlices:
         self._flows: dict[str, list[_Ranked]] = {}
         """No heap here is empty."""
         self._heads: list[tuple[SortKey, str]] = []
+
+    def __iter__(self) -> Iterator[Slice]:
+        """All of them, in no order."""
+        return (slice_ for heap in self._flows.values() for _, _, slice_ in heap)
 
     def push(self, slice_: Slice) -> None:
         key = slice_.sort_key

@@ -15,7 +15,8 @@ from typing import Final
 import trio
 
 from actors.slices import InCold, Slice, SortKey
-from actors.tiers import Fill
+from actors.tiers import Fill, Whereabouts
+from actors.warm_flows import WarmFlows
 from actors.warm_order import DueSlices
 
 SLEEP_MAX_S: Final = 1.0
@@ -38,6 +39,7 @@ class WarmSlices:
         self.scheduled_items = 0
         self.leases: dict[int, Lease] = {}
         self.due = DueSlices()
+        self.flows = WarmFlows()
         self.has_news = False
         """Something has come since a lease found nothing."""
         self.came = 0
@@ -55,11 +57,13 @@ class WarmSlices:
         self.bytes += items * run.item_bytes
         if isinstance(run.owner, InCold):
             self.cold_items += items
+            self.flows.borrows(slice_, sign)
         assert self.items >= 0 <= self.bytes
         assert self.items or not self.bytes
 
     def place(self, slice_: Slice, now_ms: int) -> None:
         """Puts a slice that is counted, and not leased, where it belongs."""
+        self.flows.waits(slice_, 1)
         if slice_.due_ms <= now_ms:
             self._place_due(slice_)
             return
@@ -79,6 +83,8 @@ class WarmSlices:
             self._place_due(slice_)
 
     def lease(self, token: int, slice_: Slice, ends_ms: int) -> None:
+        """Of a slice that was taken from those that wait."""
+        self.flows.waits(slice_, -1)
         self.leases[token] = Lease(slice_, ends_ms)
         self.leased_items += slice_.items
 
@@ -98,7 +104,28 @@ class WarmSlices:
             self._later = [entry for entry in self._later if not matches(entry[3])]
             heapify(self._later)
             self.scheduled_items -= sum(slice_.items for slice_ in scheduled)
+        for slice_ in (*taken, *scheduled):
+            self.flows.waits(slice_, -1)
         return sorted(taken + scheduled, key=lambda slice_: slice_.sort_key)
+
+    def locate(self, run_ids: frozenset[bytes], now_ms: int) -> dict[bytes, Whereabouts]:
+        """What is here of these runs."""
+        self.bring_due(now_ms)
+        found: dict[bytes, Whereabouts] = {}
+
+        def note(slice_: Slice, **bits: int) -> None:
+            run_id = slice_.run.head.run_id
+            if run_id in run_ids:
+                here = found.get(run_id, Whereabouts())._asdict()
+                found[run_id] = Whereabouts(**{n: b | bits.get(n, 0) for n, b in here.items()})
+
+        for slice_ in self.due:
+            note(slice_, waiting=slice_.bits)
+        for *_, slice_ in self._later:
+            note(slice_, scheduled=slice_.bits)
+        for lease in self.leases.values():
+            note(lease.slice, leased=lease.slice.bits)
+        return found
 
     def fill(self, now_ms: int) -> Fill:
         self.bring_due(now_ms)

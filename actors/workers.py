@@ -14,7 +14,7 @@ hand. On cancel nothing is settled, and the owner's next life delivers it again.
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -25,10 +25,12 @@ from actors.breaker import Admission, Breakers, SendOutcome
 from actors.event_log import EventLog
 from actors.events import QueueStaffed, Sending
 from actors.handling import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
+from actors.in_hand import InHand, Task
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit, TokenBucket
 from actors.retry import conclude
 from actors.settlement import Settlement
+from actors.tallies import Tallies
 from actors.tiers import Ending, Leased, WarmQueue
 
 log = structlog.get_logger()
@@ -49,10 +51,10 @@ class Sent:
     failures: int = 0
     """Batches of which something failed."""
 
-    def note(self, items: int, report: Report | Failure) -> None:
+    def note(self, items: int, *, is_failed: bool) -> None:
         self.batches += 1
         self.items += items
-        self.failures += isinstance(report, Failure) or bool(report.failures)
+        self.failures += is_failed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +81,20 @@ class Shared:
     now_ms: Callable[[], int]
     cores: int
     events: EventLog | None = None
+    tallies: Tallies = field(default_factory=Tallies)
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Who works for a queue at this moment, for the metrics."""
+
+    alive: int
+    busy: int
+    """Those that send: as many sends are in flight."""
+    preparers: int
+    """0: each worker prepares what it sends."""
+    latency_s: float | None
+    """Of a send, smoothed; None: there was none yet."""
 
 
 class Gate:
@@ -121,7 +137,9 @@ class WorkerGroup:
         self._shared = shared
         self._count = AdaptiveCount(settings.workers, shared.cores)
         self._alive = 0
+        self._preparers = 0
         self._busy = self._busy_max = 0
+        self._in_hand = InHand()
         self._idle: set[trio.CancelScope] = set()
         self._waiting: set[trio.CancelScope] = set()
         """Of workers that have nothing to do."""
@@ -141,6 +159,13 @@ class WorkerGroup:
             "items": self.sent.items,
             "failures": self.sent.failures,
         }
+
+    def staff(self) -> Staff:
+        return Staff(self._alive, self._busy, self._preparers, self._count.latency_s)
+
+    def tasks(self) -> Iterator[Task]:
+        """The batches that are being sent."""
+        return self._in_hand.tasks(self._queue, self.lease_s)
 
     @property
     def lease_s(self) -> float:
@@ -289,13 +314,16 @@ class WorkerGroup:
         """The next items, if there are any and the queue may deliver."""
         if not self._gate.is_open:
             return []
-        return await self._shared.warm.lease(
+        shared = self._shared
+        leased = await shared.warm.lease(
             self._queue,
             self._items_max,
             self._handler.batch_bytes,
             self.lease_s,
             self._gate.except_flows,
         )
+        shared.tallies.leased(self._queue, leased, shared.now_ms())
+        return leased
 
     async def _wait(self) -> None:
         """Until there may be something, or draining begins. Warm says when something comes, not
@@ -317,13 +345,15 @@ class WorkerGroup:
                 if not await self._still_ours(batch):
                     return
                 began, started_ms = trio.current_time(), shared.now_ms()
-                report = await self._send(sender, batch.prepared)
+                report = await self._send(sender, batch, started_ms)
             took_s = trio.current_time() - began
             self._count.sent(took_s)
             shared.breakers.report(outcome_of(admission, report))
         finally:
             shared.breakers.give_up(admission)
-        self.sent.note(batch.items, report)
+        is_failed = isinstance(report, Failure) or bool(report.failures)
+        self.sent.note(batch.items, is_failed=is_failed)
+        shared.tallies.sent(self._queue, batch.items, took_s, is_failed=is_failed)
         conclusions = conclude(
             batch.prepared.batch, report, self._settings, shared.now_ms(), random.random
         )
@@ -349,15 +379,17 @@ class WorkerGroup:
         endings = [Ending(lease.token, (lease.slice,)) for lease in leased]
         await self._shared.warm.end(self._queue, endings)
 
-    async def _send(self, sender: Sender, prepared: Prepared) -> Report | Failure:
+    async def _send(self, sender: Sender, batch: Batch, now_ms: int) -> Report | Failure:
         self._busy += 1
         self._busy_max = max(self._busy_max, self._busy)
+        place = self._in_hand.take(batch.leased, now_ms)
         try:
-            return await sender.send(prepared)
+            return await sender.send(batch.prepared)
         except DeliveryFailed as failed:
             return failed.failure
         finally:
             self._busy -= 1
+            self._in_hand.leave(place)
 
     @contextmanager
     def _until_drain(self) -> Iterator[None]:

@@ -83,6 +83,7 @@ class Daemon:
     spool: Mapping[str, Any] = field(default_factory=dict)
     queues: Mapping[str, Any] = field(default_factory=lambda: QUEUES)
     events: Mapping[str, Any] = field(default_factory=dict)
+    http_listen: str | None = None
     is_traced: bool = False
     """Its writes and syncs are recorded in `trace`."""
     trace: SyncTrace | None = None
@@ -104,6 +105,11 @@ class Daemon:
     @property
     def spool_dir(self) -> Path:
         return self.state_dir / "spool"
+
+    @property
+    def http_address(self) -> str:
+        """Where it serves HTTP, if it does."""
+        return (self.state_dir / "http.address").read_text().strip()
 
     @property
     def log_path(self) -> Path:
@@ -198,7 +204,7 @@ class Daemon:
         return {
             "socket": {"path": str(self.socket)},
             "state_dir": str(self.state_dir),
-            "http": {"listen": None},
+            "http": {"listen": self.http_listen},
             "spool": dict(self.spool),
             "queues": dict(self.queues),
             "events": dict(self.events),

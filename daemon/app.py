@@ -8,10 +8,12 @@ does not wait. SIGHUP reloads queues, handlers and limits.
 
 import gc
 import resource
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -26,15 +28,21 @@ from actors.spooler import Spooler
 from actors.tiers import ColdQueue, Unconfirmed
 from daemon.cold.missing import tell_what_is_missing
 from daemon.cold.sqlite import SqliteCold
-from daemon.composition import compose
+from daemon.composition import Parts, compose
+from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
 from daemon.listen import ListeningSocket, open_socket
 from daemon.lock import StateLock
 from daemon.malloc import return_freed_memory
+from daemon.postgres.cold import PostgresCold
 from daemon.reload import Load, Reload, check_handlers
 from daemon.signals import SIGNALS, stop_at_once, stop_wanted
+from daemon.stores import MakeCold, Stores, open_stores
 from daemon.systemd import notify
 from daemon.watchdog import Watchdog, answers
+
+if TYPE_CHECKING:
+    from daemon.http.server import HttpServer
 
 log = structlog.get_logger()
 
@@ -47,16 +55,14 @@ SWITCH_INTERVAL_S: Final = 0.0005
 in every push under load."""
 
 
-def main(settings: Settings, load: Load | None = None) -> int:
+def main(settings: Settings, load: Load | None = None, *, wait_for_stores: bool = False) -> int:
     """Runs the daemon until it is told to stop; the exit code. `load` reads the configuration
     again."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
     return_freed_memory()
-    # What is imported stays: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    trio.run(serve, settings, Files, load)
+    _keep_imported()
+    trio.run(partial(serve, settings, Files, load, wait_for_stores=wait_for_stores))
     return 0
 
 
@@ -64,7 +70,9 @@ async def serve(
     settings: Settings,
     make_files: Callable[[Path], Files] = Files,
     load: Load | None = None,
-    make_cold: Callable[[Path, float], SqliteCold] = SqliteCold,
+    make_cold: MakeCold = SqliteCold,
+    *,
+    wait_for_stores: bool = False,
 ) -> None:
     """The daemon's life. `make_files` and `make_cold` let a test stand between the stores and the
     disk."""
@@ -72,16 +80,13 @@ async def serve(
         trio.open_signal_receiver(*SIGNALS) as signals,
         StateLock(settings.state_dir),
         open_socket(settings.socket) as listening,
+        open_http(settings) as http_socket,
     ):
         await check_handlers(settings)
-        cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
-        await cold.open()
-        try:
+        async with open_stores(settings, make_cold, wait=wait_for_stores) as stores:
             # What was in hand when an earlier life ended comes first, not when its lease runs out.
-            await cold.release_all()
-            await _serve(settings, make_files, load, signals, listening, cold)
-        finally:
-            await cold.close()
+            await stores.cold.release_all()
+            await _serve(settings, make_files, load, signals, listening, http_socket, stores)
     log.info("daemon.stopped")
 
 
@@ -91,10 +96,14 @@ async def _serve(
     load: Load | None,
     signals: AsyncIterator[int],
     listening: ListeningSocket,
-    cold: SqliteCold,
+    http_socket: socket.socket | None,
+    stores: Stores,
 ) -> None:
-    parts = await compose(settings, make_files, listening, cold)
+    cold = stores.cold
+    parts = await compose(settings, make_files, listening, stores)
     reload = Reload(settings, load, parts.catalogue, parts.send_limit)
+    http = None if http_socket is None else make_http(parts, http_socket, reload)
+    _keep_imported()
 
     # The last to start is the first to stop.
     async with trio.open_nursery() as storing:
@@ -104,34 +113,47 @@ async def _serve(
         await tell_what_is_missing(cold, parts.to_spooler)
         storing.start_soon(Watchdog(answers(parts.reporter.report)).run)
         storing.start_soon(parts.reporter.run)
+        storing.start_soon(parts.metrics.run)
         storing.start_soon(parts.breakers.run)
         storing.start_soon(parts.promoter.run)
+        if isinstance(cold, PostgresCold):
+            storing.start_soon(cold.listen)
         storing.start_soon(parts.streams.run)
         storing.start_soon(parts.receipts.run)
+        storing.start_soon(parts.keyed.run)
         storing.start_soon(parts.history.run)
+        storing.start_soon(parts.jobs.run)
         storing.start_soon(
             watch_stores,
             parts.events,
             {
                 "cold": lambda: parts.promoter.cold_is_away,
                 "disk": lambda: parts.spooler.disk_is_low,
+                "warm": parts.warm_is_away,
             },
             wall_ms,
         )
         parts.events.note(DaemonChanged(wall_ms(), "started"))
         async with trio.open_nursery() as settling:
             await settling.start(parts.settlement.run)
+            if parts.owner is not None:
+                await parts.owner.recover()
+                await storing.start(parts.owner.run)
             async with trio.open_nursery() as delivering:
                 await delivering.start(parts.dispatch.run)
                 for queue, totals in (await cold.totals()).items():
                     if totals.held or totals.dead:
                         await parts.to_dispatch.send(QueueSeen(queue))
+                # It shows how the daemon drains, and ends when nothing is delivered any more.
+                if http is not None:
+                    await settling.start(http.run)
                 async with trio.open_nursery() as receiving:
                     await receiving.start(parts.ingest.run)
                     log.info(
                         "daemon.ready",
                         socket=str(listening.path),
                         state=str(settings.state_dir),
+                        http=None if http_socket is None else address_of(http_socket),
                     )
                     notify("READY=1", f"STATUS=serving on {listening.path}")
                     await stop_wanted(signals, reload)
@@ -142,9 +164,12 @@ async def _serve(
                     receiving.cancel_scope.deadline = deadline
                     delivering.cancel_scope.deadline = deadline
                     settling.cancel_scope.deadline = deadline + LAST_RECORDS_S
+                    parts.desk.stopping.set()
                     parts.dispatch.drain()
                     await parts.to_spooler.send(Drain())
                     await parts.ingest.drain()
+            if http is not None:
+                await http.close()
             parts.settlement.close()
         await parts.history.close()
         await parts.to_spooler.send(Finish())
@@ -152,6 +177,17 @@ async def _serve(
         parts.events.note(DaemonChanged(wall_ms(), "stopped"))
         await parts.events.close()
         storing.cancel_scope.cancel()
+
+
+def make_http(parts: Parts, sock: socket.socket, reload: Reload) -> "HttpServer":
+    """Imported here: who has no HTTP does not wait for what it needs."""
+    from daemon.http.access import Access
+    from daemon.http.app import make_app
+    from daemon.http.server import HttpServer
+
+    access = Access(parts.desk.settings.http)
+    reload.also(access.reload)
+    return HttpServer(parts.desk.settings.http, sock, make_app(parts.desk, access))
 
 
 async def finish_hand_overs(
@@ -167,6 +203,13 @@ async def finish_hand_overs(
         log.info(
             "daemon.hand_overs_finished", rows=len(rows[True]), settled_before=len(rows[False])
         )
+
+
+def _keep_imported() -> None:
+    """What is imported stays: the collector need not look at it again. With the HTTP side these
+    are 96,000 objects, and each look at them would stop everything for 50 ms."""
+    gc.collect()
+    gc.freeze()
 
 
 def _raise_file_limit() -> None:

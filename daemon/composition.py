@@ -10,6 +10,7 @@ Nothing runs yet: daemon/app.py starts and stops what is made here.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,19 +21,29 @@ from actors.breaker import Breakers
 from actors.catalogue import Catalogue
 from actors.clock import wall_ms
 from actors.control import Controls
+from actors.dead_groups import DeadGroups
 from actors.dispatch import Dispatch
 from actors.event_log import EventLog
+from actors.event_ring import EventRing
 from actors.failover import Failover
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
 from actors.history import History
 from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
-from actors.messages import Inquire, Pinned, QueueSeen, SpoolerMessage
+from actors.items import make_items
+from actors.jobs import Jobs
+from actors.key_control import KeyControl
+from actors.keyed_intake import WAITING_MAX, KeyedIntake
+from actors.keys import KeyRule
+from actors.messages import Inquire, OfferRun, Pinned, QueueSeen, SpoolerMessage
+from actors.metrics import Metrics, Sources
 from actors.origin import Origin, unpack_origin
+from actors.owner import Owner
 from actors.promoter import Promoter
 from actors.pull import Pull
 from actors.pull_settling import PullSettling
+from actors.purging import Purging
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit
 from actors.receipts import Receipts
@@ -40,20 +51,23 @@ from actors.report import INQUIRIES_MAX, Reporter
 from actors.router import Router, Routing
 from actors.settings import Settings
 from actors.settlement import Settlement
+from actors.shared_warm import SharedWarm
 from actors.spooler import Spooler
 from actors.streams import Streams
-from actors.tiers import Unconfirmed, limits_of
+from actors.tallies import Tallies
+from actors.tiers import Unconfirmed, WarmQueue, limits_of
 from actors.warm import MemoryWarm
 from actors.workers import Shared
-from daemon.cold.sqlite import SqliteCold
 from daemon.definitions import load_definitions, saver
 from daemon.errors import CannotStart
 from daemon.events import open_sink
 from daemon.handlers import open_handler
+from daemon.http.desk import ANSWER_S, Desk, within
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.listen import ListeningSocket
 from daemon.memory import machine_limit_bytes, size_queues
+from daemon.stores import Stores
 
 SPOOLER_INBOX: Final = 2048
 
@@ -74,19 +88,27 @@ class Parts:
     breakers: Breakers
     history: History
     settlement: Settlement
+    owner: Owner | None
+    """Of runs in a warm queue that a fleet shares."""
+    warm_is_away: Callable[[], bool]
     send_limit: SendLimit
     dispatch: Dispatch
     reporter: Reporter
     receipts: Receipts
+    keyed: KeyedIntake
     ingest: Ingest
+    jobs: Jobs
+    metrics: Metrics
+    desk: Desk
 
 
 async def compose(
     settings: Settings,
     make_files: Callable[[Path], Files],
     listening: ListeningSocket,
-    cold: SqliteCold,
+    stores: Stores,
 ) -> Parts:
+    cold = stores.cold
     to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](SPOOLER_INBOX)
     to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen | Pinned](QUEUES_MAX)
     to_reporter, reporter_inbox = trio.open_memory_channel[Inquire](INQUIRIES_MAX)
@@ -109,8 +131,22 @@ async def compose(
         disowned=disowned(unconfirmed),
     )
     # What moves between them and warm.
-    warm = MemoryWarm(memory.bytes_max)
-    events = EventLog(settings.events, open_sink(settings.events, settings.state_dir), wall_ms)
+    own_warm = MemoryWarm(memory.bytes_max)
+    shared_warm = None
+    if stores.remote is not None:
+        shared_warm = SharedWarm(stores.remote, own_warm, settings.warm.valid, wall_ms)
+    warm: WarmQueue = shared_warm or own_warm
+    ring = EventRing()
+    events = EventLog(
+        settings.events, open_sink(settings.events, settings.state_dir), wall_ms, ring.note
+    )
+
+    def see_queue(queue: str) -> None:
+        """Something of it is in a store that other daemons share."""
+        # If very many come at once, they are seen the next time.
+        with suppress(trio.WouldBlock):
+            to_dispatch.send_nowait(QueueSeen(queue))
+
     routing, failover, breakers = Routing(), Failover(), Breakers(events.note)
     promoter = Promoter(
         routing,
@@ -121,12 +157,15 @@ async def compose(
         settings.cold.acquire_timeout,
         wall_ms,
         memory.bytes_max,
+        shared_warm.out.forget_locks if shared_warm is not None else None,
+        see_queue if stores.is_shared else None,
     )
 
-    def has_come_to_cold(queue: str) -> None:
-        promoter.wake(queue)
+    def has_come_to_cold(queue: str, priority: int | None = None) -> None:
+        promoter.wake(queue, priority)
         streams.wake(queue)
 
+    stores.wakes.append(has_come_to_cold)
     hand_over = HandOver(cold, to_spooler.clone(), failover, has_come_to_cold)
     router = Router(
         routing,
@@ -148,6 +187,8 @@ async def compose(
         cold, catalogue.settings_of, lambda: spooler.free_bytes, spool.min_free_bytes, wall_ms
     )
     cold.keep_history(history.keep)
+    cold.keep_keys(lambda queue: key_rule(catalogue.settings_of(queue)))
+    tallies = Tallies()
     settlement = Settlement(
         warm,
         cold,
@@ -160,7 +201,19 @@ async def compose(
         wall_ms,
         events,
         history,
+        tallies,
     )
+    owner = None
+    if shared_warm is not None:
+        owner = Owner(
+            shared_warm,
+            to_spooler.clone(),
+            settlement,
+            cold,
+            router.place,
+            promoter.wake,
+            see_queue,
+        )
     send_limit = SendLimit(settings.global_send_limit)
     cores = len(os.sched_getaffinity(0))
     dispatch = Dispatch(
@@ -168,60 +221,160 @@ async def compose(
         catalogue,
         router,
         promoter,
-        Shared(warm, settlement, breakers, send_limit, wall_ms, cores, events),
+        Shared(warm, settlement, breakers, send_limit, wall_ms, cores, events, tallies),
         _open_handler,
     )
 
     # The socket's side.
+    to_keyed, keyed_inbox = trio.open_memory_channel[OfferRun](WAITING_MAX)
+    keyed = KeyedIntake(
+        keyed_inbox,
+        cold,
+        to_dispatch.clone(),
+        has_come_to_cold,
+        lambda: spooler.disk_is_low,
+    )
+
     def more() -> dict[str, Any]:
         return describe(routing, failover, breakers, dispatch, settlement) | {
             "events": events.figures(),
             "history_dropped_total": history.dropped_total,
+            "keyed": keyed.figures(),
+            **metrics.for_report(),
         }
 
-    reporter = Reporter(reporter_inbox, to_spooler.clone(), warm, cold, more)
+    reporter = Reporter(
+        reporter_inbox, to_spooler.clone(), warm, cold, more, is_shared=stores.is_shared
+    )
     receipts = Receipts(to_spooler.clone(), cold, spool.receipt_ttl, wall_ms)
+    pull = Pull(
+        warm,
+        PullSettling(settlement, catalogue.settings_of, wall_ms),
+        catalogue.queue,
+        lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
+        tallies=tallies,
+    )
+    items = make_items(
+        to_spooler.clone(),
+        warm,
+        cold,
+        cold.items,
+        cold.dead_letters,
+        hand_over,
+        history,
+        promoter.wake,
+        wall_ms,
+        settings.socket.max_run_bytes,
+    )
+    purging = Purging(
+        to_spooler.clone(),
+        warm,
+        cold.items,
+        reporter.report,
+        lambda queue: controls.check_known(queue),
+        promoter.wake,
+    )
+    jobs = Jobs(cold.dead_letters, promoter.wake, wall_ms)
+    controls = Controls(
+        catalogue,
+        cold.dead_letters,
+        breakers,
+        reporter.held_items,
+        promoter.wake,
+        wall_ms,
+        {
+            **receipts.operations,
+            **streams.operations,
+            **items.operations,
+            **jobs.operations,
+            **purging.operations,
+            **KeyControl(cold).operations,
+            **DeadGroups(cold.dead_letters).operations,
+        },
+    )
     ingest = Ingest(
         settings.socket,
         [listening.listener],
         to_spooler.clone(),
         to_reporter,
         known_queue=lambda queue: catalogue.queue(queue) is not None,
-        pull=Pull(
-            warm,
-            PullSettling(settlement, catalogue.settings_of, wall_ms),
-            catalogue.queue,
-            lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
-        ),
-        control=Controls(
-            catalogue,
-            cold.dead_letters,
-            breakers,
-            reporter.held_items,
-            promoter.wake,
-            wall_ms,
-            {**receipts.operations, **streams.operations},
-        ),
+        pull=pull,
+        control=controls,
         rows=streams,
+        keyed=to_keyed,
+        is_keyed=lambda queue: catalogue.settings_of(queue).unique != "off",
+    )
+    metrics = Metrics(
+        Sources(
+            report=reporter.report,
+            warm=warm,
+            cold=cold,
+            catalogue=catalogue,
+            tallies=tallies,
+            groups=dispatch.groups,
+            breakers=breakers,
+            spool=spooler.counts,
+            spool_settings=spool,
+            pull=pull,
+            ingest=ingest.figures,
+            send_limit=send_limit,
+            streams=routing.streams,
+            is_away={
+                "cold": lambda: promoter.cold_is_away,
+                "disk": lambda: spooler.disk_is_low,
+                "warm": lambda: shared_warm is not None and shared_warm.is_away,
+            },
+            now_ms=wall_ms,
+        )
+    )
+    # The HTTP side's.
+    desk = Desk(
+        settings=settings,
+        catalogue=catalogue,
+        perform=within(ANSWER_S, controls.perform),
+        report=within(ANSWER_S, reporter.report),
+        pull=pull,
+        to_spooler=to_spooler.clone(),
+        to_keyed=to_keyed.clone(),
+        spooler=spooler,
+        warm=warm,
+        cold=cold,
+        wake_promoter=promoter.wake,
+        dispatch=dispatch,
+        breakers=breakers,
+        events=ring,
+        is_cold_away=lambda: promoter.cold_is_away,
+        stopping=trio.Event(),
+        metrics=metrics,
     )
     return Parts(
-        unconfirmed,
-        to_spooler,
-        to_dispatch,
-        catalogue,
-        spooler,
-        promoter,
-        streams,
-        events,
-        breakers,
-        history,
-        settlement,
-        send_limit,
-        dispatch,
-        reporter,
-        receipts,
-        ingest,
+        unconfirmed=unconfirmed,
+        to_spooler=to_spooler,
+        to_dispatch=to_dispatch,
+        catalogue=catalogue,
+        spooler=spooler,
+        promoter=promoter,
+        streams=streams,
+        events=events,
+        breakers=breakers,
+        history=history,
+        settlement=settlement,
+        owner=owner,
+        warm_is_away=lambda: shared_warm is not None and shared_warm.is_away,
+        send_limit=send_limit,
+        dispatch=dispatch,
+        reporter=reporter,
+        receipts=receipts,
+        keyed=keyed,
+        ingest=ingest,
+        jobs=jobs,
+        metrics=metrics,
+        desk=desk,
     )
+
+
+def key_rule(settings: QueueSettings) -> KeyRule:
+    return KeyRule(settings.unique, round(settings.unique_window * 1000))
 
 
 def disowned(unconfirmed: list[Unconfirmed]) -> dict[int, list[Origin]]:

@@ -19,7 +19,9 @@ from daemon.systemd import notify, reloading
 
 log = structlog.get_logger()
 
-RELOADED: Final = frozenset({"queues", "defaults", "auto_create_queues", "global_send_limit"})
+RELOADED: Final = frozenset(
+    {"queues", "defaults", "auto_create_queues", "global_send_limit", "priorities"}
+)
 Load = Callable[[], Settings]
 
 
@@ -31,10 +33,17 @@ class Reload:
         self._load = load
         self._catalogue = catalogue
         self._send_limit = send_limit
+        self._others: list[Callable[[], None]] = []
+
+    def also(self, other: Callable[[], None]) -> None:
+        """Called at every SIGHUP, whatever becomes of the configuration."""
+        self._others.append(other)
 
     async def __call__(self) -> None:
         notify(*reloading())
         await self._reload()
+        for other in self._others:
+            other()
         notify("READY=1")
 
     async def _reload(self) -> None:

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -184,12 +185,15 @@ def main() -> int:
                 Places(state, sockets),
                 queues=_queues(destination.url),
                 events={"mode": "all", "roll_interval": "2s"},
+                # Not port 0: a page that is open finds the daemon again after its restart.
+                http_listen=f"127.0.0.1:{_free_port()}",
             )
         )
         driver = Driver(state, daemon.socket, events)
         stack.callback(driver.kill)
         board = stack.enter_context(Board(console))
         board.say(f"forebay runs as {daemon.pid} on {daemon.socket}")
+        board.say(f"watch it at [bold]{daemon.http_address}/queue-metrics[/] while it runs")
         try:
             stats = Demo(daemon, driver, board).run()
         except Failed as failure:
@@ -208,6 +212,12 @@ def main() -> int:
         )
     _print_places(console, state)
     return 1 if problems else 0
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
 
 
 def _queues(url: str) -> dict[str, Any]:

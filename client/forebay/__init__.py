@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from forebay.item import Item, Reject, Retry
+    from forebay.keyed import KeyOutcome
     from forebay.leases import Lease
     from forebay.pusher import Pusher
     from forebay.receipts import Receipt, StillPending
@@ -40,6 +41,7 @@ __all__ = [
     "Fetched",
     "ForebayError",
     "Item",
+    "KeyOutcome",
     "Lease",
     "LeaseLost",
     "Published",
@@ -72,6 +74,7 @@ _HOMES = {
     "Fetched": "streams",
     "ForebayError": "errors",
     "Item": "item",
+    "KeyOutcome": "keyed",
     "Lease": "leases",
     "LeaseLost": "errors",
     "Published": "writes",

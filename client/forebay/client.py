@@ -10,8 +10,8 @@ tries arrived. That goes on until `timeout` seconds have brought no acknowledgem
         client.push("crm", (json.dumps(row) for row in rows))
 
 A client can lease items as well (`lease`), and control the daemon (`control`). Writes that are
-seen whole or not at all, their receipts, and reading a queue as a stream are in `writes`,
-`receipts` and `streams`.
+seen whole or not at all, their receipts, reading a queue as a stream, and items with unique keys
+are in `writes`, `receipts`, `streams` and `offers`.
 
 One thread at a time: nothing here is locked, and nothing happens between calls.
 """
@@ -36,7 +36,9 @@ from forebay.limits import (
     RUN_ITEMS_DEFAULT,
     RUN_RAW_BYTES_DEFAULT,
 )
+from forebay.offers import Offers
 from forebay.places import socket_candidates
+from forebay.priorities import resolve
 from forebay.pusher import Pusher
 from forebay.receipts import Receipts
 from forebay.run import check_queue_name
@@ -61,7 +63,7 @@ def connect(
     return Client(places, timeout=timeout, wait=wait)
 
 
-class Client(Writes, Receipts, Streams):
+class Client(Writes, Receipts, Streams, Offers):
     """A connection to a daemon that mends itself. Made by `connect`; a context manager.
 
     Leaving the context waits for all acknowledgements; leaving it by an exception does not.
@@ -93,7 +95,7 @@ class Client(Writes, Receipts, Streams):
         payloads: Iterable[bytes | str],
         *,
         keys: Iterable[bytes | str | None] | None = None,
-        priority: int = PRIORITY_NORMAL,
+        priority: int | str = PRIORITY_NORMAL,
         due_ms: int = 0,
         delay: float = 0.0,
         flow: str = "",
@@ -106,8 +108,9 @@ class Client(Writes, Receipts, Streams):
     ) -> PushResult:
         """Pushes items and returns when all of them are acknowledged.
 
-        `payloads` may be endless: at most `window` runs are kept in memory. What an exception
-        leaves behind is stored or not; `Pusher` tells how much was acknowledged by then.
+        `priority` is a number, or a label that the daemon's configuration has. `payloads` may be
+        endless: at most `window` runs are kept in memory. What an exception leaves behind is
+        stored or not; `Pusher` tells how much was acknowledged by then.
         """
         pusher = self.pusher(
             queue,
@@ -130,7 +133,7 @@ class Client(Writes, Receipts, Streams):
         self,
         queue: str,
         *,
-        priority: int = PRIORITY_NORMAL,
+        priority: int | str = PRIORITY_NORMAL,
         due_ms: int = 0,
         delay: float = 0.0,
         flow: str = "",
@@ -141,11 +144,11 @@ class Client(Writes, Receipts, Streams):
         compressed: bool = True,
         window: int = WINDOW_RUNS,
     ) -> Pusher:
-        """Collects single items into runs; see `Pusher`."""
+        """Collects single items into runs; see `Pusher`. A label is looked up now, once."""
         return Pusher(
             self,
             queue,
-            priority=priority,
+            priority=resolve(priority, self.priorities),
             due_ms=due_ms,
             delay=delay,
             flow=flow,
@@ -212,6 +215,11 @@ class Client(Writes, Receipts, Streams):
         return wire.read_json(
             self._exchange.ask(Kind.CONTROL, wire.pack_json({"op": op, **fields}))
         )
+
+    def priorities(self) -> dict[str, int]:
+        """The labels of priorities that are in force, and what each stands for."""
+        labels: dict[str, int] = self.control("config.priorities")["priorities"]
+        return labels
 
     def close(self) -> None:
         """Waits until nothing is unacknowledged, and says GOODBYE."""

@@ -75,6 +75,10 @@ class Control:
     def resume(self, queue: str, flow: str | None = None) -> dict[str, Any]:
         return self._perform("queue.resume", **_of_queue(queue, flow))
 
+    def purge(self, queue: str) -> dict[str, Any]:
+        """Deletes what waits: how many items were `deleted`, and whether there are `more`."""
+        return self._perform("queue.purge", queue=queue)
+
     def queues(self) -> list[dict[str, Any]]:
         queues: list[dict[str, Any]] = self._perform("queues.list")["queues"]
         return queues

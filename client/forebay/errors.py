@@ -17,6 +17,7 @@ Code = Literal[
     "TOO_LARGE",
     "BAD_REQUEST",
     "NOT_FOUND",
+    "CONFLICT",
     "LEASE_LOST",
     "STAGE_OVER",
     "UNAVAILABLE",

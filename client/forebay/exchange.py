@@ -19,8 +19,10 @@ from typing import Any, Final, NamedTuple
 
 import forebay.wire as wire
 from forebay.errors import BadFrame, ForebayError, Refused, Unreachable
+from forebay.keyed import is_decided, read_decided
 from forebay.limits import RUN_RAW_BYTES_MAX
 from forebay.link import Cut, Link, Lost, NotAllowed
+from forebay.run import read_count
 from forebay.tally import Tally
 from forebay.wire import Buffer, Kind, Outcome
 
@@ -250,6 +252,8 @@ class Exchange:
         self._backoff = BACKOFF_MIN_S
         if request.tally is None:
             request.answer = body
+        elif is_decided(body):
+            request.tally.decide(request.body, read_decided(body, read_count(request.body)))
         else:
             request.tally.add(request.body, wire.read_ack(body) is Outcome.DUPLICATE)
 

@@ -14,7 +14,7 @@ from forebay.column import OFFSET_BYTES
 from forebay.errors import BadRun
 from forebay.limits import RUN_ITEMS_MAX
 from forebay.run import check_queue_name, encode_run
-from forebay.tally import PushResult, Tally
+from forebay.tally import OutcomeCounts, PushResult, Tally
 
 
 class Submitter(Protocol):
@@ -44,6 +44,7 @@ class Pusher:
         run_bytes: int,
         compressed: bool,
         window: int,
+        tally: Tally | None = None,
     ) -> None:
         check_queue_name(queue)
         if not 1 <= run_items <= RUN_ITEMS_MAX:
@@ -64,7 +65,7 @@ class Pusher:
         self._run_bytes = run_bytes
         self._compressed = compressed
         self._window = window
-        self._tally = Tally()
+        self._tally = tally or Tally()
         self._payloads: list[bytes] = []
         self._keys: list[bytes] = []
         self._size = 0
@@ -75,6 +76,11 @@ class Pusher:
     def result(self) -> PushResult:
         """What is acknowledged so far."""
         return self._tally.result()
+
+    @property
+    def outcomes(self) -> OutcomeCounts:
+        """What became of the items so far, where keys are unique."""
+        return self._tally.outcomes
 
     def send(self, payload: bytes | str, key: bytes | str | None = None) -> None:
         """Adds an item; submits the run before it if that is full."""

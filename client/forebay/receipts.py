@@ -50,6 +50,12 @@ class Receipt(_Asking):
     dropped: int
     deleted: int
     pending: int
+    updated: int = 0
+    """Where keys are unique: items that took the place of others, which were deleted."""
+    ignored: int = 0
+    """Of those that are deleted: whose key was taken when they became visible."""
+    conflict: int = 0
+    """The same, of a queue that rejects them, or where the other could not be replaced."""
 
     def wait(self, *, timeout: float | None = None, progress: Progress | None = None) -> "Receipt":
         """The receipt when nothing is pending any more; see `Client.wait_receipt`. ForebayError if
@@ -65,8 +71,12 @@ class Receipt(_Asking):
         return asking.wait_receipt(self.write, timeout=timeout, progress=progress)
 
     def as_dict(self) -> dict[str, Any]:
-        """As docs/protocol.md has it: for JSON."""
-        return {**asdict(self), "write": self.write.hex(), "queues": list(self.queues)}
+        """As docs/protocol.md has it: for JSON. What is said of keys, only where there is any."""
+        figures = asdict(self)
+        for name in ("updated", "ignored", "conflict"):
+            if not figures[name]:
+                del figures[name]
+        return {**figures, "write": self.write.hex(), "queues": list(self.queues)}
 
 
 class StillPending(ForebayError):
@@ -128,4 +138,7 @@ def read_receipt(result: Members) -> Receipt:
         dropped=number(result, "dropped"),
         deleted=number(result, "deleted"),
         pending=number(result, "pending"),
+        updated=number(result, "updated") if "updated" in result else 0,
+        ignored=number(result, "ignored") if "ignored" in result else 0,
+        conflict=number(result, "conflict") if "conflict" in result else 0,
     )

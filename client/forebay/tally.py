@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
-from forebay.run import read_count
+from forebay.keyed import KeyOutcome, count_outcomes
+from forebay.run import read_count, read_head
 from forebay.wire import Buffer
 
 
 class PushResult(NamedTuple):
-    """Everything in it is durable in the daemon."""
+    """Everything in it is durable in the daemon; of a keyed queue, what was decided is."""
 
     items: int
     runs: int
@@ -15,18 +16,58 @@ class PushResult(NamedTuple):
     """Of the runs, those that an earlier try had stored already."""
 
 
+class OutcomeCounts(NamedTuple):
+    """What became of items that were pushed to a keyed queue; all 0 if it is none."""
+
+    created: int = 0
+    updated: int = 0
+    ignored: int = 0
+    conflict: int = 0
+
+
 class Tally:
-    __slots__ = ("duplicates", "items", "runs")
+    __slots__ = ("duplicates", "items", "outcomes", "runs")
 
     def __init__(self) -> None:
         self.items = 0
         self.runs = 0
         self.duplicates = 0
+        self.outcomes = OutcomeCounts()
 
     def add(self, run: Buffer, is_duplicate: bool) -> None:
         self.items += read_count(run)
         self.runs += 1
         self.duplicates += is_duplicate
 
+    def decide(self, run: Buffer, outcomes: bytes) -> None:
+        """A run of a keyed queue, and a byte (`KeyOutcome`) for each of its items."""
+        self.add(run, is_duplicate=False)
+        counts = zip(self.outcomes, count_outcomes(outcomes), strict=True)
+        self.outcomes = OutcomeCounts(*(before + more for before, more in counts))
+
     def result(self) -> PushResult:
         return PushResult(self.items, self.runs, self.duplicates)
+
+
+class Collected(Tally):
+    """Keeps the outcome of every item."""
+
+    __slots__ = ("_by_run",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_run: dict[bytes, bytes] = {}
+
+    def add(self, run: Buffer, is_duplicate: bool) -> None:
+        super().add(run, is_duplicate)
+        # Of a queue without unique keys every item is new.
+        head = read_head(run)
+        self._by_run[head.run_id] = bytes((KeyOutcome.CREATED,)) * head.count
+
+    def decide(self, run: Buffer, outcomes: bytes) -> None:
+        super().decide(run, outcomes)
+        self._by_run[read_head(run).run_id] = outcomes
+
+    def in_order(self) -> bytes:
+        """Of all runs, in the order in which they were made: ids of one process sort like that."""
+        return b"".join(outcomes for _, outcomes in sorted(self._by_run.items()))

@@ -7,10 +7,15 @@ import typer
 
 from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Check and show the configuration.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Check and show the configuration.",
+    epilog="Both read the file, the environment and the flags as [bold]forebay run[/bold] does, "
+    "and need no daemon.",
+)
 
 
-@app.command()
+@app.command(epilog="Example: [bold]forebay config check --config forebay.yaml[/bold]")
 def check(
     config: ConfigFile = None,
     socket: Socket = None,
@@ -24,7 +29,10 @@ def check(
     typer.echo(f"the configuration is good; queues: {names}")
 
 
-@app.command()
+@app.command(
+    epilog="Examples: [bold]forebay config show > forebay.yaml[/bold] is a file to begin with; "
+    "[bold]forebay config show --origins[/bold] says where each value comes from."
+)
 def show(
     config: ConfigFile = None,
     socket: Socket = None,

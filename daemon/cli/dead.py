@@ -1,11 +1,12 @@
 """`forebay dead`: look at dead letters, mend them, put them back to work, or delete them."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from daemon.cli.asking import (
+    TIMEOUT_S,
     DaemonSocket,
     Json,
     Yes,
@@ -18,6 +19,7 @@ from daemon.cli.asking import (
     print_table,
     show_progress,
 )
+from daemon.cli.dead_groups import group_table, read_groups
 from daemon.cli.dead_view import COUNT_MAX, describe, how_many, letter_table
 
 if TYPE_CHECKING:
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
 
     from forebay.control import Control
 
+GROUPED_MAX: Final = 100_000
+
 app = typer.Typer(
     no_args_is_help=True,
-    help="Items that were given up: after their last retry, or because they were rejected.",
+    help="Dead letters: items that were given up, after their last retry or because they were "
+    "rejected.",
+    epilog="Where to begin: [bold]groups[/bold] says what went wrong and how often, "
+    "[bold]show[/bold] all about one of them. Once the cause is mended, [bold]retry[/bold] sends "
+    "them again; [bold]edit[/bold] mends a payload; [bold]rm[/bold] gives up for good.",
 )
 
 Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")]
@@ -66,7 +74,11 @@ def ls(
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """List dead letters, oldest first."""
+    """List dead letters, oldest first.
+
+    All that is said of them must match: [bold]--queue crm --error timeout[/bold] are those of crm
+    that timed out.
+    """
     which = filters(queue, flow, action, error, older_than, newer_than, ids)
     with open_control(socket) as control:
         letters = control.dead_letters(which, limit=limit)
@@ -82,6 +94,47 @@ def ls(
     print_table(letter_table(shown, now_ms()))
     if more > 0:
         typer.echo(f"… and {how_many(more)} more: see --limit", err=True)
+
+
+@app.command(
+    epilog="Examples: [bold]forebay dead groups[/bold]; [bold]forebay dead groups --queue crm "
+    "--newer-than 1h[/bold]. Then: [bold]forebay dead show ID[/bold] for one of them, "
+    "[bold]forebay dead retry --queue crm --error TEXT[/bold] for all of a group."
+)
+def groups(
+    queue: Queue = None,
+    flow: Flow = None,
+    action: Action = None,
+    error: Error = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    limit: Annotated[
+        int,
+        typer.Option("-n", "--limit", metavar="N", min=1, help="Read no more than about so many."),
+    ] = GROUPED_MAX,
+    as_json: Json = False,
+    socket: DaemonSocket = None,
+) -> None:
+    """Count dead letters by their last error: what went wrong, how often, and an example.
+
+    Errors that differ in numbers, ids and quoted words alone are counted together. Letters are
+    read from the oldest on, and it is said where there are more than were read.
+    """
+    from forebay.client import connect
+
+    which = filters(queue, flow, action, error, older_than, newer_than, None)
+    with connect(socket, TIMEOUT_S) as client:
+        found = read_groups(client.control, which, limit)
+    if as_json:
+        for group in found.groups:
+            print_json(group.as_object())
+    elif found.groups:
+        print_table(group_table(found.groups, now_ms()))
+    else:
+        typer.echo("no dead letters", err=True)
+    if not found.is_complete:
+        read = f"the {found.letters:,} oldest"
+        typer.echo(f"these are {read}, and there are more: see --limit", err=True)
 
 
 @app.command(
@@ -126,7 +179,11 @@ def retry(
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Put dead letters back to work: due at once, with all their attempts before them again."""
+    """Put dead letters back to work: due at once, with all their attempts before them again.
+
+    They keep their ids. You are told how many match and asked first, unless they are named by
+    [bold]--id[/bold].
+    """
     which = filters(queue, flow, action, error, older_than, newer_than, ids)
     _check_chosen(which, everything)
     with open_control(socket) as control:

@@ -1,43 +1,60 @@
 """The command line: every command, composed. Each lives in a module of its own."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import config, dead, exits, queues, spool, streams, writes
+from daemon.cli import breakers, config, dead, exits, queues, spool, streams, writes
 from daemon.cli import history as finished
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
+from daemon.cli.help_texts import unwrap_all
+from daemon.cli.push import EXAMPLE as PUSH_EXAMPLE
 from daemon.cli.push import push
+from daemon.cli.run import EXAMPLE as RUN_EXAMPLE
 from daemon.cli.run import run
+from daemon.cli.stats import EXAMPLE as STATS_EXAMPLE
 from daemon.cli.stats import stats
+from daemon.cli.top import EXAMPLE as TOP_EXAMPLE
+from daemon.cli.top import top
+
+ITEMS: Final = "Items"
+WATCHING: Final = "Watching"
+ACTING: Final = "Acting"
+SPARK: Final = "What Spark jobs have left"
+DAEMON: Final = "The daemon"
 
 app = typer.Typer(
     name="forebay",
     help="A durable work queue in front of slow destinations.",
-    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 configuration, 4 no daemon, 5 refused, "
-    "6 damage found, 70 a bug, 130 interrupted.",
+    epilog="A first look, with a daemon running: [bold]seq 1000 | forebay push hello[/bold], then "
+    "[bold]forebay top[/bold], then [bold]forebay pull hello -n 3[/bold]. Every command explains "
+    "itself with [bold]--help[/bold]. Exit codes: 0 done, 1 failed, 2 usage, 3 configuration, "
+    "4 no daemon, 5 refused, 6 damage found, 70 a bug, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(push)
-app.command(epilog=pulling.EXAMPLE)(pulling.pull)
-app.command()(stats)
-app.command(epilog=receipts.EXAMPLE)(receipts.receipt)
-app.command(epilog=finished.EXAMPLE)(finished.history)
-app.command(epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
-app.command(epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
-app.add_typer(queues.app, name="queues")
-app.add_typer(dead.app, name="dead")
-app.add_typer(writes.app, name="writes")
-app.add_typer(streams.app, name="streams")
-app.add_typer(spool.app, name="spool")
-app.add_typer(config.app, name="config")
+app.command(rich_help_panel=DAEMON, epilog=RUN_EXAMPLE)(run)
+app.command(rich_help_panel=ITEMS, epilog=PUSH_EXAMPLE)(push)
+app.command(rich_help_panel=ITEMS, epilog=pulling.EXAMPLE)(pulling.pull)
+app.command(rich_help_panel=WATCHING, epilog=STATS_EXAMPLE)(stats)
+app.command(rich_help_panel=WATCHING, epilog=TOP_EXAMPLE)(top)
+app.command(rich_help_panel=ITEMS, epilog=receipts.EXAMPLE)(receipts.receipt)
+app.command(rich_help_panel=ITEMS, epilog=finished.EXAMPLE)(finished.history)
+app.command(rich_help_panel=ACTING, epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
+app.command(rich_help_panel=ACTING, epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
+app.add_typer(queues.app, name="queues", rich_help_panel=ACTING)
+app.add_typer(dead.app, name="dead", rich_help_panel=ACTING)
+app.add_typer(breakers.app, name="breakers", rich_help_panel=ACTING)
+app.add_typer(writes.app, name="writes", rich_help_panel=SPARK)
+app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
+app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)
+app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
+unwrap_all(app)
 
 
 def show_version(wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """`forebay push`: items from a file or a pipe into a queue, in constant memory."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from forebay.client import Client
     from forebay.errors import ForebayError
     from forebay.pusher import Pusher
-    from forebay.tally import PushResult
+    from forebay.tally import OutcomeCounts, PushResult
 
-PRIORITIES: Final[Mapping[str, int]] = {"high": 0, "normal": 5, "low": 10}
-"""The labels of the default configuration; any other priority is given as a number."""
 LINGER_MS: Final = 200
 """So long items from a slow pipe wait for others before they are pushed."""
+
+EXAMPLE: Final = (
+    "Examples: [bold]forebay push crm customers.ndjson --key-field id[/bold]; "
+    "[bold]tail -F app.log | forebay push logs[/bold] pushes lines as they come; "
+    "[bold]forebay push scans image.tiff --split whole --priority high --delay 10m[/bold]."
+)
 
 Advance = Callable[[int, int], None]
 """Told how many bytes were read and how many items acknowledged, so far."""
@@ -26,7 +30,7 @@ Advance = Callable[[int, int], None]
 def push(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue to push to.")],
     file: Annotated[
-        str, typer.Argument(metavar="[FILE|-]", help="What to push; - is standard input.")
+        str, typer.Argument(metavar="FILE|-", help="What to push; - is standard input.")
     ] = "-",
     split: Annotated[
         str,
@@ -39,8 +43,14 @@ def push(
         ),
     ] = "lines",
     priority: Annotated[
-        str, typer.Option(metavar="N", help="0 (first) to 255, or high, normal, low.")
-    ] = "normal",
+        str,
+        typer.Option(
+            metavar="N|LABEL",
+            help="0 (first) to 255, or a label of the daemon's configuration: "
+            "[bold]high[/bold] (0), [bold]normal[/bold] (5) and [bold]low[/bold] (10) unless "
+            "[bold]priorities[/bold] there says otherwise.",
+        ),
+    ] = "5",
     delay: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Deliver not before that time has passed, as 90s."),
@@ -77,12 +87,15 @@ def push(
 
     An acknowledged item is on disk. If it fails midway, the items before are stored: pushing the
     same file again pushes them twice.
+
+    Of a queue whose keys are unique, it says how many items were created, updated, ignored, or in
+    conflict; the last two are not stored.
     """
     if key is not None and key_field is not None:
         raise typer.BadParameter("give --key or --key-field, not both")
     how = _parse_split(split)
     options: dict[str, Any] = {
-        "priority": _parse_priority(priority),
+        "priority": _check_priority(priority),
         "delay": _parse_duration(delay, "--delay", 0.0),
         "flow": flow,
         "action": action,
@@ -100,13 +113,13 @@ def push(
 
     started = time.monotonic()
     with _open(file) as source, connect(socket, timeout_s) as client, _progress(source) as advance:
-        pusher = client.pusher(queue, **options)
+        pusher = _open_pusher(client, queue, options)
         try:
             with pusher:
                 _push_all(source, how, keys_of, client, pusher, advance)
         except ForebayError as error:
             raise _with_what_is_stored(error, pusher.result) from error
-    typer.echo(_summary(queue, pusher.result, time.monotonic() - started))
+    typer.echo(_summary(queue, pusher.result, pusher.outcomes, time.monotonic() - started))
 
 
 def _push_all(
@@ -193,12 +206,24 @@ def _parse_split(text: str) -> str | int:
     return size
 
 
-def _parse_priority(text: str) -> int:
-    if text in PRIORITIES:
-        return PRIORITIES[text]
-    if text.isascii() and text.isdecimal() and int(text) <= 255:
-        return int(text)
-    raise typer.BadParameter(f"--priority is 0 to 255, {', '.join(PRIORITIES)}, not {text!r}")
+def _check_priority(text: str) -> str:
+    """A number that is none can be told without a daemon; what a label stands for cannot."""
+    from forebay.priorities import read_number
+
+    if read_number(text) is None and text.lstrip("-").isdecimal():
+        raise typer.BadParameter(f"--priority is 0 to 255 or a label, not {text!r}")
+    return text
+
+
+def _open_pusher(client: "Client", queue: str, options: dict[str, Any]) -> "Pusher":
+    from forebay.errors import BadRun
+    from forebay.priorities import resolve
+
+    try:
+        priority = resolve(options["priority"], client.priorities)
+    except BadRun as error:
+        raise typer.BadParameter(f"--priority: {error}") from error
+    return client.pusher(queue, **(options | {"priority": priority}))
 
 
 def _parse_duration(text: str | None, option: str, default: float) -> float:
@@ -261,8 +286,12 @@ def _with_what_is_stored(error: "ForebayError", result: "PushResult") -> "Foreba
     return type(error)(f"{error}; {stored}")
 
 
-def _summary(queue: str, result: "PushResult", seconds: float) -> str:
+def _summary(queue: str, result: "PushResult", outcomes: "OutcomeCounts", seconds: float) -> str:
     items = f"{result.items:,} item{'' if result.items == 1 else 's'}"
     runs = f"{result.runs:,} run{'' if result.runs == 1 else 's'}"
     again = f", {result.duplicates:,} of them stored before" if result.duplicates else ""
-    return f"{queue}: {items} in {runs}{again}, acknowledged in {seconds:.2f} s"
+    counts = outcomes._asdict().items()
+    decided = ", ".join(f"{count:,} {outcome}" for outcome, count in counts if count)
+    return f"{queue}: {items} in {runs}{again}, acknowledged in {seconds:.2f} s" + (
+        f": {decided}" if decided else ""
+    )

@@ -9,6 +9,7 @@ from daemon.cli.asking import (
     DaemonSocket,
     Json,
     Yes,
+    counted,
     make_sure,
     open_control,
     print_json,
@@ -19,7 +20,15 @@ from daemon.cli.asking import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-app = typer.Typer(no_args_is_help=True, help="List, create, change and delete queues.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, create, change, empty and delete queues.",
+    epilog="A queue comes from the configuration file ([bold]queues:[/bold]), from "
+    "[bold]create[/bold] here, or by itself when something is first pushed to it. Its handler "
+    "delivers its items, as [bold]http[/bold] does; without one (type [bold]pull[/bold]) they "
+    "wait for consumers: see [bold]forebay pull[/bold]. All settings, with defaults and ranges, "
+    "are in etc/forebay.yaml.",
+)
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 Sets = Annotated[
@@ -35,7 +44,11 @@ Sets = Annotated[
 
 @app.command(epilog="Example: [bold]forebay queues ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the queues: where each was defined, what delivers its items, and what is paused."""
+    """List the queues: where each was defined, what delivers its items, and what is paused.
+
+    Defined by [bold]file[/bold]: the configuration; [bold]control[/bold]: [bold]forebay queues
+    create[/bold]; [bold]push[/bold]: a push has made it, with the defaults.
+    """
     with open_control(socket) as control:
         queues = control.queues()
     if as_json:
@@ -57,13 +70,19 @@ def show(queue: Queue, as_json: Json = False, socket: DaemonSocket = None) -> No
 
 
 @app.command(
-    epilog="Example: [bold]forebay queues create mail --set handler.type=pull "
-    "--set max_retries=3[/bold]"
+    epilog="Examples: [bold]forebay queues create mail --set handler.type=pull "
+    "--set max_retries=3[/bold]; [bold]forebay queues create crm --set handler.type=http "
+    "--set handler.url=https://crm.example/hook --set rate_limit=50[/bold]"
 )
 def create(
     queue: Queue, sets: Sets = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:
-    """Create a queue. What is not set is as the daemon's defaults say."""
+    """Create a queue. What is not set is as the daemon's defaults say.
+
+    It outlives restarts. Its handler can be [bold]pull[/bold], [bold]http[/bold] or
+    [bold]null[/bold]: the others run code as the daemon's user, and stand in the configuration
+    file alone.
+    """
     settings = read_sets(sets or ())
     with open_control(socket) as control:
         made = control.create_queue(queue, settings)
@@ -88,11 +107,31 @@ def change(
 
 @app.command(epilog="Example: [bold]forebay queues delete mail[/bold]")
 def delete(queue: Queue, yes: Yes = False, socket: DaemonSocket = None) -> None:
-    """Delete a queue that was created here and holds nothing."""
+    """Delete a queue that was created here and holds nothing.
+
+    One that still holds items is emptied first: let it drain, or [bold]forebay queues
+    purge[/bold] it. Queues of the configuration file are deleted there.
+    """
     make_sure(f"Delete the queue {queue}?", yes)
     with open_control(socket) as control:
         control.delete_queue(queue)
     typer.echo(f"{queue} is deleted")
+
+
+@app.command(epilog="Example: [bold]forebay queues purge mail --yes[/bold]")
+def purge(queue: Queue, yes: Yes = False, socket: DaemonSocket = None) -> None:
+    """Delete all items that wait in a queue; it cannot be undone.
+
+    What workers and consumers have in hand stays, and so do dead letters (see
+    [bold]forebay dead[/bold]).
+    """
+    make_sure(f"Delete all items that wait in {queue}? This cannot be undone.", yes)
+    deleted, more = 0, True
+    with open_control(socket) as control:
+        while more:
+            found = control.purge(queue)
+            deleted, more = deleted + found["deleted"], found["more"]
+    typer.echo(f"{counted(deleted, 'item')} of {queue} deleted")
 
 
 def find(queues: list[dict[str, Any]], name: str) -> dict[str, Any]:

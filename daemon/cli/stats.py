@@ -1,33 +1,53 @@
 """`forebay stats`: the books, for the daemon and for every queue."""
 
-import json
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-COLUMNS: Final = (
-    "accepted",
-    "delivered",
-    "dead",
-    "dropped",
-    "deleted",
-    "duplicate",
-    "held",
-    "spooled",
-    "scheduled",
-    "warm",
-    "cold",
-    "running",
-    "staged",
+from daemon.cli.asking import DaemonSocket
+
+if TYPE_CHECKING:
+    from daemon.cli.sampling import Asker
+
+EVERY_S: Final = 2.0
+EXAMPLE: Final = (
+    "Examples: [bold]forebay stats[/bold]; [bold]forebay stats --watch[/bold] with rates, until "
+    "Ctrl-C; [bold]forebay stats --watch 60 --json >> books.ndjson[/bold] keeps a record."
 )
 
 
 def stats(
-    as_json: Annotated[bool, typer.Option("--json", help="The whole report, as JSON.")] = False,
-    socket: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The daemon's socket. \\[env: FOREBAY_SOCKET]"),
+    every: Annotated[
+        float | None,
+        typer.Argument(
+            metavar="SECONDS",
+            min=0.1,
+            max=86400,
+            help="With --watch: how long to wait between reports. \\[default: 2]",
+        ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Again and again, with rates: in place on a terminal, as lines of "
+            "[bold]key=value[/bold] in a pipe.",
+        ),
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count", "-n", metavar="N", min=1, help="With --watch: end after so many reports."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="The whole report, as JSON; with --watch an object a line and queue."
+        ),
+    ] = False,
+    socket: DaemonSocket = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Give up after that long.")
     ] = 10,
@@ -36,35 +56,38 @@ def stats(
 
     accepted = delivered + dead + dropped + deleted + held, and held = spooled + scheduled + warm +
     cold + running. What is staged is in none of them until its write is published: see
-    [bold]forebay writes ls[/bold].
+    [bold]forebay writes ls[/bold]. For a screen that is live, with keys to act:
+    [bold]forebay top[/bold].
     """
-    from forebay.client import connect
+    if not watch and (every is not None or count is not None):
+        raise typer.BadParameter("SECONDS and --count go with --watch")
+    from daemon.cli.sampling import Asker
 
-    with connect(socket, timeout) as client:
-        report = client.stats()
+    asker = Asker(socket, timeout)
+    try:
+        if watch:
+            from daemon.cli.stats_watch import watch as keep_watching
+
+            keep_watching(asker, every or EVERY_S, count, as_json=as_json)
+        else:
+            _print(asker, as_json)
+    except KeyboardInterrupt:
+        # The usual end of watching.
+        if not watch:
+            raise
+    finally:
+        asker.close()
+
+
+def _print(asker: "Asker", as_json: bool) -> None:
+    report = asker.report().report
     if as_json:
+        import json
+
         typer.echo(json.dumps(report, indent=2))
     else:
-        _show(report)
+        from rich.console import Console
 
+        from daemon.cli.stats_view import stats_table
 
-def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    rows = {**report.get("queues", {}), "all queues": report.get("daemon", {})}
-    # A column that is 0 in every row says nothing that the others do not.
-    shown = [
-        name
-        for name in COLUMNS
-        if name in ("accepted", "delivered", "held") or any(row.get(name) for row in rows.values())
-    ]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("queue", no_wrap=True)
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
-    for queue, row in rows.items():
-        if queue == "all queues":
-            table.add_section()
-        table.add_row(queue, *(f"{row.get(name, 0):,}" for name in shown))
-    Console().print(table)
+        Console().print(stats_table(report))

@@ -1,8 +1,8 @@
 """The cold tier's books: what a transaction has changed, written once at its end.
 
-For each queue `taken` = delivered + dead + deleted + held, always: a row is counted in the
-transaction that makes it visible, and every later change takes from one side what it gives to
-another. Rows that are set aside as corrupt are still held, and counted as `corrupt` beside.
+For each queue `taken` + `accepted` = delivered + dead + deleted + held, always: a row is counted
+in the transaction that makes it visible, and every later change takes from one side what it gives
+to another. Rows that are set aside as corrupt are still held, and counted as `corrupt` beside.
 
 Items that belong to a write are counted in its receipt as well, which exists from the moment in
 which the first of them comes here until it is forgotten; after that they are counted no more.
@@ -14,8 +14,19 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from actors.tiers import ColdReceipt, ColdTotals, FlowCount
+from daemon.cold.schema import HELD
 
-_TOTALS: Final = ("taken", "delivered", "dead", "deleted", "held", "runs", "corrupt")
+_TOTALS: Final = (
+    "taken",
+    "delivered",
+    "dead",
+    "deleted",
+    "held",
+    "runs",
+    "corrupt",
+    "accepted",
+    "duplicate",
+)
 _RECEIPT: Final = ColdReceipt._fields
 
 
@@ -42,6 +53,25 @@ class Books:
         if write is not None:
             self._writes_taken.add(write)
         self.enter(place, items, write, is_dead=is_dead)
+
+    def accept(self, place: Place, items: int) -> None:
+        """A row that came here first is visible from now on."""
+        self._totals[place.queue]["accepted"] += items
+        self.enter(place, items, None, is_dead=False)
+
+    def pass_by(self, queue: str, items: int) -> None:
+        """Items that came here first, and were replaced in the same step."""
+        self._totals[queue]["accepted"] += items
+        self.delete(queue, items, None)
+
+    def repeat(self, queue: str, items: int) -> None:
+        """A run that was answered before."""
+        self._totals[queue]["duplicate"] += items
+
+    def decide(self, write: bytes | None, updated: int, ignored: int, conflict: int) -> None:
+        """What keys had to say of items that belong to a write."""
+        for name, items in (("updated", updated), ("ignored", ignored), ("conflict", conflict)):
+            self._note(write, name, items)
 
     def enter(self, place: Place, items: int, write: bytes | None, *, is_dead: bool) -> None:
         """A row of items that were counted before, in another row."""
@@ -98,13 +128,19 @@ class Books:
 
 
 def read_totals(db: sqlite3.Connection) -> dict[str, ColdTotals]:
-    rows = db.execute("SELECT queue, taken, delivered, dead, deleted, held, runs FROM totals")
-    return {queue: ColdTotals(*counts) for queue, *counts in rows}
+    rows = db.execute(SELECT_TOTALS)
+    return {queue: ColdTotals(*counts, taken_from_here=counts[0]) for queue, *counts in rows}
 
 
 def read_flows(db: sqlite3.Connection) -> Sequence[FlowCount]:
     rows = db.execute("SELECT queue, flow, action, items, dead FROM flows")
     return [FlowCount(*row) for row in rows]
+
+
+def read_oldest(db: sqlite3.Connection) -> dict[tuple[str, str, str], int]:
+    """One look into the index for each flow that holds anything."""
+    rows = db.execute(_SELECT_OLDEST)
+    return {(queue, flow, action): at for queue, flow, action, at in rows if at is not None}
 
 
 def read_receipt(db: sqlite3.Connection, write: bytes) -> ColdReceipt:
@@ -127,6 +163,8 @@ def read_corrupt(db: sqlite3.Connection) -> int:
     return items
 
 
+SELECT_TOTALS: Final = """SELECT queue, taken, delivered, dead, deleted, held, runs, accepted,
+    duplicate FROM totals"""
 _ADD_TOTALS: Final = (
     f"INSERT INTO totals (queue, {', '.join(_TOTALS)}) VALUES (?{', ?' * len(_TOTALS)}) "
     f"ON CONFLICT (queue) DO UPDATE SET "
@@ -150,4 +188,9 @@ _ADD_RECEIPT: Final = (
     f"UPDATE receipts SET {', '.join(f'{name} = {name} + ?' for name in _RECEIPT)} "
     "WHERE write_id = ?"
 )
+_SELECT_OLDEST: Final = f"""SELECT queue, flow, action, (
+    SELECT created_at FROM runs INDEXED BY runs_oldest
+    WHERE runs.queue = flows.queue AND runs.flow = flows.flow AND runs.action = flows.action
+    AND {HELD} ORDER BY created_at LIMIT 1
+) FROM flows WHERE items > 0"""
 _SELECT_RECEIPT: Final = f"SELECT {', '.join(_RECEIPT)} FROM receipts WHERE write_id = ?"

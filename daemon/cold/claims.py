@@ -19,10 +19,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from actors.finished import Keep
+from actors.keys import KeyRule, until
 from actors.tiers import Stream, WrongClaim
 from daemon.cold.books import Books, Place, write_of_row
 from daemon.cold.history import note_claimed
+from daemon.cold.keys import HAS_KEYS, let_go
 from daemon.cold.leasing import pick_sql
+from daemon.cold.rows import unpack_bits
 
 log = structlog.get_logger()
 
@@ -41,10 +44,11 @@ class BadClaimed(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What history keeps of a claim that is acknowledged now."""
+    """What history keeps of a claim that is acknowledged now, and what becomes of keys."""
 
     keep: Keep
     now: int
+    rule: KeyRule = KeyRule()
 
 
 class _Consumer(NamedTuple):
@@ -151,7 +155,9 @@ def _acknowledge(db: sqlite3.Connection, n: int, queue: str, noted: Noted) -> No
         books.leave(Place(queue, flow, action), items, rows_gone=rows)
         books.deliver(queue, items, write)
     books.write(db)
-    note_claimed(db, n, *noted)
+    note_claimed(db, n, noted.keep, noted.now)
+    for body_id, packed in db.execute(SELECT_KEYED, (n,)).fetchall():
+        let_go(db, body_id, unpack_bits(packed), until(noted.rule, noted.now))
     # Before the rows, which say whose the bodies are.
     db.execute(DROP_BODIES, (n,))
     db.execute(DROP_ROWS, (n,))
@@ -202,6 +208,7 @@ DROP_BODIES: Final = f"""DELETE FROM bodies WHERE id IN (SELECT body_id {_CLAIME
     AND NOT EXISTS (
         SELECT 1 FROM runs AS other WHERE other.body_id = bodies.id AND other.consumer IS NOT ?1
     ) AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
+SELECT_KEYED: Final = f"SELECT body_id, bits {_CLAIMED} AND {HAS_KEYS}"
 DROP_ROWS: Final = f"DELETE {_CLAIMED}"
 RELEASE_CLAIM: Final = """UPDATE runs INDEXED BY runs_claimed SET state = 'COLD_QUEUED',
     is_due = 1, consumer = NULL, place = NULL WHERE state = 'CLAIMED' AND consumer = ?"""

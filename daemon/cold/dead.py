@@ -21,6 +21,7 @@ from daemon.cold.connection import Database
 from daemon.cold.dead_page import Page
 from daemon.cold.dead_search import After, Found, known_count, newest, search
 from daemon.cold.history import Cutter, Ended, note_ended, tries
+from daemon.cold.keys import follow, let_go
 from daemon.cold.rows import (
     BadRow,
     delete_row,
@@ -110,10 +111,12 @@ class SqliteDeadLetters:
 
             def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
                 keep = keeps(letter.place.queue)
+                packed, size = db.execute(SELECT_ENDED, (letter.n,)).fetchone()
+                bits = unpack_bits(packed)
                 if keep != "none":
-                    packed, size = db.execute(SELECT_ENDED, (letter.n,)).fetchone()
-                    ended = Ended(letter.n, letter.body_id, unpack_bits(packed), size, "deleted")
+                    ended = Ended(letter.n, letter.body_id, bits, size, "deleted")
                     note_ended(db, ended, keep, now, cutter)
+                let_go(db, letter.body_id, bits, None)
                 delete_row(db, letter.n)
                 drop_body(db, letter.body_id)
                 books.delete(letter.place.queue, 1, letter.write)
@@ -162,6 +165,7 @@ def _edit(db: sqlite3.Connection, item_id: str, payload: bytes) -> bool:
         head = read_head(data)
         insert_body(db, head.run_id, data)
         db.execute(EDIT, (head.run_id, pack_bits(1), len(data), n))
+        follow(db, Run(head, data), 1)
         drop_body(db, body_id)
     return bool(letters)
 

@@ -19,6 +19,7 @@ import structlog
 
 from actors.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.cold.books import Books, write_of_row
+from daemon.cold.delivered import padded
 from daemon.cold.rows import BadRow, read_body, read_due_row
 from forebay.run import RunHead
 
@@ -99,7 +100,7 @@ def acquire(
     rows: list[ColdRow] = []
     while True:
         picks = _pick(db, queue, wanted, except_flows)
-        good: list[_Pick] = []
+        good: list[int] = []
         bad: list[tuple[_Pick, str]] = []
         for pick in picks:
             try:
@@ -107,9 +108,11 @@ def acquire(
             except BadRow as error:
                 bad.append((pick, str(error)))
             else:
-                good.append(pick)
+                good.append(pick.n)
                 wanted.take(pick)
-        db.executemany(LEASE, [(lock, until, pick.n) for pick in good])
+        if good:
+            marks = padded(good)
+            db.execute(lease_sql(len(marks)), (lock, until, *marks))
         if not bad:
             return rows
         _set_aside(db, queue, bad)
@@ -199,7 +202,6 @@ def _move_sql(these: str) -> str:
 
 MOVE_DUE: Final = _move_sql(_LATER)
 MOVE_RUN_OUT: Final = _move_sql(_LEASED)
-LEASE: Final = "UPDATE runs SET is_due = 0, lock_uuid = ?, scheduled_at = ? WHERE n = ?"
 SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', is_due = 0, lock_uuid = NULL
     WHERE n = ? AND state = 'COLD_QUEUED'"""
 RENEW: Final = """UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?
@@ -214,6 +216,13 @@ def pick_sql(flows: int) -> str:
     return (
         f"SELECT n, body_id, count, size {_DUE} AND queue = ?{_except(flows)} ORDER BY priority, "
         "scheduled_at_initially, body_id, first_item LIMIT ?"
+    )
+
+
+def lease_sql(rows: int) -> str:
+    return (
+        "UPDATE runs SET is_due = 0, lock_uuid = ?, scheduled_at = ? "
+        f"WHERE n IN ({', '.join('?' * rows)})"
     )
 
 

@@ -20,7 +20,7 @@ from actors.tiers import ColdRow, NewRow, StoreCorrupt
 from daemon.cold.books import Place
 from daemon.cold.connection import is_corrupt
 from forebay.errors import BadRun
-from forebay.ids import format_item_id
+from forebay.ids import RUN_ID_BYTES, format_item_id
 from forebay.run import IDS, KEYS, Run, RunHead, read_head, verify
 from forebay.stage_frames import write_of
 
@@ -79,7 +79,7 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
             head.flow,
             head.headers().get("flow_type", "") if head.packed_headers else "",
             head.action,
-            _key(head, new.data, first, runs) if new.is_dead or head.count == 1 else None,
+            key_of(head, new.data, first, runs) if new.is_dead or head.count == 1 else None,
             head.priority,
             at,
             head.due_ms or head.enqueued_ms,
@@ -90,7 +90,7 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
             new.attempt,
             head.enqueued_ms,
             new.origin,
-            _item_id(head, new.data, first, runs) if new.is_dead else None,
+            item_id_of(head, new.data, first, runs) if new.is_dead else None,
             (last_error.at_ms if last_error else now) if new.is_dead else None,
             fold(last_error.text if last_error else "") if new.is_dead else None,
             pack_bits(new.bits),
@@ -109,6 +109,19 @@ def insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
     # Looked up first: a body that is there need not be handed to SQLite only to be refused.
     if not db.execute("SELECT 1 FROM bodies WHERE id = ?", (body_id,)).fetchone():
         db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
+        for run_id in listed_runs(data):
+            db.execute("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", (run_id, body_id))
+
+
+def listed_runs(data: bytes) -> set[bytes]:
+    """The ids of the runs whose items a run lists; none where they are its own, or unreadable."""
+    head = read_head(data)
+    if not head.flags & IDS:
+        return set()
+    try:
+        return {packed[:RUN_ID_BYTES] for packed in Run(head, data).packed_ids()}
+    except BadRun:
+        return set()
 
 
 def delete_row(db: sqlite3.Connection, n: int) -> None:
@@ -182,7 +195,7 @@ def fold(text: str) -> str:
     return text.casefold().encode(errors="replace").decode()
 
 
-def _key(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str | None:
+def key_of(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str | None:
     if not head.flags & KEYS:
         return None
     try:
@@ -193,7 +206,7 @@ def _key(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str | None:
     return key.decode(errors="replace") or None
 
 
-def _item_id(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str:
+def item_id_of(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str:
     if head.flags & IDS:
         try:
             return runs.run(head, data).item_ids(index, index + 1)[0]

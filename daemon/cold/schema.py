@@ -24,6 +24,9 @@ from daemon.errors import CannotStart
 APPLICATION_ID: Final = 0x46424344
 """`FBCD`, in the file's header: what `file` and a careful operator look at."""
 
+HELD: Final = "state IN ('COLD_QUEUED', 'CLAIMED')"
+"""What the index `runs_oldest` has: a query must say it in the same words to be served by it."""
+
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     (
         """CREATE TABLE runs (
@@ -144,6 +147,49 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # Nobody is to wait for items that cannot be read.
     ("ALTER TABLE receipts ADD COLUMN corrupt INTEGER NOT NULL DEFAULT 0",),
+    # The oldest of each flow, for the metrics.
+    (
+        f"""CREATE INDEX runs_oldest ON runs (queue, flow, action, created_at)
+            WHERE {HELD}""",
+    ),
+    # Which bodies list items of a run, so that an item is found by its id in a part of its run.
+    (
+        """CREATE TABLE aliases (
+            run_id BLOB NOT NULL,
+            body_id BLOB NOT NULL,
+            PRIMARY KEY (run_id, body_id)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX aliases_body ON aliases (body_id)",
+        """CREATE TRIGGER bodies_gone AFTER DELETE ON bodies BEGIN
+            DELETE FROM aliases WHERE body_id = OLD.id;
+        END""",
+    ),
+    # Unique keys. `n` says where the item is that has one: place `n & 4095` of the body whose number
+    # is `n >> 12`. The item's id is that place of that body, unless it is said beside. `until`: it is
+    # done, and nobody else may have the key before. And what was answered to runs.
+    (
+        """CREATE TABLE keys (
+            n INTEGER PRIMARY KEY,
+            queue TEXT NOT NULL,
+            key BLOB NOT NULL,
+            run_id BLOB,
+            item INTEGER,
+            until INTEGER,
+            UNIQUE (queue, key)
+        )""",
+        "CREATE INDEX keys_until ON keys (until) WHERE until IS NOT NULL",
+        "CREATE TABLE homes (number INTEGER PRIMARY KEY, body_id BLOB NOT NULL UNIQUE)",
+        """CREATE TABLE offered (
+            n INTEGER PRIMARY KEY,
+            run_id BLOB NOT NULL UNIQUE,
+            outcomes BLOB NOT NULL
+        )""",
+        "ALTER TABLE totals ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE totals ADD COLUMN duplicate INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE receipts ADD COLUMN updated INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE receipts ADD COLUMN ignored INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE receipts ADD COLUMN conflict INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 

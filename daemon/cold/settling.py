@@ -4,7 +4,9 @@ An outcome that is recorded twice counts once: items that are no longer in the r
 and rows that were moved already are not stored again, even if they have been settled since. An
 outcome that is about items of which some have left the row and some have not is refused.
 
-Delivered items go to history, as far as their queue keeps it.
+Delivered items go to history, as far as their queue keeps it, and let go of their keys. Where
+nothing but that they were
+delivered is to be said, daemon/cold/delivered.py says it for many rows at once.
 """
 
 import sqlite3
@@ -12,10 +14,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from actors.finished import Keeps, keeps_delivered
+from actors.keys import KeyRules, no_keys, until
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
 from daemon.cold.books import Books, Place
+from daemon.cold.delivered import SHRINK, settle_delivered
 from daemon.cold.history import Cutter, Ended, note_ended
+from daemon.cold.keys import HAS_KEYS, follow, let_go
 from daemon.cold.rows import (
     FAILED,
     QUEUED,
@@ -40,19 +45,29 @@ class Change(NamedTuple):
 class _Step:
     """What the outcomes of one transaction have in common."""
 
-    def __init__(self, now: int, keeps: Keeps) -> None:
+    def __init__(self, now: int, keeps: Keeps, rules: KeyRules) -> None:
         self.now = now
         self.keeps = keeps
+        self.rules = rules
         self.books = Books()
         self.runs = Unpacked()
         self.cutter = Cutter()
 
 
 def settle(
-    db: sqlite3.Connection, outcomes: Sequence[RowOutcome], now: int, keeps: Keeps
+    db: sqlite3.Connection,
+    outcomes: Sequence[RowOutcome],
+    now: int,
+    keeps: Keeps,
+    rules: KeyRules = no_keys,
 ) -> list[bool]:
     """One answer for each outcome; ValueError if an outcome does not add up."""
-    step = _Step(now, keeps)
+    books = Books()
+    quick = settle_delivered(db, outcomes, keeps, books)
+    if quick is not None:
+        books.write(db)
+        return quick
+    step = _Step(now, keeps, rules)
     answers = [_settle_row(db, outcome, step) for outcome in outcomes]
     step.books.write(db)
     return answers
@@ -80,7 +95,7 @@ def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> boo
     row = db.execute(SELECT_LEASED, (outcome.row, outcome.lock)).fetchone()
     if row is None:
         return False
-    n, body_id, packed, count, queue, flow, action, write, size, has_failed = row
+    n, body_id, packed, count, queue, flow, action, write, size, has_failed, has_keys = row
     change = change_of(unpack_bits(packed), outcome)
     if change is None:
         return False
@@ -91,6 +106,8 @@ def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> boo
     if change.delivered and keeps_delivered(keep, has_failed):
         ended = Ended(n, body_id, change.delivered, size, "delivered")
         note_ended(db, ended, keep, step.now, step.cutter)
+    if change.delivered and has_keys:
+        let_go(db, body_id, change.delivered, until(step.rules(queue), step.now))
     if change.rest:
         bits = change.rest
         db.execute(SHRINK, (pack_bits(bits), bits.bit_count(), lowest_bit(bits), n))
@@ -103,6 +120,8 @@ def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> boo
         if new.head.queue != queue:
             raise ValueError(f"an item of {queue} moves to {new.head.queue}")
         _insert_moved(db, new, step)
+        if has_keys and new.head.run_id != body_id:
+            follow(db, step.runs.run(new.head, new.data), new.bits)
     if not change.rest:
         drop_body(db, body_id)
     return True
@@ -115,7 +134,6 @@ def _insert_moved(db: sqlite3.Connection, new: NewRow, step: _Step) -> None:
     step.books.enter(place, new.bits.bit_count(), write, is_dead=new.is_dead)
 
 
-SELECT_LEASED: Final = """SELECT n, body_id, bits, count, queue, flow, action, write_id, size,
-    attempt > 0 OR error_history <> '[]' FROM runs
+SELECT_LEASED: Final = f"""SELECT n, body_id, bits, count, queue, flow, action, write_id, size,
+    attempt > 0 OR error_history <> '[]', {HAS_KEYS} FROM runs
     WHERE id = ? AND lock_uuid = ? AND state = 'COLD_QUEUED'"""
-SHRINK: Final = "UPDATE runs SET bits = ?, count = ?, first_item = ? WHERE n = ?"

@@ -22,6 +22,7 @@ from typing import Final
 
 from actors.clock import Clock, lease_clock, wall_ms
 from actors.finished import FinishedRow, Keeps, Past, keep_nothing
+from actors.keys import Holder, KeyRules, Offer, no_keys
 from actors.tiers import (
     ColdReceipt,
     ColdRow,
@@ -35,18 +36,20 @@ from actors.tiers import (
     Stream,
     Unconfirmed,
 )
-from daemon.cold import claims, history, leasing, looks, settling
+from daemon.cold import claims, history, keys, leasing, looks, offers, settling
 from daemon.cold.books import (
     Books,
     Place,
     forget_receipts,
     read_corrupt,
     read_flows,
+    read_oldest,
     read_receipt,
     read_totals,
 )
 from daemon.cold.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.cold.dead import SqliteDeadLetters
+from daemon.cold.items import SqliteItems
 from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
@@ -69,7 +72,9 @@ class SqliteCold:
         self._now_ms = now_ms
         self._lease_ms = lease_clock(now_ms, lease_ms)
         self._keeps: Keeps = keep_nothing
+        self._rules: KeyRules = no_keys
         self.dead_letters = SqliteDeadLetters(self._db, now_ms)
+        self.items = SqliteItems(self._db, now_ms)
 
     async def open(self) -> None:
         await self._db.open()
@@ -82,7 +87,9 @@ class SqliteCold:
         )
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
-        await self._db.write(partial(_confirm, rows=rows, now=self._now_ms()))
+        await self._db.write(
+            partial(_confirm, rows=rows, now=self._now_ms(), rules=self._rules)
+        )
 
     async def unconfirmed(self) -> list[Unconfirmed]:
         return await self._db.read(
@@ -133,7 +140,7 @@ class SqliteCold:
     async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
         now, kept = self._now_ms(), history.tries(self._keeps)
         return await self._db.write(
-            lambda db: settling.settle(db, outcomes, now, next(kept)),
+            lambda db: settling.settle(db, outcomes, now, next(kept), self._rules),
             is_durable=any(outcome.moved for outcome in outcomes),
         )
 
@@ -146,6 +153,9 @@ class SqliteCold:
 
     async def flows(self) -> Sequence[FlowCount]:
         return await self._db.read(read_flows)
+
+    async def oldest(self) -> Mapping[tuple[str, str, str], int]:
+        return await self._db.read(read_oldest)
 
     async def receipt(self, write: bytes) -> ColdReceipt:
         return await self._db.read(lambda db: read_receipt(db, write))
@@ -167,7 +177,7 @@ class SqliteCold:
             now, keep = self._now(), next(kept)(queue)
             if not leasing.move_due(db, queue, now):
                 return None
-            noted = claims.Noted(keep, now.wall)
+            noted = claims.Noted(keep, now.wall, self._rules(queue))
             return claims.claim(db, queue, consumer, after, items_max, except_flows, noted)
 
         while True:
@@ -204,8 +214,29 @@ class SqliteCold:
             )
         return looks.as_look(page, span)
 
+    def keep_keys(self, rules: KeyRules) -> None:
+        self._rules = rules
+
+    async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
+        """`offers.OFFERED_MAX` runs are remembered."""
+        work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
+        return await self._db.write(work, is_new_work=True)
+
+    async def key(self, queue: str, key: bytes) -> Holder | None:
+        now = self._now_ms()
+        return await self._db.read(lambda db: keys.show(db, queue, key, now))
+
+    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
+        now = self._now_ms()
+        return await self._db.write(lambda db: keys.drop(db, queue, key, now))
+
+    async def forget_keys(self) -> int:
+        """One step forgets `keys.FORGOTTEN_MAX` at most."""
+        now = self._now_ms()
+        return await self._db.write(lambda db: keys.forget(db, now), is_durable=False)
+
     def keep_history(self, keeps: Keeps) -> None:
-        self._keeps = self.dead_letters.keeps = keeps
+        self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
 
     async def note_history(self, rows: Sequence[FinishedRow]) -> None:
         """Nothing that must have room on a full disk: the ballast is not for it."""
@@ -246,16 +277,21 @@ def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
         insert_row(db, new, STORED, now, runs)
 
 
-def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int) -> None:
+def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int, rules: KeyRules) -> None:
     books = Books()
     for row in rows:
         found = db.execute(SELECT_STORED, (row,)).fetchone()
         if found is None:
             continue
-        n, count, died_at, queue, flow, action, write = found
+        n, count, died_at, queue, flow, action, write, body_id, bits, attempt = found
         is_dead = died_at is not None
+        place = Place(queue, flow, action)
         db.execute(CONFIRM, (now, n))
-        books.take(Place(queue, flow, action), count, write, is_dead=is_dead)
+        books.take(place, count, write, is_dead=is_dead)
+        rule = rules(queue)
+        if rule.policy != "off" and write is not None and not is_dead and not attempt:
+            waiting = offers.Waiting(n, body_id, bits, place, write)
+            offers.admit(db, waiting, rule, now, books)
     books.write(db)
 
 
@@ -269,8 +305,8 @@ def _forget(db: sqlite3.Connection, rows: Sequence[bytes]) -> None:
 
 SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs INDEXED BY runs_stored
     WHERE state = 'STORED' ORDER BY id"""
-SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action, write_id FROM runs
-    WHERE id = ? AND state = 'STORED'"""
+SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action, write_id, body_id, bits,
+    attempt FROM runs WHERE id = ? AND state = 'STORED'"""
 CONFIRM: Final = """UPDATE runs SET
     state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
     is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= ?)

@@ -27,13 +27,14 @@ from typing import Final
 
 from actors.books import Books
 from actors.messages import Place, StoredRun
-from actors.ports import Committed, ItemMark, Record, Recovered, Room, Unreadable
+from actors.ports import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
 from actors.settings import SpoolSettings
 from daemon.journal import block, chunk
 from daemon.journal.ballast import Ballast
 from daemon.journal.checkpoint import Checkpoint, Meta
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex
+from daemon.journal.locate import locate_run
 from daemon.journal.mark_files import MarkFiles
 from daemon.journal.reader import read_runs
 from daemon.journal.recent import write_recent
@@ -260,6 +261,13 @@ class Journal:
 
     def read(self, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
         return read_runs(self._files, places)
+
+    def locate(self, run_id: bytes, numbers: Sequence[int]) -> list[Located]:
+        active = self._active
+        open_indexes = [index for index, _ in self._to_index.copy()]
+        if active is not None:
+            open_indexes.append(active.index)
+        return locate_run(self._files, run_id, numbers, open_indexes)
 
     # The upkeep thread.
 

@@ -14,7 +14,7 @@ from daemon.cold import history
 from daemon.cold.sqlite import SqliteCold
 from tests.conformance.cold_history import LOCK, finished, keep, past, settle_all
 from tests.conformance.cold_stores import START_MS, acquire, dead_row, new_row, put
-from tests.conformance.sqlite_stores import SqliteStores
+from tests.conformance.sqlite_stores import SqliteStores, without_newest
 
 
 @pytest.fixture
@@ -88,6 +88,7 @@ async def test_a_file_of_the_version_before_gets_a_history(tmp_path: Path) -> No
     await stores.cold.close()
 
     def age(db: sqlite3.Connection) -> None:
+        without_newest(db)
         db.execute("DROP TABLE history")
         db.execute("ALTER TABLE receipts DROP COLUMN corrupt")
         db.execute("UPDATE schema_version SET version = 3")

@@ -8,11 +8,12 @@ runs the checks of `warm_steps` as well.
 
 from typing import Final
 
-from tests.conformance import warm_leases, warm_places, warm_waits
+from tests.conformance import warm_flows, warm_leases, warm_places, warm_waits
 from tests.conformance.warm_rig import Check
 
 CHECKS: Final[tuple[Check, ...]] = (
     *warm_places.CHECKS,
+    *warm_flows.CHECKS,
     *warm_leases.CHECKS,
     *warm_waits.CHECKS,
 )

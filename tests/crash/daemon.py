@@ -37,7 +37,7 @@ def run(
     listening: Callable[[], object] = lambda: None,
 ) -> None:
     """The life of a daemon; `listening` is called when clients can connect."""
-    settings = Settings.model_validate(json.loads(settings_text))
+    settings = Settings.model_validate(json.loads(settings_text) | {"http": {"listen": None}})
     logs.set_up(settings.log)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     make_files, make_cold = stores(plan, settings.state_dir)

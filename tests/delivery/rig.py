@@ -24,14 +24,18 @@ from actors.breaker import Breakers
 from actors.catalogue import Catalogue
 from actors.clock import wall_ms
 from actors.control import Controls
+from actors.dead_groups import DeadGroups
 from actors.dispatch import Dispatch
 from actors.failover import Failover
 from actors.handling import Handler
 from actors.handover import HandOver
 from actors.history import History
+from actors.items import make_items
+from actors.jobs import Jobs
 from actors.messages import Append, Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage
 from actors.promoter import Promoter
 from actors.pull_settling import PullSettling
+from actors.purging import Purging
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit
 from actors.report import Reporter
@@ -163,6 +167,15 @@ class Life:
             ),
         )
         self.pull_settling = PullSettling(self.settlement, catalogue.settings_of, now_ms)
+        self.jobs = Jobs(self.sqlite.dead_letters, self.promoter.wake, now_ms)
+        purging = Purging(
+            self.to_spooler.clone(),
+            self.warm,
+            self.sqlite.items,
+            self.reporter.report,
+            lambda queue: self.controls.check_known(queue),
+            self.promoter.wake,
+        )
         self.controls = Controls(
             catalogue,
             self.sqlite.dead_letters,
@@ -170,15 +183,32 @@ class Life:
             self.reporter.held_items,
             self.promoter.wake,
             now_ms,
-            self.streams.operations,
+            {
+                **self.streams.operations,
+                **self.jobs.operations,
+                **purging.operations,
+                **DeadGroups(self.sqlite.dead_letters).operations,
+                **make_items(
+                    self.to_spooler.clone(),
+                    self.warm,
+                    cold,
+                    self.sqlite.items,
+                    self.sqlite.dead_letters,
+                    hand_over,
+                    self.history,
+                    self.promoter.wake,
+                    now_ms,
+                    settings.socket.max_run_bytes,
+                ).operations,
+            },
         )
         self._stop = trio.Event()
         self._drain_s = 0.0
         self._scope = trio.CancelScope()
         self.is_over = trio.Event()
 
-    def _wake(self, queue: str) -> None:
-        self.promoter.wake(queue)
+    def _wake(self, queue: str, priority: int | None = None) -> None:
+        self.promoter.wake(queue, priority)
         self.streams.wake(queue)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -213,6 +243,7 @@ class Life:
             storing.start_soon(self.promoter.run)
             storing.start_soon(self.streams.run)
             storing.start_soon(self.history.run)
+            storing.start_soon(self.jobs.run)
             async with trio.open_nursery() as settling:
                 await settling.start(self.settlement.run)
                 async with trio.open_nursery() as delivering:

@@ -138,7 +138,7 @@ class TestRefusals:
             ({"max_retries": -1}, "q: max_retries: "),
             ({"max_retries": "many"}, "q: max_retries: "),
             ({"backoff": {"initial": "1h"}}, "initial (1h) must not be longer than max (5m)"),
-            ({"unique": "reject"}, "planned, but this version of forebay does not have it"),
+            ({"unique": "perhaps"}, "q: unique: "),
             ({"handler": {"type": "carrier pigeon"}}, "q: handler: "),
             ({"handler": {"type": "http", "url": "x"}}, "is no URL"),
             ({"warm_max_bytes": 1}, "q: warm_max_bytes: "),

@@ -277,6 +277,9 @@ class TestBreakers:
             (answer,) = (await rig.control("breakers.list"))["breakers"]
             assert not answer["forced"]
             assert 0 < answer["open_until_ms"] - rig.now_ms() <= 3_600_000
+            assert answer["last_error"] == "down"
+            left = await rig.control("breakers.force", destination="q", state="auto")
+            assert left["state"] == "open"
 
     async def test_only_what_is_there_is_forced(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:

@@ -29,7 +29,7 @@ class Host:
         self.state_dir = directory / "state"
         self.config = directory / "forebay.yaml"
         settings = {"spool": {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}}
-        limits = {"socket": {"max_run_bytes": "1Mi"}}
+        limits = {"socket": {"max_run_bytes": "1Mi"}, "http": {"listen": None}}
         self.config.write_text(json.dumps({**settings, **limits, **(config or {})}))
         self.daemon: subprocess.Popen[bytes] | None = None
 

@@ -63,7 +63,7 @@ async def test_file_is_pushed_with_all_that_is_said_about_it(
     await file.write_bytes(b'{"id":7,"n":1}\n{"id":"x","n":2}\n')
     done = await forebay(
         served,
-        *("push", "crm", str(file), "--priority", "high", "--delay", "1h", "--key-field", "id"),
+        *("push", "crm", str(file), "--priority", "2", "--delay", "1h", "--key-field", "id"),
         *("--flow", "nightly", "--action", "upsert", "--header", "a=1", "--header", "b=x=y"),
     )
     assert (done.returncode, done.stderr) == (0, b"")
@@ -71,7 +71,7 @@ async def test_file_is_pushed_with_all_that_is_said_about_it(
     assert run.payloads() == [b'{"id":7,"n":1}', b'{"id":"x","n":2}']
     assert run.keys() == [b"7", b"x"]
     head = run.head
-    assert (head.queue, head.priority, head.flow, head.action) == ("crm", 0, "nightly", "upsert")
+    assert (head.queue, head.priority, head.flow, head.action) == ("crm", 2, "nightly", "upsert")
     assert head.headers() == {"a": "1", "b": "x=y"}
     assert head.due_ms - head.enqueued_ms == 3_600_000
 

@@ -18,7 +18,7 @@ from forebay import Run, read_run
 from forebay.ids import format_item_id, new_run_id
 from forebay.spark.batches import cut, put_together, runs_of
 from forebay.spark.groups import RowError
-from forebay.spark.plan import make_plan
+from forebay.spark.plan import make_plan, with_labels
 from forebay.writes import WRITE_HEADER
 
 NOW_MS = 1_755_000_000_000
@@ -133,6 +133,20 @@ def test_large_arrays_are_cut_where_32_bits_end() -> None:
     found = [read_run(run) for run in made]
     assert sorted(payloads(found)) == [f"{number:0100d}".encode() for number in range(100)]
     assert max(run.head.count for run in found) <= 15
+
+
+def test_priorities_may_be_labels_numbers_in_words_or_missing() -> None:
+    batch = batch_of(
+        payload=pa.array(["a", "b", "c", "d"]), tier=pa.array(["now", "7", None, "now"])
+    )
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in ("payload", "tier")])
+    plan = with_labels(make_plan({"queue": "crm", "priority": "tier"}, schema), {"now": 1})
+    made = runs_of(batch, plan, HEADERS, now_ms=NOW_MS, max_run_bytes=1 << 20)
+    found = {run.head.priority: run.payloads() for run in map(read_run, made)}
+    assert found == {1: [b"a", b"d"], 7: [b"b"], 5: [b"c"]}
+    strange = batch_of(payload=pa.array(["a"]), tier=pa.array(["soon"]))
+    with pytest.raises(RowError, match=r"'tier' has rows as 'soon', .* knows: now \(1\)"):
+        list(runs_of(strange, plan, HEADERS, now_ms=NOW_MS, max_run_bytes=1 << 20))
 
 
 def test_keys_may_be_texts_numbers_or_missing() -> None:

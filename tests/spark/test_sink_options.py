@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types as t
 
 from forebay.spark.options import OptionError, parse_duration, read_options
-from forebay.spark.plan import SinkPlan, make_plan
+from forebay.spark.plan import SinkPlan, make_plan, needs_labels, with_labels
 
 SCHEMA = t.StructType(
     [
@@ -72,9 +72,7 @@ def test_which_column_is_the_payload_is_never_guessed() -> None:
         ({"payload": "nothing"}, r"'payload' is 'nothing': there is no such column; there are: id"),
         ({"payload": "tags"}, r"'payload' is 'tags': the column is of type array<string>"),
         ({"key": "tags"}, r"'key' is 'tags': .* must be one of"),
-        ({"priority": "urgent"}, r"'priority' is 'urgent': 0 to 255, high, normal, low, or one"),
-        ({"priority": "256"}, r"'priority' is '256'"),
-        ({"priority": "body"}, r"'priority' is 'body': the column is of type string"),
+        ({"priority": "pause"}, r"'priority' is 'pause': the column is of type decimal"),
         ({"due": "wall"}, r"'due' is 'wall': the column is of type timestamp_ntz"),
         ({"due": "at", "delay": "3s"}, r"'delay' is '3s': give delay or due, not both"),
         ({"delay": "later"}, r"'delay' is 'later': seconds, a duration .* or one of the columns"),
@@ -118,7 +116,6 @@ def test_a_payload_that_several_columns_may_be_is_never_guessed(
 
 def test_values_columns_and_labels() -> None:
     assert plan(priority="7").priority == 7
-    assert plan(priority="low").priority == 10
     assert plan(priority="TIER").priority_column == "tier"
     assert plan(delay="1m30s").delay_s == 90
     assert plan(delay="pause").delay_column == "pause"
@@ -126,6 +123,31 @@ def test_values_columns_and_labels() -> None:
     assert plan(due="id").due_column == "id"
     read = plan(runBytes="64Ki", txnAppId="a", txnVersion="0", headers='{"a":"b"}').options
     assert (read.run_bytes, read.app, read.version, read.headers) == (65536, "a", 0, {"a": "b"})
+
+
+LABELS = {"now": 1, "7": 200}
+
+
+def test_only_labels_need_the_daemon() -> None:
+    assert not needs_labels(plan())
+    assert not needs_labels(plan(priority="7"))
+    assert not needs_labels(plan(priority="tier"))
+    for label in ("now", "body"):
+        assert needs_labels(plan(priority=label))
+
+
+def test_a_label_is_what_the_daemon_says() -> None:
+    told = with_labels(plan(priority="now"), LABELS)
+    assert (told.priority, needs_labels(told)) == (1, False)
+    column = with_labels(plan(priority="body"), LABELS)
+    assert (column.priority_column, column.priority_labels) == ("body", LABELS)
+
+
+@pytest.mark.parametrize("given", ["urgent", "256", "-1", "NOW"])
+def test_a_label_that_the_daemon_does_not_know_is_refused(given: str) -> None:
+    says = rf"'priority' is '{given}': it is no column, .*0 to 255, .* now \(1\), 7 \(200\)"
+    with pytest.raises(OptionError, match=says):
+        with_labels(plan(priority=given), LABELS)
 
 
 def test_names_of_options_are_read_in_any_case() -> None:
@@ -155,7 +177,7 @@ def test_what_items_has_prepared_gives_way_to_options() -> None:
     prepared = make_plan({}, schema)
     assert prepared.options.queue == "mail"
     assert (prepared.flow_column, prepared.priority) == ("flow", 3)
-    other = make_plan({"queue": "crm", "flow": "x", "priority": "low"}, schema)
+    other = make_plan({"queue": "crm", "flow": "x", "priority": "10"}, schema)
     assert (other.options.queue, other.options.flow, other.flow_column) == ("crm", "x", None)
     assert other.priority == 10
 

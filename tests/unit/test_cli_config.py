@@ -170,7 +170,7 @@ def test_every_code_is_documented() -> None:
 
 def test_the_command_line_loads_nothing_heavy() -> None:
     """What keeps `forebay --help` and `forebay push` quick, whatever the machine."""
-    heavy = ["asyncio", "pydantic", "structlog", "trio", "yaml"]
+    heavy = ["asyncio", "pydantic", "rich", "structlog", "textual", "trio", "yaml"]
     program = f"import sys, daemon.cli.main; print([m for m in {heavy} if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert shown.stdout == b"[]\n"

@@ -210,6 +210,14 @@ class TestProblems:
             ("priorities.urgent=256", "priorities.urgent: 256 is outside 0..255"),
             ("spool.max_size=true", "spool.max_size: must be a valid integer, not true"),
             ("socket.path=/" + "x" * 107, "path has at most 107 bytes, not 108"),
+            ("warm={type: valkey}", "type valkey needs a url"),
+            ("cold={type: postgres}", "type postgres needs a url"),
+            ("warm.url=redis://localhost", "url means nothing to type memory"),
+            ("cold.url=postgresql://localhost", "url means nothing to type sqlite"),
+            (
+                "warm={type: valkey, url: 'redis://localhost'}",
+                "warm.type valkey needs cold.type postgres",
+            ),
             ('queues.q.handler={type: file, path: "/{q}"}', "{queue} and {time} are all that"),
         ],
     )
@@ -220,9 +228,6 @@ class TestProblems:
     @pytest.mark.parametrize(
         "setting",
         [
-            "queues.q.unique=reject",
-            "warm={type: valkey, url: x}",
-            "cold={type: postgres, url: x}",
             "schedules.nightly={cron: x}",
             "triggers.t={}",
         ],

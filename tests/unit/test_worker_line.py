@@ -66,7 +66,7 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
     to_spooler, spooler = trio.open_memory_channel[SpoolerMessage](1000)
     cold = cast(ColdQueue, None)
     failover = Failover()
-    hand_over = HandOver(cold, to_spooler, failover, lambda _: None)
+    hand_over = HandOver(cold, to_spooler, failover, lambda *_: None)
     settlement = Settlement(
         warm,
         cold,

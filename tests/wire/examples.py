@@ -6,6 +6,7 @@ from actors.settings import SocketSettings
 from forebay import checksum, lease_frames, wire
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetch, pack_fetched
+from forebay.keyed import KeyOutcome, decided
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import encode_run
 from forebay.stage_frames import WRITE_HEADER, pack_stage_head
@@ -15,6 +16,8 @@ RUN_ID = bytes.fromhex("0198c0de0a0070008000000000000001")
 STAGED_RUN_ID = bytes.fromhex("0198c0de0a0070008000000000000002")
 WRITE = bytes.fromhex("0198c0de0a0070008000000000000003")
 STAGE = bytes.fromhex("5f0c6b0e0d1a4c3f9a55d1d0c8a7e001")
+
+DECIDED = (KeyOutcome.CREATED, KeyOutcome.IGNORED, KeyOutcome.CREATED)
 
 
 def make_run(run_id: bytes = RUN_ID, headers: dict[str, str] | None = None) -> bytes:
@@ -63,6 +66,7 @@ def make_examples() -> dict[str, bytes]:
         "PUSH with CRC-32": wire.frame(Kind.PUSH, 2, make_run_crc32()),
         "ACK, stored": wire.ack(1, Outcome.STORED),
         "ACK, duplicate": wire.ack(2, Outcome.DUPLICATE),
+        "ACK, decided": decided(3, bytes(DECIDED)),
         "ERROR, not fatal": wire.error(2, full),
         "ERROR, fatal": wire.error(wire.CONNECTION, frame),
         "PING": wire.frame(Kind.PING, 3, b"hi"),

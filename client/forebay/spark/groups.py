@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, TIME_MS_MAX
+from forebay.priorities import Labels, possible, read_number
 from forebay.spark.plan import DELAY_S_MAX, SinkPlan
 
 
@@ -102,7 +103,8 @@ def _columns(batch: Any, plan: SinkPlan, now_ms: int) -> Iterator[tuple[str, Any
     """The columns that rows are grouped by, without nulls, in the units of a run."""
     if plan.priority_column is not None:
         name = plan.priority_column
-        column = pc.fill_null(batch.column(name).cast(pa.int64()), plan.priority)
+        column = _priorities(name, batch.column(name), plan.priority_labels)
+        column = pc.fill_null(column, plan.priority)
         _check_range(name, column, 0, PRIORITY_MAX, "a priority is 0 to 255")
         yield "priority", column
     if plan.due_column is not None:
@@ -120,6 +122,24 @@ def _columns(batch: Any, plan: SinkPlan, now_ms: int) -> Iterator[tuple[str, Any
     ):
         if text_column is not None:
             yield field, _texts(text_column, batch.column(text_column), most)
+
+
+def _priorities(name: str, column: Any, labels: Labels | None) -> Any:
+    """Numbers as they are; texts by what they stand for, each different one looked up once."""
+    if labels is None:
+        return column.cast(pa.int64())
+    encoded = as_texts(name, column).dictionary_encode()
+    numbers = []
+    for text in encoded.dictionary.to_pylist():
+        number = read_number(text)
+        number = labels.get(text) if number is None else number
+        if number is None:
+            raise RowError(
+                f"forebay: column {name!r} has rows as {text!r}, which is no priority: "
+                f"{possible(labels)}"
+            )
+        numbers.append(number)
+    return pa.array(numbers, pa.int64()).take(encoded.indices)
 
 
 def _epoch_ms(column: Any) -> Any:

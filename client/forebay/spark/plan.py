@@ -5,8 +5,8 @@ values are is seen in the tasks alone: see batches.py and groups.py.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import types as t
 
@@ -15,15 +15,11 @@ from forebay.headers import short_text
 from forebay.limits import (
     ACTION_BYTES_MAX,
     FLOW_BYTES_MAX,
-    PRIORITY_MAX,
     PRIORITY_NORMAL,
     TIME_MS_MAX,
 )
+from forebay.priorities import Labels, possible, read_number
 from forebay.spark.options import METADATA, OptionError, SinkOptions, parse_duration, read_options
-
-PRIORITIES: Final[Mapping[str, int]] = {"high": 0, "normal": 5, "low": 10}
-"""The labels of the default configuration, whatever the daemon's has; every priority can be given
-as a number."""
 
 DELAY_S_MAX: Final = TIME_MS_MAX // 2000
 """So that a delay and the time of day together are a time still."""
@@ -44,6 +40,12 @@ class SinkPlan:
     """Ids that items have already (`retryOf`)."""
     priority: int
     priority_column: str | None
+    """Of numbers, or of texts: those are labels, or numbers that are written out."""
+    priority_label: str | None
+    """What holds for all rows, until the daemon was asked for its number."""
+    priority_labels: Labels | None
+    """What the labels in the column stand for: none until the daemon was asked. None: the column
+    has numbers."""
     delay_s: float
     delay_column: str | None
     due_column: str | None
@@ -55,7 +57,7 @@ def make_plan(given: Mapping[str, str], schema: t.StructType) -> SinkPlan:
     """Reads the options and finds the columns; OptionError for what cannot be."""
     options = read_options(_over(prepared(schema), {at.lower(): to for at, to in given.items()}))
     columns = Columns(schema)
-    priority, priority_column = _priority(options, columns)
+    priority = _priority(options, columns)
     delay_s, delay_column = _delay(options, columns)
     due_column = columns.find("due", options.due, (t.TimestampType, *WHOLE))
     if due_column is not None and options.delay is not None:
@@ -73,14 +75,32 @@ def make_plan(given: Mapping[str, str], schema: t.StructType) -> SinkPlan:
         payload=_payload(options, columns),
         key=columns.find("key", options.key, (*TEXTS, *WHOLE)),
         item_id=columns.find("retryOf", options.retry_of, (t.StringType,)),
-        priority=priority,
-        priority_column=priority_column,
+        priority=priority.number,
+        priority_column=priority.column,
+        priority_label=priority.label,
+        priority_labels=priority.labels,
         delay_s=delay_s,
         delay_column=delay_column,
         due_column=due_column,
         flow_column=columns.find("flowColumn", options.flow_column, TEXTS),
         action_column=columns.find("actionColumn", options.action_column, TEXTS),
     )
+
+
+def needs_labels(plan: SinkPlan) -> bool:
+    """Whether the daemon must be asked which labels there are."""
+    return plan.priority_label is not None or plan.priority_labels is not None
+
+
+def with_labels(plan: SinkPlan, labels: Labels) -> SinkPlan:
+    """The plan with what the labels stand for; OptionError for one that there is not."""
+    label = plan.priority_label
+    if label is None:
+        return replace(plan, priority_labels=dict(labels))
+    if label not in labels:
+        text = f"it is no column, and no priority: {possible(labels)}"
+        raise OptionError("priority", label, text)
+    return replace(plan, priority=labels[label], priority_label=None)
 
 
 class Columns:
@@ -164,22 +184,25 @@ def _payload(options: SinkOptions, columns: Columns) -> str:
     return found
 
 
-def _priority(options: SinkOptions, columns: Columns) -> tuple[int, str | None]:
+class _Priority(NamedTuple):
+    number: int = PRIORITY_NORMAL
+    column: str | None = None
+    label: str | None = None
+    labels: Labels | None = None
+
+
+def _priority(options: SinkOptions, columns: Columns) -> _Priority:
     """A number, a column, or a label, in this order."""
     given = options.priority
     if given is None:
-        return PRIORITY_NORMAL, None
-    if given.isascii() and given.isdecimal() and int(given) <= PRIORITY_MAX:
-        return int(given), None
+        return _Priority()
+    number = read_number(given)
+    if number is not None:
+        return _Priority(number)
     if columns.has(given):
-        return PRIORITY_NORMAL, columns.find("priority", given, WHOLE)
-    if given not in PRIORITIES:
-        raise OptionError(
-            "priority",
-            given,
-            f"0 to {PRIORITY_MAX}, {', '.join(PRIORITIES)}, or one of the columns {columns.names}",
-        )
-    return PRIORITIES[given], None
+        column = columns.find("priority", given, (*WHOLE, *TEXTS))
+        return _Priority(column=column, labels={} if column in columns.of_texts() else None)
+    return _Priority(label=given)
 
 
 def _delay(options: SinkOptions, columns: Columns) -> tuple[float, str | None]:

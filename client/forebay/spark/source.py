@@ -1,7 +1,7 @@
 """The data source `forebay`, as Spark sees it: checks what was asked for, and hands on.
 
 Everything that can be wrong with a write is found in `writer` and `streamWriter`, on the driver,
-before data moves: options, columns and their types, the daemon, its queue.
+before data moves: options, columns and their types, the daemon, its queue, its priorities.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from forebay.spark.options import OptionError
 from forebay.spark.plan import SinkPlan, make_plan
-from forebay.spark.staging import check_daemon
+from forebay.spark.staging import ask_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
@@ -53,16 +53,14 @@ class ForebaySource(DataSource):
         from forebay.spark.writer import ForebayWriter
 
         plan = self._plan(schema, overwrite)
-        check_daemon(plan, wait_s=0.0)
-        return ForebayWriter(plan)
+        return ForebayWriter(ask_daemon(plan, wait_s=0.0))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ForebayStreamWriter":
         from forebay.spark.stream_writer import ForebayStreamWriter
 
         plan = self._plan(schema, overwrite)
         # It is asked for in every micro-batch: a query outlives a restart of its daemon.
-        check_daemon(plan, wait_s=plan.options.timeout_s)
-        return ForebayStreamWriter(plan)
+        return ForebayStreamWriter(ask_daemon(plan, wait_s=plan.options.timeout_s))
 
     def _state(self) -> str:
         """Of a read: what is looked at."""

@@ -26,7 +26,7 @@ from forebay.client import connect
 from forebay.errors import ForebayError, Refused, Unreachable
 from forebay.spark.batches import put_together, runs_of
 from forebay.spark.options import OptionError
-from forebay.spark.plan import SinkPlan
+from forebay.spark.plan import SinkPlan, needs_labels, with_labels
 from forebay.spark.queues import check_queue
 from forebay.writes import WRITE_HEADER, Published, Stage
 
@@ -53,12 +53,14 @@ class Staged(WriterCommitMessage):
     version: int | None = None
 
 
-def check_daemon(plan: SinkPlan, *, wait_s: float) -> None:
-    """Asks the daemon for the queue, before data moves."""
+def ask_daemon(plan: SinkPlan, *, wait_s: float) -> SinkPlan:
+    """Asks the daemon for the queue, and for the labels of priorities if the plan has some, before
+    data moves. The plan that tasks can follow."""
     options = plan.options
     try:
         with connect(options.socket, options.timeout_s, wait=wait_s) as client:
             check_queue(client, options.queue)
+            return with_labels(plan, client.priorities()) if needs_labels(plan) else plan
     except Unreachable as problem:
         raise OptionError(
             "socket", options.socket, f"no daemon answers on {socket.gethostname()}: {problem}"

@@ -1,0 +1,259 @@
+"""Metrics: sees everything, owns nothing but the samples of the last hour.
+
+Whoever wants to know asks for a `snapshot`; within a second all who ask get the same one, however
+many there are, and only one is made at a time. Every 5 s one is kept as a sample of each queue
+(actors/samples.py). What others do is counted where they do it, in plain numbers
+(actors/tallies.py, actors/spool_counts.py): being watched costs the work nothing that grows with
+who watches.
+
+Nothing is durable. On cancel a snapshot that is being made is given up. A store that does not
+answer leaves what it said last; a journal that does not answer in time does so too, and the age of
+what is shown says it. What it can't do: show a moment of all stores at once.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from actors.breaker import Breakers
+from actors.catalogue import Catalogue
+from actors.forecast import Forecast, forecast
+from actors.in_hand import Task
+from actors.latencies import Percentiles
+from actors.pull import Pull
+from actors.rate import SendLimit
+from actors.samples import EVERY_S, SAMPLES_MAX, WHOLE, Samples, sample_of
+from actors.settings import SpoolSettings
+from actors.snapshot import FlowKey, FlowState, QueueFigures, Snapshot, freeze, merge_flows
+from actors.spool_counts import SpoolCounts
+from actors.tallies import Tallies
+from actors.tiers import (
+    ColdQueue,
+    Fill,
+    FlowCount,
+    StoreUnavailable,
+    WarmFlow,
+    WarmQueue,
+    limits_of,
+)
+from actors.workers import WorkerGroup
+
+FRESH_S: Final = 1.0
+ANSWER_S: Final = 5.0
+"""For the owners to answer, before what they said last is shown instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is looked at."""
+
+    report: Callable[[], Awaitable[dict[str, Any]]]
+    warm: WarmQueue
+    cold: ColdQueue
+    catalogue: Catalogue
+    tallies: Tallies
+    groups: Callable[[], Iterable[WorkerGroup]]
+    breakers: Breakers
+    spool: SpoolCounts
+    spool_settings: SpoolSettings
+    pull: Pull
+    ingest: Callable[[], Mapping[str, Any]]
+    send_limit: SendLimit
+    streams: Collection[str]
+    """Queues that consumers read as a stream."""
+    is_away: Mapping[str, Callable[[], bool]]
+    """Stores, by name."""
+    now_ms: Callable[[], int]
+
+
+class SpoolPoint(NamedTuple):
+    at_ms: int
+    bytes: int
+    disk_bytes: int
+    free_bytes: int
+
+
+class Failed(NamedTuple):
+    """Attempts of items that failed, since the start."""
+
+    application: int
+    """The destination was not there, or not able."""
+    business: int
+    """It was, and refused the item."""
+
+
+class Metrics:
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._making = trio.Lock()
+        self._latest: Snapshot | None = None
+        self._made_at = -FRESH_S
+        self._fills: Mapping[str, Fill] = {}
+        self._warm_flows: Sequence[WarmFlow] = ()
+        self._cold_flows: Sequence[FlowCount] = ()
+        self._oldest: Mapping[FlowKey, int] = {}
+        self.samples = Samples()
+        self._spool: deque[SpoolPoint] = deque(maxlen=SAMPLES_MAX)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self._sources.catalogue
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """The sampler."""
+        task_status.started()
+        next_at = trio.current_time()
+        while True:
+            next_at = max(next_at + EVERY_S, trio.current_time())
+            # Who says that a store is away is who works with it; here a sample is missing.
+            with suppress(StoreUnavailable):
+                self._sample(await self.snapshot())
+            await trio.sleep_until(next_at)
+
+    async def snapshot(self) -> Snapshot:
+        """At most a second old, if the owners answer."""
+        async with self._making:
+            if self._latest is None or trio.current_time() - self._made_at >= FRESH_S:
+                self._latest = await self._make()
+                self._made_at = trio.current_time()
+            return self._latest
+
+    # What is made of it elsewhere.
+
+    def processing(self, queue: str) -> Percentiles | None:
+        """How long items took from the start of their send to its end (a consumer's: from the
+        lease to the report), since the start; None: there were none."""
+        tally = self._sources.tallies.queues.get(queue)
+        found = None if tally is None else tally.processing.frozen()
+        return found.percentiles() if found is not None and found.items else None
+
+    def failed(self, queue: str) -> Failed:
+        tally = self._sources.tallies.queues.get(queue)
+        if tally is None:
+            return Failed(0, 0)
+        failures = tally.retried + tally.died
+        business = failures["client_error"]
+        return Failed(failures.total() - business, business)
+
+    def tasks(self) -> Iterator[Task]:
+        """What workers and consumers have in hand at this moment."""
+        for group in self._sources.groups():
+            yield from group.tasks()
+        yield from self._sources.pull.tasks()
+
+    def is_stream(self, queue: str) -> bool:
+        return queue in self._sources.streams
+
+    def spool_points(self, seconds: float) -> list[SpoolPoint]:
+        if not self._spool:
+            return []
+        after_ms = self._spool[-1].at_ms - seconds * 1000
+        return [point for point in self._spool if point.at_ms >= after_ms]
+
+    @property
+    def spool_max_bytes(self) -> int:
+        return self._sources.spool_settings.max_bytes
+
+    def spool_forecast(self) -> Forecast:
+        """When the journal reaches `max_bytes`, or nothing."""
+        points = [(point.at_ms / 1000, float(point.bytes)) for point in self._spool]
+        return forecast(points, self.spool_max_bytes)
+
+    def for_report(self) -> dict[str, Any]:
+        """What STATS says beside the books, as of the last snapshot: nothing is asked for it."""
+        latest, coming = self._latest, self.spool_forecast()
+        if latest is None:
+            return {}
+        return {
+            "oldest_ms": oldest_by_queue(latest.flows),
+            "stores": dict(latest.stores),
+            "forecast": {"spool": coming.direction, "seconds": coming.seconds},
+        }
+
+    # Making one.
+
+    async def _make(self) -> Snapshot:
+        sources = self._sources
+        report: list[dict[str, Any]] = []
+
+        async def ask() -> None:
+            with suppress(StoreUnavailable):
+                report.append(await sources.report())
+
+        with trio.move_on_after(ANSWER_S):
+            # Together: a store that serves one after the other makes them wait once.
+            async with trio.open_nursery() as nursery:
+                for look in (ask, self._look_at_warm, self._look_at_cold):
+                    nursery.start_soon(look)
+        if report:
+            return self._put_together(report[0])
+        if self._latest is None:
+            raise StoreUnavailable(f"the stores did not answer within {ANSWER_S:g} s")
+        return self._latest
+
+    async def _look_at_warm(self) -> None:
+        warm = self._sources.warm
+        with suppress(StoreUnavailable):
+            self._fills = await warm.fills()
+            self._warm_flows = await warm.flows()
+
+    async def _look_at_cold(self) -> None:
+        cold = self._sources.cold
+        with suppress(StoreUnavailable):
+            self._cold_flows = await cold.flows()
+            self._oldest = await cold.oldest()
+
+    def _put_together(self, report: dict[str, Any]) -> Snapshot:
+        sources = self._sources
+        settings_of = sources.catalogue.settings_of
+        return Snapshot(
+            at_ms=sources.now_ms(),
+            report=report,
+            defined=frozenset(sources.catalogue.defined()),
+            fills=self._fills,
+            limits={queue: limits_of(settings_of(queue)) for queue in report["queues"]},
+            flows=merge_flows(self._warm_flows, self._cold_flows, self._oldest),
+            tallies=self._figures(),
+            staff={group.queue: group.staff() for group in sources.groups()},
+            breakers=sources.breakers.figures(),
+            spool=deepcopy(sources.spool),
+            stores={store: not is_away() for store, is_away in sources.is_away.items()},
+            ingest=sources.ingest(),
+            sends_in_flight=sources.send_limit.inside,
+            sends_waiting=sources.send_limit.waiting,
+            pull_leases=sources.pull.leases,
+        )
+
+    def _figures(self) -> dict[str, QueueFigures]:
+        return {queue: freeze(tally) for queue, tally in self._sources.tallies.queues.items()}
+
+    # Keeping one.
+
+    def _sample(self, snapshot: Snapshot) -> None:
+        at_ms, report = snapshot.at_ms, snapshot.report
+        oldest = oldest_by_queue(snapshot.flows)
+        samples = {
+            queue: sample_of(entry, at_ms, oldest.get(queue))
+            for queue, entry in report["queues"].items()
+        }
+        whole = min(oldest.values(), default=None)
+        self.samples.add({WHOLE: sample_of(report["daemon"], at_ms, whole)} | samples, at_ms)
+        spool = report["spool"]
+        self._spool.append(
+            SpoolPoint(at_ms, spool["bytes"], spool["disk_bytes"], spool["free_bytes"])
+        )
+
+
+def oldest_by_queue(flows: Iterable[FlowState]) -> dict[str, int]:
+    """When the oldest item was enqueued that waits in warm or cold."""
+    oldest: dict[str, int] = {}
+    for flow in flows:
+        at_ms = flow.oldest_ms
+        if at_ms is not None:
+            oldest[flow.queue] = min(at_ms, oldest.get(flow.queue, at_ms))
+    return oldest

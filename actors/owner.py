@@ -1,0 +1,377 @@
+"""The owner: this daemon's side of the runs that it has in the shared warm queue.
+
+Four duties. It keeps them valid, so that any daemon may lease them. It reads its mail, and has
+recorded what became of its runs on other hosts (actors/posts.py). It looks now and then whether
+what it entered is still there, and enters again what is missing. And it notices that the queue is
+away, back, or has forgotten everything:
+
+    away       what is new goes through this process (actors/shared_warm.py); what was entered
+               follows when nobody else can take it any more, `valid_s` after it was last kept valid
+    back       outcomes first (its own that could not be told, and its mail); then what it has done
+               by itself is taken out; only then is the rest valid again, and what waits in this
+               process goes there too
+    forgotten  everything that is still out is entered again; rows of the cold store are given back
+
+In a new life nothing of the journal is lent before it knows what is still there: those runs are
+borrowed as they are, and only the rest of their items is entered. If the queue is away then, it
+waits until the last life's entries have lapsed.
+
+Owns no run: the journal does. On cancel, whatever is out stays out, for the next life to find.
+What it can't do: know what somebody on another host has in hand when the queue is lost; those
+items may be delivered twice.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+import trio
+
+from actors.lent_out import shrunk
+from actors.messages import Borrow, Lease, SpoolerMessage
+from actors.posts import BadPost, Post, conclusion_of, read_post
+from actors.router import lent, parts, unlocked
+from actors.settlement import NO_LIMITS, Concluded, Settlement
+from actors.shared_warm import SharedWarm
+from actors.slices import InCold, InJournal, Slice
+from actors.tiers import ColdQueue, StoreUnavailable
+
+log = structlog.get_logger()
+
+TICKS: Final = 5
+"""So often in `valid_s` runs are kept valid."""
+AWAY_S: Final = 1.0
+MAIL_S: Final = 0.05
+MAIL_IDLE_S: Final = 1.0
+VERIFY_S: Final = 30.0
+BORROW_MAX: Final = 256
+
+Place = Callable[[str, Sequence[Slice]], Awaitable[None]]
+
+
+class Owner:
+    def __init__(
+        self,
+        shared: SharedWarm,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        settlement: Settlement,
+        cold: ColdQueue,
+        place: Place,
+        wake_promoter: Callable[[str], None],
+        seen: Callable[[str], None],
+    ) -> None:
+        """`place` sends slices of the journal to the tier where they belong. `seen` is told of
+        queues that have something in the shared queue, whoever has entered it."""
+        self._seen = seen
+        self._shared = shared
+        self._remote = shared.remote
+        self._spooler = spooler
+        self._settlement = settlement
+        self._cold = cold
+        self._place = place
+        self._wake_promoter = wake_promoter
+        self._generation = ""
+        self._missing: dict[str, dict[int, int]] = {}
+        """What the last look did not find: bits, by queue and position."""
+        self._mail = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+        self._adopted: list[tuple[str, list[Slice]]] = []
+        """What is to be sent on when this actor runs; no more than warm had."""
+
+    # A new life.
+
+    async def recover(self) -> None:
+        """Before anything is lent."""
+        try:
+            self._generation = await self._remote.generation()
+            for queue in await self._remote.mail_queues():
+                await self._adopt(queue)
+        except StoreUnavailable as problem:
+            self._shared.lose(problem)
+            log.warning("owner.waits_for_validity", seconds=self._shared.valid_s)
+            await trio.sleep(self._shared.valid_s)
+
+    async def _adopt(self, queue: str) -> None:
+        await self._read_mail(queue)
+        there: dict[int, int] = {}
+        ids: dict[int, bytes] = {}
+        for present in await self._remote.present(queue):
+            there[present.position] = there.get(present.position, 0) | present.bits
+            ids[present.position] = present.run_id
+        leases = await self._borrow(queue, ids)
+        for position, bits in there.items():
+            lease = leases[position][0] if position in leases else None
+            left = [] if lease is None else parts(lease)
+            if bits & ~bits_of(left):
+                # Some of it is done, though it is there: all of it is taken out.
+                taken = await self._remote.withdraw(queue, None, range(position, position + 1))
+                bits &= ~bits_of(taken)
+            self._shared.out.add(queue, pick(left, bits))
+            self._send_on(queue, pick(left, ~bits))
+        if there:
+            log.info("owner.adopted", queue=queue, runs=len(leases), items=count(there))
+
+    # The actor.
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._remote.run)
+            nursery.start_soon(self._keep)
+            nursery.start_soon(self._collect)
+            nursery.start_soon(self._verify)
+            self._nursery = nursery
+            for queue, slices in self._adopted:
+                nursery.start_soon(self._place, queue, slices)
+            self._adopted.clear()
+            task_status.started()
+
+    async def _keep(self) -> None:
+        """Validity; and whether the queue is there, and still knows what it knew."""
+        shared = self._shared
+        while True:
+            try:
+                if shared.is_away:
+                    await self._come_back()
+                elif await self._remote.generation() != self._generation:
+                    await self._enter_all()
+                await shared.keep_valid(shared.out.queues)
+                shared.regain()
+                await self._hand_back()
+                for queue in await self._remote.fills():
+                    self._seen(queue)
+            except StoreUnavailable as problem:
+                shared.lose(problem)
+                if trio.current_time() >= shared.valid_until:
+                    await self._take_over()
+            await trio.sleep(AWAY_S if shared.is_away else shared.valid_s / TICKS)
+
+    async def _come_back(self) -> None:
+        generation = await self._remote.generation()
+        if generation != self._generation:
+            self._shared.untold.clear()
+            await self._enter_all()
+            return
+        await self._shared.tell_untold()
+        for queue in await self._remote.mail_queues():
+            await self._read_mail(queue)
+            await self._sort_out(queue)
+
+    async def _enter_all(self) -> None:
+        """The queue has forgotten everything."""
+        log.error("owner.warm_forgot")
+        generation = await self._remote.generation()
+        for queue in self._shared.out.queues:
+            in_hand = self._shared.in_hand(queue)
+            slices = except_for(self._shared.out.slices(queue), in_hand)
+            await self._remote.enter(queue, slices, NO_LIMITS)
+        await self._give_rows_back()
+        self._generation = generation
+
+    async def _take_over(self) -> None:
+        """The queue is away, and nobody else can take what is there: it is delivered from here."""
+        for queue in self._shared.out.queues:
+            in_hand = self._shared.in_hand(queue)
+            slices = except_for(self._shared.out.slices(queue), in_hand)
+            for slice_ in slices:
+                self._shared.out.gone(queue, slice_)
+            if slices:
+                items = sum(slice_.items for slice_ in slices)
+                log.warning("owner.took_over", queue=queue, items=items)
+                await self._shared.own.enter(queue, slices, NO_LIMITS)
+        await self._give_rows_back()
+
+    async def _give_rows_back(self) -> None:
+        """To the cold store, which lends them again; those in hand when their lease is over."""
+        in_hand = self._shared.rows_in_hand()
+        try:
+            for queue, lock, rows in self._shared.out.rows():
+                await self._cold.release(lock, [row for row in rows if row not in in_hand])
+                self._shared.out.forget_locks([lock])
+                self._wake_promoter(queue)
+        except StoreUnavailable as problem:
+            log.warning("owner.rows_not_released", error=str(problem))
+
+    async def _hand_back(self) -> None:
+        """What waits in this process's own queue goes where others can take it, too."""
+        for queue, fill in (await self._shared.own.fills()).items():
+            if fill.waiting or fill.scheduled:
+                slices = await self._shared.own.withdraw(queue)
+                self._send_on(queue, [s for s in slices if isinstance(s.run.owner, InJournal)])
+                rows = [s for s in slices if isinstance(s.run.owner, InCold)]
+                if rows:
+                    await self._cold.settle([unlocked(slice_) for slice_ in rows])
+                    self._wake_promoter(queue)
+
+    async def _sort_out(self, queue: str) -> None:
+        """What is there and not out was done from here meanwhile: it is taken out."""
+        out = self._shared.out.positions(queue)
+        for present in await self._remote.present(queue):
+            if present.bits & ~out.get(present.position, 0):
+                at = range(present.position, present.position + 1)
+                for slice_ in await self._remote.withdraw(queue, None, at):
+                    mine = self._shared.out.own(queue, slice_)
+                    if mine is not None:
+                        await self._remote.enter(queue, [mine], NO_LIMITS)
+
+    # Mail.
+
+    async def _collect(self) -> None:
+        pause_s = MAIL_S
+        while True:
+            await trio.sleep(pause_s)
+            pause_s = min(MAIL_IDLE_S, pause_s * 2)
+            if self._shared.is_away:
+                continue
+            try:
+                for queue in self._shared.out.queues:
+                    if await self._read_mail(queue):
+                        pause_s = MAIL_S
+            except StoreUnavailable as problem:
+                self._shared.lose(problem)
+
+    async def _read_mail(self, queue: str) -> int:
+        """How many posts there were. They are removed when what they say is recorded."""
+        total = 0
+        async with self._mail:
+            while posts := await self._remote.mail(queue):
+                await self._apply(queue, readable(posts))
+                await self._remote.mail_done(queue, len(posts))
+                total += len(posts)
+        return total
+
+    async def _apply(self, queue: str, posts: Sequence[Post]) -> None:
+        out = self._shared.out
+        unknown = {
+            post.position: post.run_id
+            for post in posts
+            if out.run_at(queue, post.position, post.run_id) is None
+        }
+        leases = await self._borrow(queue, unknown)
+        ended: list[Concluded] = []
+        for post in posts:
+            run = out.run_at(queue, post.position, post.run_id)
+            if run is None and post.position in leases:
+                run = lent(leases[post.position][0])
+            if run is not None and run.head.run_id == post.run_id:
+                slice_, conclusion, stays = conclusion_of(post, run)
+                out.gone(queue, slice_, stays)
+                ended.append(Concluded(queue, slice_, conclusion, stays))
+        await self._record(ended)
+        # Of a run that waited, and was found in the mail, the rest goes its way.
+        fresh = {at: unknown[at] for at, (_, is_new) in leases.items() if is_new}
+        for lease, _ in (await self._borrow(queue, fresh)).values():
+            there = out.positions(queue).get(lease.run.position, 0)
+            self._send_on(queue, pick(parts(lease), ~there))
+
+    async def _record(self, ended: Sequence[Concluded]) -> None:
+        if ended:
+            recorded = trio.Event()
+            await self._settlement.conclude(ended, lambda _: recorded.set())
+            await recorded.wait()
+
+    # What is missing.
+
+    async def _verify(self) -> None:
+        while True:
+            await trio.sleep(VERIFY_S)
+            for queue in self._shared.out.queues:
+                if not self._shared.is_away:
+                    try:
+                        await self._look_for_missing(queue)
+                    except StoreUnavailable as problem:
+                        self._shared.lose(problem)
+
+    async def _look_for_missing(self, queue: str) -> None:
+        """What two looks in a row do not find, and no post speaks of, is entered again."""
+        before = self._shared.out.positions(queue)
+        there: dict[int, int] = {}
+        for present in await self._remote.present(queue):
+            there[present.position] = there.get(present.position, 0) | present.bits
+        await self._read_mail(queue)
+        now, in_hand = self._shared.out.positions(queue), self._shared.in_hand(queue)
+        missing = {
+            position: bits & now.get(position, 0) & ~there.get(position, 0)
+            for position, bits in before.items()
+        }
+        missing = {at: bits & ~in_hand.get(at, 0) for at, bits in missing.items()}
+        known = self._missing.get(queue, {})
+        lost = {at: bits & known.get(at, 0) for at, bits in missing.items()}
+        self._missing[queue] = {at: bits for at, bits in missing.items() if bits}
+        slices = [
+            part
+            for slice_ in self._shared.out.slices(queue)
+            if (part := shrunk(slice_, lost.get(position_of(slice_), 0))) is not None
+        ]
+        if slices:
+            items = sum(slice_.items for slice_ in slices)
+            log.warning("owner.entered_again", queue=queue, items=items)
+            await self._remote.enter(queue, slices, NO_LIMITS)
+
+    def _send_on(self, queue: str, slices: list[Slice]) -> None:
+        if slices and self._nursery is not None:
+            self._nursery.start_soon(self._place, queue, slices)
+        elif slices:
+            self._adopted.append((queue, slices))
+
+    async def _borrow(self, queue: str, runs: dict[int, bytes]) -> dict[int, tuple[Lease, bool]]:
+        """By position; what is not live is not in it."""
+        found: dict[int, tuple[Lease, bool]] = {}
+        positions = list(runs)
+        for start in range(0, len(positions), BORROW_MAX):
+            some = {at: runs[at] for at in positions[start : start + BORROW_MAX]}
+            answers: list[dict[int, tuple[Lease, bool]] | OSError] = []
+            there = trio.Event()
+
+            def answer(
+                leases: dict[int, tuple[Lease, bool]] | OSError,
+                answers: list[dict[int, tuple[Lease, bool]] | OSError] = answers,
+                there: trio.Event = there,
+            ) -> None:
+                answers.append(leases)
+                there.set()
+
+            await self._spooler.send(Borrow(queue, some, answer))
+            await there.wait()
+            if isinstance(answers[0], OSError):
+                raise StoreUnavailable(f"the journal cannot be read: {answers[0]}")
+            found |= answers[0]
+        return found
+
+
+def readable(posts: Sequence[bytes]) -> list[Post]:
+    found = []
+    for post in posts:
+        try:
+            found.append(read_post(post))
+        except BadPost as problem:
+            log.error("owner.bad_post", error=str(problem))
+    return found
+
+
+def pick(slices: Sequence[Slice], bits: int) -> list[Slice]:
+    return [part for slice_ in slices if (part := shrunk(slice_, bits)) is not None]
+
+
+def except_for(slices: Sequence[Slice], in_hand: dict[int, int]) -> list[Slice]:
+    """Without what is in hand: bits, by position."""
+    return [
+        part
+        for slice_ in slices
+        if (part := shrunk(slice_, ~in_hand.get(position_of(slice_), 0))) is not None
+    ]
+
+
+def bits_of(slices: Sequence[Slice]) -> int:
+    bits = 0
+    for slice_ in slices:
+        bits |= slice_.bits
+    return bits
+
+
+def count(by_position: dict[int, int]) -> int:
+    return sum(bits.bit_count() for bits in by_position.values())
+
+
+def position_of(slice_: Slice) -> int:
+    position: int = slice_.run.owner.position  # type: ignore[union-attr]
+    return position

@@ -1,0 +1,115 @@
+"""Posts: what became of items of another daemon's journal, as that daemon's mailbox has it.
+
+Whoever leased them has ended the lease in the step that put the post there: it is certain, and
+nobody else's. The owner alone applies it, and it has the run: a post names items by bits. `stays`
+are slices that are back in warm for their next try; `later` and `dead` the owner must find a place
+for. Errors go with them, since the owner has not seen them happen.
+
+JSON, with bits as ranges: a post stands for a slice of up to thousands of items.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from actors.retry import Conclusion
+from actors.slices import Abroad, ItemError, LentRun, Slice, item_bits, ranges
+
+VERSION = 1
+
+
+class Post(NamedTuple):
+    run_id: bytes
+    position: int
+    bits: int
+    """The slice that was leased."""
+    attempt: int
+    delivered: int
+    stays: tuple["Part", ...]
+    later: tuple["Part", ...]
+    dead: tuple["Part", ...]
+
+
+class Part(NamedTuple):
+    """Items that share what has happened to them."""
+
+    bits: int
+    attempt: int
+    due_ms: int
+    errors: tuple[ItemError, ...]
+
+    def of(self, run: LentRun) -> Slice:
+        return Slice(run, self.bits, self.attempt, self.due_ms, self.errors)
+
+
+class BadPost(Exception):
+    """Not what a daemon writes."""
+
+
+def make_post(slice_: Slice, conclusion: Conclusion, stays: Sequence[Slice]) -> bytes:
+    """Empty if the owner need not hear of it: nothing has happened."""
+    owner = slice_.run.owner
+    assert isinstance(owner, Abroad)
+    again = [part for part in conclusion.again if part.attempt > slice_.attempt]
+    if not (conclusion.delivered or conclusion.dead or again):
+        return b""
+    return json.dumps(
+        {
+            "v": VERSION,
+            "run": slice_.run.head.run_id.hex(),
+            "position": owner.position,
+            "bits": _pack(slice_.bits),
+            "attempt": slice_.attempt,
+            "delivered": _pack(conclusion.delivered),
+            "stays": [_part(part) for part in again if part in stays],
+            "later": [_part(part) for part in again if part not in stays],
+            "dead": [_part(part) for part in conclusion.dead],
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def read_post(data: bytes) -> Post:
+    try:
+        found = json.loads(data)
+        if found["v"] != VERSION:
+            raise BadPost(f"a post of version {found['v']}: a newer forebay wrote it")
+        return Post(
+            bytes.fromhex(found["run"]),
+            int(found["position"]),
+            _unpack(found["bits"]),
+            int(found["attempt"]),
+            _unpack(found["delivered"]),
+            *(tuple(map(_read_part, found[name])) for name in ("stays", "later", "dead")),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadPost(f"a post that cannot be read: {error!r}") from error
+
+
+def conclusion_of(post: Post, run: LentRun) -> tuple[Slice, Conclusion, tuple[Slice, ...]]:
+    """The slice that was leased, what became of it, and what of it is back in warm."""
+    stays = tuple(part.of(run) for part in post.stays)
+    later = tuple(part.of(run) for part in post.later)
+    dead = tuple(part.of(run) for part in post.dead)
+    leased = Slice(run, post.bits, post.attempt)
+    return leased, Conclusion(post.delivered, (*stays, *later), dead), stays
+
+
+def _part(slice_: Slice) -> list[Any]:
+    return [_pack(slice_.bits), slice_.attempt, slice_.due_ms, list(slice_.errors)]
+
+
+def _read_part(found: list[Any]) -> Part:
+    bits, attempt, due_ms, errors = found
+    return Part(_unpack(bits), int(attempt), int(due_ms), tuple(ItemError(*e) for e in errors))
+
+
+def _pack(bits: int) -> list[int]:
+    return [edge for span in ranges(bits) for edge in span]
+
+
+def _unpack(edges: list[int]) -> int:
+    bits = 0
+    for first, last in zip(edges[::2], edges[1::2], strict=True):
+        bits |= item_bits(first, last)
+    return bits

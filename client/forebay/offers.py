@@ -1,0 +1,115 @@
+"""Items with unique keys (docs/protocol.md, "Keyed queues"): offered, and what became of each.
+
+    outcome = client.offer("crm", "customer-17", payload)
+    if outcome is KeyOutcome.CONFLICT: ...
+
+A queue whose `unique` is not `off` has each key once; the daemon says what became of every item
+that was offered, in the answer to the push. Where the queue's keys are not unique, every item is
+CREATED. A lost connection does not matter: the same run is sent again, and has the same answer.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from forebay.exchange import WINDOW_RUNS, Exchange
+from forebay.keyed import ONLY_IF_HEADER, KeyOutcome, read_outcomes
+from forebay.limits import PRIORITY_NORMAL, RUN_ITEMS_DEFAULT, RUN_RAW_BYTES_DEFAULT
+from forebay.priorities import resolve
+from forebay.pusher import Pusher, Submitter
+from forebay.tally import Collected
+
+Offered = tuple[bytes | str | None, bytes | str]
+"""A key and a payload; an item without a key is always created."""
+
+
+class Offering(Submitter, Protocol):
+    """The parts of a client that offering needs."""
+
+    @property
+    def max_run_bytes(self) -> int: ...
+
+    def priorities(self) -> dict[str, int]: ...
+
+    def offer_batch(
+        self, queue: str, items: Iterable[Offered], **options: Any
+    ) -> list[KeyOutcome]: ...
+
+
+class Offers:
+    """A part of the client."""
+
+    _exchange: Exchange
+
+    def offer(
+        self: Offering,
+        queue: str,
+        key: bytes | str,
+        payload: bytes | str,
+        *,
+        only_if: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> KeyOutcome:
+        """Offers one item; options as for `offer_batch`.
+
+        `only_if` is the id of an item: then this one is stored in its place if it is still the one
+        that has the key and has not started, whatever the queue's policy; otherwise CONFLICT.
+        """
+        if only_if is not None:
+            headers = {**(headers or {}), ONLY_IF_HEADER: only_if}
+        return self.offer_batch(queue, [(key, payload)], headers=headers, **options)[0]
+
+    def offer_batch(
+        self: Offering,
+        queue: str,
+        items: Iterable[Offered],
+        *,
+        priority: int | str = PRIORITY_NORMAL,
+        due_ms: int = 0,
+        delay: float = 0.0,
+        flow: str = "",
+        action: str = "",
+        headers: Mapping[str, str] | None = None,
+        run_items: int = RUN_ITEMS_DEFAULT,
+    ) -> list[KeyOutcome]:
+        """Offers items, (key, payload) each, and returns what became of them, in their order.
+
+        When it raises, some of them may be stored; offered anew, those conflict with themselves.
+        """
+        collected = Collected()
+        pusher = Pusher(
+            self,
+            queue,
+            priority=resolve(priority, self.priorities),
+            due_ms=due_ms,
+            delay=delay,
+            flow=flow,
+            action=action,
+            headers=headers,
+            run_items=run_items,
+            run_bytes=min(RUN_RAW_BYTES_DEFAULT, self.max_run_bytes),
+            compressed=True,
+            window=WINDOW_RUNS,
+            tally=collected,
+        )
+        with pusher:
+            for key, payload in items:
+                pusher.send(payload, key)
+        return read_outcomes(collected.in_order())
+
+    def key_show(self, queue: str, key: bytes | str) -> dict[str, Any]:
+        """Who has a key: `id`, `state`, `due_ms`, `attempt`, `until_ms`. Refused with NOT_FOUND if
+        nobody has it."""
+        return self._exchange.perform("key.show", _of_key(queue, key))
+
+    def key_drop(self, queue: str, key: bytes | str) -> dict[str, Any]:
+        """Deletes the item that waits under a key, or ends the time for which the key of one that
+        is done stays taken; who had it. Refused if it has started or is dead."""
+        return self._exchange.perform("key.drop", _of_key(queue, key))
+
+
+def _of_key(queue: str, key: bytes | str) -> dict[str, str]:
+    if isinstance(key, str):
+        return {"queue": queue, "key": key}
+    return {"queue": queue, "key_b64": base64.b64encode(key).decode()}

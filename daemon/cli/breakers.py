@@ -1,0 +1,150 @@
+"""`forebay breakers`: which destinations are left alone, and an operator's word about it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from daemon.cli.asking import DaemonSocket, Json, now_ms, print_json, print_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forebay.client import Client
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Breakers: one for each destination, so that what is down is left alone.",
+    epilog="A breaker is [bold]closed[/bold] while deliveries go well. After some failures in a "
+    "row (a queue's [bold]breaker.threshold[/bold]) it is [bold]open[/bold]: nothing is sent, and "
+    "no item uses up an attempt. After [bold]breaker.reset_timeout[/bold] it is "
+    "[bold]half open[/bold]: a few items are sent as a trial, and close it or open it again.",
+)
+
+Destination = Annotated[
+    str,
+    typer.Argument(
+        metavar="DESTINATION",
+        help="As [bold]forebay breakers ls[/bold] lists them, or the name of a queue that "
+        "delivers there.",
+    ),
+]
+State = Literal["open", "closed", "auto"]
+
+
+@app.command(epilog="Example: [bold]forebay breakers ls[/bold]")
+def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """List the breakers: state, failures in a row, when it is tried again, and the last error.
+
+    A destination is listed once a queue delivers to it. Queues without a handler, whose items
+    consumers take, have none.
+    """
+    with _connected(socket) as client:
+        breakers = client.control("breakers.list")["breakers"]
+        senders = queues_by_destination(client.stats())
+    if as_json:
+        for breaker in breakers:
+            print_json(breaker | {"queues": senders.get(breaker["destination"], [])})
+    elif breakers:
+        print_table(_table(breakers, senders, now_ms()))
+    else:
+        typer.echo("no breakers: no queue has delivered anything yet", err=True)
+
+
+@app.command(
+    "open",
+    epilog="Examples: [bold]forebay breakers open https://crm.example[/bold]; "
+    "[bold]forebay breakers open crm[/bold] names a queue that delivers there.",
+)
+def open_(destination: Destination, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Send nothing more to a destination, until it is told close or auto.
+
+    For maintenance on the other side: all queues that deliver there wait, pushes are taken, and
+    no item uses up an attempt. What is being sent now is finished. A restart of the daemon
+    forgets it: [bold]forebay pause[/bold] holds a queue across restarts.
+    """
+    _force(destination, "open", as_json, socket)
+
+
+@app.command(epilog="Example: [bold]forebay breakers close https://crm.example[/bold]")
+def close(destination: Destination, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Send again at once, without waiting for a trial: you know that the destination is up.
+
+    Its failures are forgotten. From then on it opens by itself again, after as many failures as
+    the queue says.
+    """
+    _force(destination, "closed", as_json, socket)
+
+
+@app.command(epilog="Example: [bold]forebay breakers auto https://crm.example[/bold]")
+def auto(destination: Destination, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Take an earlier [bold]open[/bold] back, and let the breaker find out by itself.
+
+    One that opened by itself is left as it is.
+    """
+    _force(destination, "auto", as_json, socket)
+
+
+def queues_by_destination(report: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Which queues have workers that deliver where."""
+    found: dict[str, list[str]] = {}
+    for queue, workers in report.get("workers", {}).items():
+        found.setdefault(workers["destination"], []).append(queue)
+    return found
+
+
+def find_destination(given: str, senders: Mapping[str, list[str]]) -> str:
+    """The destination that is meant; as it was given if it is no queue that delivers somewhere."""
+    if given not in senders:
+        for destination, queues in senders.items():
+            if given in queues:
+                return destination
+    return given
+
+
+def describe(breaker: Mapping[str, Any], at_ms: int) -> str:
+    """The state of a breaker, in a few words."""
+    if breaker["forced"]:
+        return "open, by an operator"
+    if breaker["state"] == "open" and breaker["open_until_ms"] is not None:
+        seconds = max(0, round((breaker["open_until_ms"] - at_ms) / 1000))
+        return f"open, tried again in {seconds} s"
+    return str(breaker["state"]).replace("_", " ")
+
+
+def _force(given: str, state: State, as_json: bool, socket: str | None) -> None:
+    with _connected(socket) as client:
+        destination = find_destination(given, queues_by_destination(client.stats()))
+        breaker = client.control("breakers.force", destination=destination, state=state)
+    if as_json:
+        print_json(breaker)
+    else:
+        typer.echo(f"{breaker['destination']} is {describe(breaker, now_ms())}")
+
+
+def _connected(socket: str | None) -> "Client":
+    from daemon.cli.asking import TIMEOUT_S
+    from forebay.client import connect
+
+    return connect(socket, TIMEOUT_S)
+
+
+def _table(breakers: list[dict[str, Any]], senders: Mapping[str, list[str]], at_ms: int) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("destination", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("failures", justify="right", no_wrap=True)
+    table.add_column("queues", no_wrap=True, overflow="ellipsis")
+    table.add_column("last error", no_wrap=True, overflow="ellipsis")
+    for breaker in breakers:
+        table.add_row(
+            escape(breaker["destination"]),
+            describe(breaker, at_ms),
+            str(breaker["failures"]),
+            escape(", ".join(senders.get(breaker["destination"], []))),
+            escape(" ".join(breaker.get("last_error", "").split())),
+        )
+    return table

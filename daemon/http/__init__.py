@@ -1,0 +1,1 @@
+"""The HTTP side of the daemon: API, health, metrics and the page, on hypercorn and FastAPI."""

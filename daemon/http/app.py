@@ -1,0 +1,66 @@
+"""The application: every route, composed, and what stands around them.
+
+A routes module has `routes(desk)`; it is listed here and nowhere else. /docs is off: it would load
+scripts from elsewhere.
+"""
+
+from importlib.metadata import version
+from typing import Final
+
+from fastapi import FastAPI
+
+from daemon.http import openapi, problems
+from daemon.http.access import Access
+from daemon.http.desk import Desk
+from daemon.http.limits import App, Guard
+from daemon.http.routes import (
+    breakers,
+    configuration,
+    dead,
+    events,
+    health,
+    items,
+    metrics_v2,
+    page,
+    prometheus,
+    queues,
+    receipts,
+    spool,
+)
+
+ROUTES: Final = (
+    queues.routes,
+    items.routes,
+    dead.routes,
+    breakers.routes,
+    receipts.routes,
+    spool.routes,
+    configuration.routes,
+    events.routes,
+    health.routes,
+    metrics_v2.routes,
+    page.routes,
+    prometheus.routes,
+)
+
+
+def make_api(desk: Desk, access: Access) -> FastAPI:
+    api = FastAPI(
+        title="forebay",
+        summary="A durable work queue in front of slow destinations.",
+        version=version("forebayd"),
+        docs_url=None,
+        redoc_url=None,
+    )
+    api.state.access = access
+    api.state.desk = desk
+    for routes in ROUTES:
+        api.include_router(routes(desk))
+    problems.install(api)
+    api.openapi = lambda: openapi.describe(api)  # type: ignore[method-assign]
+    return api
+
+
+def make_app(desk: Desk, access: Access) -> App:
+    """What the server calls."""
+    return Guard(make_api(desk, access), desk.settings.http, lambda: access.is_open)

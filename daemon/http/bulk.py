@@ -1,0 +1,212 @@
+"""Bulk add: a stream of items as NDJSON, stored as runs, answered line by line as NDJSON.
+
+    {"payload": …, "reference": …}\\n …   ──►   {"line": 1, "id": …, "outcome": "STORED"}\\n …
+
+Neighbours that share flow, action, priority, time and headers become one run, of at most
+`RUN_ITEMS` items and `RUN_BYTES`; `PUSHES_MAX` runs are on their way to the disk at a time. A line
+is answered when its run is on disk, or refused; a refused one does not end the stream. The last
+line sums up. Memory is bounded by these limits, whatever the length of the stream, and by what the
+client has not read (answer_log.py).
+
+A client that goes away has stored what was answered, and perhaps a little more; a line without its
+end is not stored. Draining ends the stream: what was read is answered, the rest is not read.
+"""
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+import trio
+from pydantic import ValidationError
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from actors.clock import wall_ms
+from daemon.http.answer_log import AnswerLog
+from daemon.http.desk import Desk
+from daemon.http.models.items import NewItem
+from daemon.http.problems import Problem, problem_of, unavailable
+from daemon.http.pushing import Made, Push, begin_push, made
+from forebay.errors import Refused
+
+MEDIA_TYPE: Final = "application/x-ndjson"
+RUN_ITEMS: Final = 1000
+RUN_BYTES: Final = 256 * 1024
+PUSHES_MAX: Final = 8
+LINE_FACTOR: Final = 2
+"""A payload may be twice as long as JSON or base64."""
+STORED: Final = frozenset({"STORED", "DUPLICATE", "CREATED", "UPDATED"})
+PAUSE_S: Final = 0.05
+"""When nothing comes for so long, what has come is stored."""
+
+
+class Line(NamedTuple):
+    number: int
+    item: Made | Problem
+
+
+class Bulk(Response):
+    """The answer to a bulk add: made while the request is read."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, desk: Desk, queue: str) -> None:
+        super().__init__()
+        self._desk = desk
+        self._queue = queue
+        self._waiting: list[Line] = []
+        self._waiting_bytes = 0
+        self._pushes: deque[tuple[list[Line], Push | Problem]] = deque()
+        self._stored = self._refused = 0
+        self._is_over = False
+        self._answers = AnswerLog(desk.settings.state_dir)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", MEDIA_TYPE.encode())]
+        try:
+            async with trio.open_nursery() as nursery:
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                nursery.start_soon(self._read, receive)
+                while data := await self._answers.take():
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+                nursery.cancel_scope.cancel()
+        finally:
+            self._answers.close()
+
+    async def _read(self, receive: Receive) -> None:
+        """Reads, stores, and answers; never fails."""
+        numbered = 0
+        try:
+            size_max = LINE_FACTOR * self._desk.settings.socket.max_run_bytes
+            async with aclosing(lines_of(receive, size_max, self._settle)) as lines:
+                async for text in lines:
+                    numbered += 1
+                    await self._take(numbered, text)
+                    if self._is_over:
+                        break
+            await self._store()
+            while self._pushes:
+                await self._answer_oldest()
+        except Problem as problem:
+            await self._say({"problem": as_object(problem)})
+        summary = {"lines": numbered, "stored": self._stored, "refused": self._refused}
+        await self._say(summary)
+        self._answers.end()
+
+    async def _take(self, number: int, text: bytes) -> None:
+        if not text.strip():
+            return
+        line = Line(number, read_line(text, self._desk.catalogue.priorities))
+        last = self._waiting[-1].item if self._waiting else None
+        if isinstance(line.item, Problem):
+            await self._store()
+            await self._make_room()
+            self._pushes.append(([line], line.item))
+            return
+        if isinstance(last, Made) and last.share != line.item.share:
+            await self._store()
+        self._waiting.append(line)
+        self._waiting_bytes += len(line.item.payload) + len(line.item.key)
+        if len(self._waiting) >= RUN_ITEMS or self._waiting_bytes >= RUN_BYTES:
+            await self._store()
+
+    async def _settle(self) -> None:
+        """Nothing comes just now."""
+        await self._store()
+        while self._pushes:
+            await self._answer_oldest()
+
+    async def _store(self) -> None:
+        """Sends what waits on its way."""
+        if not self._waiting:
+            return
+        lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        items = [line.item for line in lines if isinstance(line.item, Made)]
+        await self._make_room()
+        push: Push | Problem
+        try:
+            push = await begin_push(self._desk, self._queue, items)
+        except Refused as refused:
+            push = problem_of(refused)
+        self._pushes.append((lines, push))
+
+    async def _make_room(self) -> None:
+        while len(self._pushes) >= PUSHES_MAX:
+            await self._answer_oldest()
+
+    async def _answer_oldest(self) -> None:
+        lines, push = self._pushes.popleft()
+        if isinstance(push, Push):
+            try:
+                outcomes = await push.wait()
+            except Refused as refused:
+                push = problem_of(refused)
+            except trio.TooSlowError:
+                push = unavailable(TimeoutError("it is not known whether this was stored"))
+            else:
+                self._stored += sum(outcome in STORED for outcome in outcomes)
+                self._refused += sum(outcome not in STORED for outcome in outcomes)
+                await self._answers.add(stored_lines(lines, push.ids, outcomes))
+                return
+        self._refused += len(lines)
+        if push.slug == "draining":
+            self._is_over = True
+        for line in lines:
+            await self._say({"line": line.number, "problem": as_object(push)})
+
+    async def _say(self, content: dict[str, Any]) -> None:
+        await self._answers.add(json.dumps(content, separators=(",", ":")).encode() + b"\n")
+
+
+async def lines_of(
+    receive: Receive, size_max: int, on_pause: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[bytes, None]:
+    """The lines of a request's body, as they come. Problem 413 if one is too long."""
+    rest = b""
+    while True:
+        message: Any = None
+        with trio.move_on_after(PAUSE_S):
+            message = await receive()
+        if message is None:
+            await on_pause()
+            message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        *whole, rest = (rest + message.get("body", b"")).split(b"\n")
+        for line in whole:
+            yield line
+        if len(rest) > size_max:
+            raise Problem(413, f"a line has at most {size_max} bytes")
+        if not message.get("more_body", False):
+            yield rest
+            return
+
+
+def read_line(text: bytes, priorities: Mapping[str, int]) -> Made | Problem:
+    try:
+        new = NewItem.model_validate_json(text)
+        if new.run_id is not None:
+            return Problem(422, "run_id means nothing here: items share runs", "invalid")
+        return made(new, priorities, wall_ms())
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return Problem(422, f"{where}: {first['msg']}" if where else first["msg"], "invalid")
+    except Problem as problem:
+        return problem
+
+
+def stored_lines(lines: list[Line], ids: list[str], outcomes: list[str]) -> bytes:
+    """As JSON by hand: 0.3 µs a line, and 2.7 with a call for each."""
+    text = "".join(
+        f'{{"line":{line.number},"id":"{item}","outcome":"{outcome}"}}\n'
+        for line, item, outcome in zip(lines, ids, outcomes, strict=True)
+    )
+    return text.encode()
+
+
+def as_object(problem: Problem) -> dict[str, Any]:
+    return {"type": problem.slug, "status": problem.status_code, "detail": problem.detail}

@@ -1,0 +1,68 @@
+"""The desk: what the HTTP side sees of the daemon.
+
+Routes get it and nothing else. It owns nothing; `perform` and `report` answer within a deadline
+(trio.TooSlowError, which is answered 503).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import trio
+
+from actors.breaker import Breakers
+from actors.catalogue import Catalogue
+from actors.dispatch import Dispatch
+from actors.event_ring import EventRing
+from actors.messages import OfferRun, SpoolerMessage
+from actors.metrics import Metrics
+from actors.pull import Pull
+from actors.settings import Settings
+from actors.spooler import Spooler
+from actors.tiers import ColdQueue, WarmQueue
+
+ANSWER_S: Final = 30.0
+"""For an actor to answer."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    settings: Settings
+    """As at the start; queues are the catalogue's."""
+    catalogue: Catalogue
+    perform: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    """A CONTROL operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
+    report: Callable[[], Awaitable[dict[str, Any]]]
+    """The books and what the actors know, as `forebay stats --json`."""
+    pull: Pull
+    to_spooler: trio.MemorySendChannel[SpoolerMessage]
+    to_keyed: trio.MemorySendChannel[OfferRun]
+    """Where items of queues go whose keys are unique."""
+    spooler: Spooler
+    """To read: `disk_is_low`, `free_bytes`."""
+    warm: WarmQueue
+    cold: ColdQueue
+    wake_promoter: Callable[[str], None]
+    dispatch: Dispatch
+    breakers: Breakers
+    events: EventRing
+    is_cold_away: Callable[[], bool]
+    stopping: trio.Event
+    """Set when the daemon begins to drain: what streams must end, and nothing new is taken."""
+    metrics: Metrics
+
+    @property
+    def is_draining(self) -> bool:
+        return self.stopping.is_set()
+
+
+def within(seconds: float, call: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """The same call, which raises TooSlowError when it takes longer."""
+
+    async def bounded(*args: Any) -> T:
+        with trio.fail_after(seconds):
+            return await call(*args)
+
+    return bounded

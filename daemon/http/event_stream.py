@@ -1,0 +1,132 @@
+"""One client that watches: server-sent events, written as they come, until somebody has enough.
+
+Owns the place that the client takes among all watchers. A client that does not read makes `send`
+wait, and is cut off by the server; nothing is queued for it. On cancel, on `stopping` and when the
+client goes away the stream ends; after `stopping` it ends properly, so that a browser reconnects.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+import trio
+from starlette.responses import Response
+
+from actors.event_ring import EventRing, Numbered
+from actors.tiers import StoreUnavailable
+
+SAMPLE_S: Final = 2.0
+FRESH_S: Final = 1.0
+HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
+RECONNECT_MS: Final = 2000
+
+Message = MutableMapping[str, Any]
+
+
+class Samples:
+    """The books as a compact sample; whoever asks within a second gets the same."""
+
+    def __init__(
+        self,
+        report: Callable[[], Awaitable[dict[str, Any]]],
+        make: Callable[[Mapping[str, Any]], dict[str, Any]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._report = report
+        self._make = make
+        self._now_ms = now_ms
+        self._asking = trio.Lock()
+        self._latest: dict[str, Any] = {}
+        self._at = -FRESH_S
+
+    async def latest(self) -> dict[str, Any]:
+        async with self._asking:
+            if trio.current_time() - self._at >= FRESH_S:
+                self._latest = self._make(await self._report()) | {"at_ms": self._now_ms()}
+                self._at = trio.current_time()
+            return self._latest
+
+
+class EventStream(Response):
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        ring: EventRing,
+        samples: Samples,
+        stopping: trio.Event,
+        places: trio.CapacityLimiter,
+        after: int,
+    ) -> None:
+        super().__init__()
+        self._ring = ring
+        self._samples = samples
+        self._stopping = stopping
+        self._places = places
+        self._after = after
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        async with self._places:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_gone, receive, nursery.cancel_scope)
+                nursery.start_soon(self._until_stopping, nursery.cancel_scope)
+                if scope["method"] != "HEAD":
+                    await self._write(send)
+                nursery.cancel_scope.cancel()
+            if self._stopping.is_set() or scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Callable[[Message], Awaitable[None]]) -> None:
+        await _body(send, f"retry: {RECONNECT_MS}\n\n".encode())
+        while True:
+            await _body(send, b"".join([*self._changes(), await self._sample()]))
+            due = trio.current_time() + SAMPLE_S
+            while trio.current_time() < due:
+                with trio.move_on_at(due):
+                    await self._ring.wait_after(self._after)
+                await _body(send, b"".join(self._changes()))
+
+    def _changes(self) -> list[bytes]:
+        events = self._ring.after(self._after)
+        lines = []
+        if events and events[0].number > self._after + 1:
+            missed = events[0].number - self._after - 1
+            lines.append(told("missed", {"count": missed}))
+        self._after = max([self._after, *(event.number for event in events)])
+        return lines + [told("change", event.row, event) for event in events]
+
+    async def _sample(self) -> bytes:
+        try:
+            return told("sample", await self._samples.latest())
+        except (StoreUnavailable, trio.TooSlowError):
+            # It shows as a sample that is missing; the line still says that somebody is here.
+            return b": no sample\n\n"
+
+    async def _until_gone(
+        self, receive: Callable[[], Awaitable[Message]], scope: trio.CancelScope
+    ) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _until_stopping(self, scope: trio.CancelScope) -> None:
+        await self._stopping.wait()
+        scope.cancel()
+
+
+def told(name: str, data: Mapping[str, Any], event: Numbered | None = None) -> bytes:
+    head = f"id: {event.number}\n" if event is not None else ""
+    return f"{head}event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+async def _body(send: Callable[[Message], Awaitable[None]], data: bytes) -> None:
+    """Not to be cancelled: half an event would be taken for the head of the next one."""
+    if data:
+        with trio.CancelScope(shield=True):
+            await send({"type": "http.response.body", "body": data, "more_body": True})

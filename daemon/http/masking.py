@@ -1,0 +1,63 @@
+"""Secrets, left out of what is shown: passwords in addresses, tokens, keys and the like.
+
+By name, because nothing else tells a secret from a text: what a member is called decides, and in
+an address the user's password and parameters with such a name. Pure.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+MASK: Final = "***"
+
+_SECRET = re.compile(r"auth|cookie|credential|key|passw|secret|signature|token", re.IGNORECASE)
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+_HARMLESS: Final = frozenset(
+    {"read_token_file", "admin_token_file", "key_file", "idempotency_key", "unique_key"}
+)
+"""Names of files, and no secrets."""
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """The same tree with `***` where a secret stands."""
+    if isinstance(value, Mapping):
+        return {key: masked(child, str(key)) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(child, name) for child in value]
+    if isinstance(value, str) and value:
+        return MASK if is_secret(name) else masked_address(value)
+    return value
+
+
+def is_secret(name: str) -> bool:
+    return name not in _HARMLESS and _SECRET.search(name) is not None
+
+
+def masked_address(text: str) -> str:
+    """A text, in which addresses stand without what only their owners may know."""
+    return _ADDRESS.sub(lambda found: _masked_one(found[0]), text) if "://" in text else text
+
+
+def _masked_one(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        if parts.password is not None:
+            user, _, host = parts.netloc.rpartition("@")
+            parts = parts._replace(netloc=f"{user.partition(':')[0]}:{MASK}@{host}")
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        return MASK
+    if any(is_secret(name) for name, _ in pairs):
+        shown = [(name, MASK if is_secret(name) else value) for name, value in pairs]
+        parts = parts._replace(query=urlencode(shown, safe="*"))
+    return urlunsplit(parts)
+
+
+def holds_mask(value: Any) -> bool:
+    """Whether something was read masked and is sent back so."""
+    if isinstance(value, Mapping):
+        return any(holds_mask(child) for child in value.values())
+    if isinstance(value, list | tuple):
+        return any(holds_mask(child) for child in value)
+    return isinstance(value, str) and (value == MASK or f":{MASK}@" in value)

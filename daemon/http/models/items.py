@@ -1,0 +1,291 @@
+"""Items as HTTP has them: new ones, found ones, leased ones, changed ones."""
+
+import base64
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.config import JsonDict
+
+from forebay.limits import (
+    ACTION_BYTES_MAX,
+    CONSUMER_BYTES_MAX,
+    FLOW_BYTES_MAX,
+    KEY_BYTES_MAX,
+    LEASE_MS_MAX,
+    LEASE_WAIT_MS_MAX,
+    NACK_ERROR_BYTES_MAX,
+    PRIORITY_MAX,
+    QUEUE_BYTES_MAX,
+    TIME_MS_MAX,
+)
+
+QUEUE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+RUN_ID_PATTERN: Final = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+ITEM_ID_PATTERN: Final = RUN_ID_PATTERN[:-1] + r"-(0|[1-9][0-9]{0,3})$"
+TOKEN_PATTERN: Final = r"^[0-9]{1,20}\.[A-Za-z0-9][A-Za-z0-9._-]*$"
+ID_EXAMPLE: Final = "0198c0de-1111-7222-8333-944444444444-17"
+DAYS_MAX: Final = 3650
+
+StateName = Literal[
+    "SPOOLED", "SCHEDULED", "QUEUED", "COLD_QUEUED", "RUNNING", "DONE", "FAILED", "DELETED"
+]
+QueueName = Annotated[str, Field(max_length=QUEUE_BYTES_MAX, pattern=QUEUE_PATTERN)]
+ItemId = Annotated[
+    str,
+    Path(description="An item's id", pattern=ITEM_ID_PATTERN, examples=[ID_EXAMPLE]),
+]
+Base64 = Annotated[str, Field(description="The payload as base64, where it is no text")]
+NEW_EXAMPLE: Final[JsonDict] = {
+    "payload": {"customer": 17, "email": "a@example.org"},
+    "reference": "customer-17",
+    "priority": "high",
+    "headers": {"correlation_id": "import-42"},
+}
+ITEM_EXAMPLE: Final[JsonDict] = {
+    "id": ID_EXAMPLE,
+    "queue": "crm",
+    "state": "COLD_QUEUED",
+    "flow": "daily",
+    "action": "update",
+    "key": "customer-17",
+    "priority": 5,
+    "attempt": 1,
+    "enqueued_ms": 1755000000000,
+    "due_ms": 1755000300000,
+    "ended_ms": None,
+    "bytes": 41,
+    "last_error": "503 Service Unavailable",
+    "correlation_id": "import-42",
+    "receipt": None,
+    "job": None,
+}
+
+
+class NewItem(BaseModel):
+    """An item to be added."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [NEW_EXAMPLE]})
+
+    payload: JsonValue = Field(
+        default=None, description="A text as it is, any other value as JSON; without: empty"
+    )
+    payload_b64: str | None = Field(default=None, description="Or any bytes, as base64")
+    reference: str | None = Field(
+        default=None, max_length=KEY_BYTES_MAX, description="The item's key"
+    )
+    priority: int | str | None = Field(
+        default=None, description=f"0 (most urgent) to {PRIORITY_MAX}, or a label"
+    )
+    due_ms: int | None = Field(default=None, ge=0, le=TIME_MS_MAX, description="Not before then")
+    delay_s: float | None = Field(
+        default=None, ge=0, le=DAYS_MAX * 86400, description="Not before so long from now"
+    )
+    flow: str = Field(default="", max_length=FLOW_BYTES_MAX)
+    action: str = Field(default="", max_length=ACTION_BYTES_MAX)
+    headers: dict[str, str] = Field(default_factory=dict, max_length=64)
+    run_id: str | None = Field(
+        default=None,
+        pattern=RUN_ID_PATTERN,
+        description="A UUID of yours, so that a request that is sent again is stored once",
+    )
+
+
+class NewItemById(NewItem):
+    queue_id: QueueName = Field(description="A queue's id, which is its name", examples=["crm"])
+
+
+class NewItemByName(NewItem):
+    queue: QueueName = Field(examples=["crm"])
+
+
+class Added(BaseModel):
+    """The item is stored: it is on disk when this is answered."""
+
+    id: str = Field(examples=[ID_EXAMPLE])
+    queue: str
+    outcome: Literal["STORED", "DUPLICATE", "CREATED", "UPDATED", "IGNORED"] = Field(
+        description="DUPLICATE: this `run_id` was stored before. Where references are unique: "
+        "CREATED; UPDATED, in place of the one before; IGNORED: `id` is that of the one before"
+    )
+
+
+class ItemSummary(BaseModel):
+    """An item, in a list."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [ITEM_EXAMPLE]})
+
+    id: str
+    queue: str
+    state: StateName
+    flow: str
+    action: str
+    key: str | None = Field(description="Its reference")
+    priority: int
+    attempt: int = Field(description="Attempts that were made and failed")
+    enqueued_ms: int
+    due_ms: int | None
+    ended_ms: int | None = Field(description="When it was delivered, deleted, or died")
+    bytes: int | None = Field(description="Of its payload, where that is known")
+    last_error: str | None
+    correlation_id: str | None
+    receipt: str | None = Field(description="The id of the write that it came with")
+    job: str | None = Field(description="The job that has it in hand")
+
+
+class ItemError(BaseModel):
+    attempt: int
+    at_ms: int
+    text: str
+
+
+class Event(BaseModel):
+    """A moment of an item's life."""
+
+    at_ms: int | None = Field(description="None: now")
+    what: str = Field(examples=["accepted", "failed", "delivered"])
+    text: str
+
+
+class Item(ItemSummary):
+    """All that is known of an item."""
+
+    headers: dict[str, str]
+    errors: list[ItemError]
+    timeline: list[Event]
+    owner: Literal["journal", "cold"]
+    payload: str | None = Field(default=None, description="As text; its beginning, if it is long")
+    payload_b64: Base64 | None = None
+    payload_is_cut: bool = False
+    payload_problem: str | None = Field(default=None, description="Why it cannot be shown")
+
+
+class ItemPage(BaseModel):
+    """Items that match. A page may be empty and not the last: `cursor` says so."""
+
+    items: list[ItemSummary]
+    cursor: str | None = Field(description="Of the next page; none: this was the last")
+
+
+class Leased(BaseModel):
+    """An item that is yours until `until_ms`: acknowledge it, refuse it, or extend the lease."""
+
+    id: str = Field(examples=[ID_EXAMPLE])
+    queue: str
+    key: str | None
+    payload: str | None = None
+    payload_b64: Base64 | None = None
+    headers: dict[str, str]
+    flow: str
+    action: str
+    priority: int
+    attempt: int
+    enqueued_ms: int
+    token: str = Field(description="Of the lease", examples=["17.crm"])
+    until_ms: int
+    consumer: str
+
+
+Token = Annotated[
+    str, Field(pattern=TOKEN_PATTERN, max_length=QUEUE_BYTES_MAX + 21, examples=["17.crm"])
+]
+
+
+class Ack(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    token: Token
+
+
+class Nack(Ack):
+    error: str = Field(default="", max_length=NACK_ERROR_BYTES_MAX // 4)
+    delay_s: float | None = Field(
+        default=None, ge=0, le=2**31 / 1000, description="Without: as the queue's backoff says"
+    )
+    permanent: bool = Field(default=False, description="It is a dead letter at once")
+
+
+class Extend(Ack):
+    lease_s: float = Field(gt=0, le=LEASE_MS_MAX / 1000, examples=[60])
+
+
+class Settled(BaseModel):
+    id: str
+    outcome: Literal["delivered", "failed"]
+
+
+class Extended(BaseModel):
+    id: str
+    until_ms: int
+
+
+class ItemChange(BaseModel):
+    """What is to be different. Priority, time and payload go for an item that waits, the payload
+    for a dead letter as well."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"state": "QUEUED"}, {"priority": 0}]}
+    )
+
+    state: StateName | None = Field(
+        default=None,
+        description="QUEUED: due at once, or a dead letter retried. SCHEDULED: until `due_ms`. "
+        "FAILED: given up, as a dead letter. DELETED: deleted",
+    )
+    payload: JsonValue = Field(default=None, description="A text as it is, any other as JSON")
+    payload_b64: str | None = Field(default=None, description="Or any bytes, as base64")
+    priority: int | None = Field(default=None, ge=0, le=PRIORITY_MAX)
+    due_ms: int | None = Field(default=None, ge=0, le=TIME_MS_MAX)
+    error: str | None = Field(default=None, max_length=500, description="Why it is given up")
+
+
+class Deleted(BaseModel):
+    id: str
+    queue: str
+    state: Literal["DELETED"] = "DELETED"
+
+
+class NextQuery(BaseModel):
+    """Which item is leased, by whom, for how long."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: QueueName = Field(examples=["crm"])
+    consumer: str = Field(default="", max_length=CONSUMER_BYTES_MAX // 4)
+    lease_s: float | None = Field(default=None, gt=0, le=LEASE_MS_MAX / 1000)
+    wait_s: float = Field(
+        default=0, ge=0, le=min(30.0, LEASE_WAIT_MS_MAX / 1000), description="For an item to come"
+    )
+
+
+Text = Annotated[str, Field(min_length=1, max_length=500)]
+Age = Annotated[str, Field(max_length=20, pattern=r"^([0-9.]+(ms|s|m|h|d|w)?)+$")]
+
+
+class ItemQuery(BaseModel):
+    """Which items; all that is given must match."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: QueueName | None = None
+    state: StateName | None = None
+    key: Text | None = Field(default=None, description="The same as `reference`")
+    reference: Text | None = None
+    correlation_id: Text | None = None
+    error: Text | None = Field(default=None, description="Part of the last error's text")
+    older_than: Age | None = Field(
+        default=None, description="Enqueued so long ago", examples=["7d"]
+    )
+    newer_than: Age | None = Field(default=None, examples=["15m"])
+    cursor: str | None = Field(
+        default=None, max_length=1000, pattern=r"^[A-Za-z0-9_-]+$", description="Of the page before"
+    )
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+def payload_fields(payload: bytes) -> dict[str, Any]:
+    """As text where it is one."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_b64": base64.b64encode(payload).decode()}

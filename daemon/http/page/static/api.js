@@ -1,0 +1,65 @@
+// Asking the daemon. Every request has a deadline; what fails says by its class who must act.
+
+import { tokenInUse, askForToken } from "./token.js";
+
+const DEADLINE_MS = 10_000;
+
+/** No answer: the daemon is not there, or slow beyond patience. */
+export class Away extends Error {}
+
+/** An answer that says no, with the daemon's own words (RFC 9457). */
+export class Refused extends Error {
+  constructor(status, problem) {
+    super(problem.detail || problem.title || `answered ${status}`);
+    this.status = status;
+  }
+}
+
+export async function get(path) {
+  return (await send("GET", path)).json();
+}
+
+/** A change. Answers with the body, or null where there is none. */
+export async function change(method, path, body = null) {
+  const answer = await send(method, path, body);
+  return answer.status === 204 ? null : answer.json();
+}
+
+async function send(method, path, body = null) {
+  for (;;) {
+    const token = tokenInUse();
+    const answer = await attempt(method, path, body, token);
+    if (answer.ok) return answer;
+    if (answer.status !== 401) throw new Refused(answer.status, await problemOf(answer));
+    await askForToken(token);
+  }
+}
+
+async function attempt(method, path, body, token) {
+  const headers = { Accept: "application/json" };
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body !== null) headers["Content-Type"] = "application/json";
+  const giveUp = new AbortController();
+  const deadline = setTimeout(() => giveUp.abort(), DEADLINE_MS);
+  try {
+    return await fetch(path, {
+      method,
+      headers,
+      body: body === null ? undefined : JSON.stringify(body),
+      signal: giveUp.signal,
+      cache: "no-store",
+    });
+  } catch {
+    throw new Away("the daemon does not answer");
+  } finally {
+    clearTimeout(deadline);
+  }
+}
+
+async function problemOf(answer) {
+  try {
+    return await answer.json();
+  } catch {
+    return {};
+  }
+}

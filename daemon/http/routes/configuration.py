@@ -1,0 +1,46 @@
+"""The configuration in force, without its secrets.
+
+What was read at the start; queues, which can be changed at run time, as they are now.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from daemon.http.access import Reader
+from daemon.http.desk import Desk
+from daemon.http.masking import masked
+
+
+class Configuration(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"version": "0.1.0", "settings": {"spool": {"max_bytes": "1Gi"}, "queues": {}}}
+            ]
+        }
+    )
+
+    version: str = Field(description="Of the daemon")
+    settings: dict[str, Any] = Field(
+        description="The keys of etc/forebay.yaml; sizes and durations as people write them"
+    )
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/api/v2", tags=["configuration"])
+
+    @router.get("/configuration", operation_id="showConfiguration")
+    async def show(_: Reader) -> Configuration:
+        """All settings in force; secrets are shown as `***`."""
+        from importlib.metadata import version
+
+        settings = desk.settings.model_dump(mode="json")
+        settings["priorities"] = dict(desk.catalogue.priorities)
+        settings["queues"] = {
+            name: desk.catalogue.describe(name)["settings"] for name in desk.catalogue.names()
+        }
+        return Configuration(version=version("forebayd"), settings=masked(settings))
+
+    return router

@@ -1,0 +1,167 @@
+"""Dead letters: listed, grouped, shown, edited, retried, deleted; jobs do it to many."""
+
+from base64 import b64encode
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from daemon.http.access import Admin, Reader
+from daemon.http.desk import Desk
+from daemon.http.models.dead import (
+    Chosen,
+    DeadGroups,
+    DeadLetter,
+    DeadPage,
+    DeadQuery,
+    Done,
+    GroupQuery,
+    Job,
+    JobId,
+    JobList,
+    NewPayload,
+)
+from daemon.http.models.items import ItemId
+from daemon.http.problems import Problem, documented
+from daemon.http.pushing import payload_of
+
+LETTERS = "/api/v2/dead-letters"
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(tags=["dead letters"])
+    _reading(router, desk)
+    _many(router, desk)
+    _one(router, desk)
+    _jobs(router, desk)
+    return router
+
+
+def _reading(router: APIRouter, desk: Desk) -> None:
+    @router.get(LETTERS, operation_id="listDeadLetters", responses=documented(422))
+    async def find(query: Annotated[DeadQuery, Query()], who: Reader) -> DeadPage:
+        """Dead letters, oldest first, a page at a time."""
+        if query.payloads and not who.sees_payloads:
+            raise Problem(403, "this token shows no payloads")
+        fields = {"which": query.fields(), "limit": query.limit, "payloads": query.payloads}
+        if query.cursor is not None:
+            fields["cursor"] = query.cursor
+        return DeadPage.model_validate(await desk.perform("dead.find", fields))
+
+    @router.get(f"{LETTERS}/groups", operation_id="groupDeadLetters", responses=documented(422))
+    async def groups(query: Annotated[GroupQuery, Query()], _: Reader) -> DeadGroups:
+        """Dead letters by queue and error; bounded for each request."""
+        fields: dict[str, Any] = {"which": query.fields()}
+        if query.cursor is not None:
+            fields["cursor"] = query.cursor
+        return DeadGroups.model_validate(await desk.perform("dead.groups", fields))
+
+    @router.get(
+        f"{LETTERS}/{{item_id}}", operation_id="showDeadLetter", responses=documented(404, 422)
+    )
+    async def show(item_id: ItemId, who: Reader) -> DeadLetter:
+        """One, with its payload for those who may see it."""
+        fields = {"which": {"ids": [item_id]}, "limit": 1, "payloads": who.sees_payloads}
+        found = (await desk.perform("dead.find", fields))["letters"]
+        if not found:
+            raise not_found(item_id)
+        return DeadLetter.model_validate(found[0])
+
+
+def _many(router: APIRouter, desk: Desk) -> None:
+    @router.post(
+        f"{LETTERS}/retry",
+        status_code=202,
+        operation_id="retryDeadLetters",
+        responses=documented(422),
+    )
+    async def retry(chosen: Chosen, response: Response, _: Admin) -> Job:
+        """Retries those that are chosen, as a job."""
+        return await start(desk, response, "dead.retry", chosen)
+
+    @router.post(
+        f"{LETTERS}/delete",
+        status_code=202,
+        operation_id="deleteDeadLetters",
+        responses=documented(422),
+    )
+    async def delete(chosen: Chosen, response: Response, _: Admin) -> Job:
+        """Deletes those that are chosen, as a job."""
+        return await start(desk, response, "dead.remove", chosen)
+
+
+def _one(router: APIRouter, desk: Desk) -> None:
+    @router.post(
+        f"{LETTERS}/{{item_id}}/retry",
+        operation_id="retryDeadLetter",
+        responses=documented(404, 422),
+    )
+    async def retry(item_id: ItemId, _: Admin) -> Done:
+        """Back to work: due at once, attempts from 0, its errors kept."""
+        await one(desk, "dead.retry", item_id)
+        return Done(id=item_id, outcome="retried")
+
+    @router.delete(
+        f"{LETTERS}/{{item_id}}", operation_id="deleteDeadLetter", responses=documented(404, 422)
+    )
+    async def delete(item_id: ItemId, _: Admin) -> Done:
+        """Deleted, and counted as deleted; history keeps it where the queue has one."""
+        await one(desk, "dead.remove", item_id)
+        return Done(id=item_id, outcome="deleted")
+
+    @router.put(
+        f"{LETTERS}/{{item_id}}/payload",
+        operation_id="editDeadLetter",
+        responses=documented(404, 413, 422),
+    )
+    async def edit(item_id: ItemId, new: NewPayload, _: Admin) -> Done:
+        """Another payload; the id and all else stay."""
+        payload = payload_of(new.payload, new.payload_b64)
+        if payload is None:
+            raise Problem(422, "give payload or payload_b64", "invalid")
+        if len(payload) > desk.settings.socket.max_run_bytes:
+            raise Problem(413, f"a payload has at most {desk.settings.socket.max_run_bytes} bytes")
+        encoded = b64encode(payload).decode()
+        await desk.perform("dead.edit", {"id": item_id, "payload_b64": encoded})
+        return Done(id=item_id, outcome="edited")
+
+
+def _jobs(router: APIRouter, desk: Desk) -> None:
+    @router.get("/api/v2/jobs", operation_id="listJobs")
+    async def jobs(_: Reader) -> JobList:
+        """The last jobs, the newest first."""
+        return JobList.model_validate(await desk.perform("job.list", {}))
+
+    @router.get("/api/v2/jobs/{job_id}", operation_id="showJob", responses=documented(404, 422))
+    async def job(job_id: JobId, _: Reader) -> Job:
+        """How far a job is."""
+        return Job.model_validate(await desk.perform("job.show", {"id": job_id}))
+
+    @router.delete(
+        "/api/v2/jobs/{job_id}", operation_id="cancelJob", responses=documented(404, 422)
+    )
+    async def cancel(job_id: JobId, _: Admin) -> Job:
+        """Ends a job after the step that is under way; what is done stays done."""
+        return Job.model_validate(await desk.perform("job.cancel", {"id": job_id}))
+
+
+async def start(
+    desk: Desk, response: Response, what: Literal["dead.retry", "dead.remove"], chosen: Chosen
+) -> Job:
+    which = chosen.which.fields() if chosen.which is not None else {}
+    if chosen.ids:
+        which["ids"] = chosen.ids
+    if not which and not chosen.all:
+        raise Problem(422, "choose by ids or which, or say all: true", "invalid")
+    job = Job.model_validate(await desk.perform("job.start", {"what": what, "which": which}))
+    response.headers["Location"] = f"/api/v2/jobs/{job.id}"
+    return job
+
+
+async def one(desk: Desk, op: str, item_id: str) -> None:
+    fields = {"which": {"ids": [item_id]}, "limit": 10}
+    if not (await desk.perform(op, fields))["done"]:
+        raise not_found(item_id)
+
+
+def not_found(item_id: str) -> Problem:
+    return Problem(404, f"there is no dead letter {item_id}")

@@ -1,0 +1,130 @@
+"""Events: what has changed lately, as a list, and as a stream for the page.
+
+The stream (server-sent events) has `change`s (breakers, stores, queues, the daemon's life) as they
+happen, each with its number as id, and a compact `sample` of the books every two seconds. It is
+bounded by itself: a client is sent the next thing when it has taken the one before, and what it
+has missed meanwhile is either still in the ring or told as `missed`. It ends when the daemon
+begins to drain.
+
+The books are asked for once for all who watch, and not at all while nobody does.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import trio
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from actors.clock import wall_ms
+from actors.event_ring import EVENTS_KEPT
+from daemon.http.access import Reader
+from daemon.http.desk import Desk
+from daemon.http.event_stream import EventStream, Samples
+from daemon.http.problems import Problem
+
+WATCHERS_MAX: Final = 64
+
+
+class Event(BaseModel):
+    """Something that has changed; what an event of its kind does not have is left out."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "number": 17,
+                    "kind": "breaker",
+                    "at_ms": 1755000000000,
+                    "destination": "https://crm.example",
+                    "state": "open",
+                    "count": 5,
+                    "error": "503 from https://crm.example/hook",
+                }
+            ]
+        },
+    )
+
+    number: int = Field(description="Grows by one from event to event of this life of the daemon")
+    kind: str = Field(description="breaker, store, daemon, queue or lost")
+    at_ms: int
+
+
+class EventList(BaseModel):
+    events: list[Event] = Field(description="Oldest first")
+    latest: int = Field(description="The number to go on after")
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/api/v2", tags=["events"])
+    samples = Samples(desk.report, lambda report: sample_of(report, desk), wall_ms)
+    places = trio.CapacityLimiter(WATCHERS_MAX)
+
+    @router.get("/events/recent", operation_id="recentEvents")
+    async def recent(
+        _: Reader,
+        after: Annotated[int, Query(ge=0, le=2**53, description="A number: only later ones")] = 0,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_KEPT)] = 100,
+    ) -> EventList:
+        """The latest changes of breakers, stores and queues, and of the daemon's life."""
+        found = desk.events.after(after)[-limit:]
+        events = [Event(number=event.number, **event.row) for event in found]
+        return EventList(events=events, latest=desk.events.latest)
+
+    @router.get(
+        "/events",
+        operation_id="streamEvents",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "Server-sent events: change, sample, missed",
+                "content": {
+                    "text/event-stream": {
+                        "schema": {"type": "string"},
+                        "example": 'id: 17\nevent: change\ndata: {"kind":"store"}\n\n',
+                    }
+                },
+            }
+        },
+    )
+    async def stream(
+        _: Reader,
+        last_event_id: Annotated[
+            str | None, Header(description="Go on after this event", max_length=20)
+        ] = None,
+    ) -> Response:
+        """Changes as they happen, and a sample every two seconds."""
+        if desk.is_draining or places.available_tokens < 1:
+            text = f"at most {WATCHERS_MAX} clients watch at a time"
+            raise Problem(503, text, "busy", retry_after_s=5)
+        return EventStream(desk.events, samples, desk.stopping, places, first_after(last_event_id))
+
+    def first_after(last_event_id: str | None) -> int:
+        if last_event_id and last_event_id.isascii() and last_event_id.isdecimal():
+            return min(int(last_event_id), desk.events.latest)
+        return desk.events.latest
+
+    return router
+
+
+def sample_of(report: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
+    """The figures that a page shows at its top, whatever the number of queues."""
+    spool = report["spool"]
+    return {
+        "daemon": report["daemon"],
+        "queues": len(report["queues"]),
+        "spool": {
+            "bytes": spool["bytes"],
+            "max_bytes": desk.settings.spool.max_bytes,
+            "free_bytes": spool["free_bytes"],
+        },
+        "stores": {
+            "cold": "away" if desk.is_cold_away() else "up",
+            "disk": "low" if desk.spooler.disk_is_low else "up",
+        },
+        "breakers_open": sum(
+            1 for breaker in report.get("breakers", {}).values() if breaker["state"] != "closed"
+        ),
+    }

@@ -1,0 +1,60 @@
+"""/healthz: the daemon is alive. /readyz: it can accept and store; if not, why not.
+
+Both are open to everybody: whoever watches a process must not need a token for it.
+"""
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from daemon.http.desk import Desk
+
+
+class Alive(BaseModel):
+    status: Literal["alive"] = "alive"
+
+
+class Ready(BaseModel):
+    is_ready: bool = Field(examples=[True])
+    reasons: list[str] = Field(
+        description="Why it is not ready, or what is wrong although it is", examples=[[]]
+    )
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz", operation_id="healthz")
+    async def alive() -> Alive:
+        """Answers as long as the daemon's tasks run."""
+        return Alive()
+
+    @router.get(
+        "/readyz", operation_id="readyz", responses={503: {"model": Ready, "description": "Not"}}
+    )
+    async def ready(response: Response) -> Ready:
+        """200 if pushes are accepted and stored, else 503; `reasons` says what is wrong."""
+        answer = readiness(
+            is_draining=desk.is_draining,
+            disk_is_low=desk.spooler.disk_is_low,
+            cold_is_away=desk.is_cold_away(),
+        )
+        if not answer.is_ready:
+            response.status_code = 503
+        return answer
+
+    return router
+
+
+def readiness(*, is_draining: bool, disk_is_low: bool, cold_is_away: bool) -> Ready:
+    """A cold store that is away does not keep the journal from taking work."""
+    reasons = []
+    if is_draining:
+        reasons.append("draining: the daemon is shutting down")
+    if disk_is_low:
+        reasons.append("disk: there is less than spool.min_free_bytes, pushes are refused")
+    is_ready = not reasons
+    if cold_is_away:
+        reasons.append("cold: the store is away, overflow stays in the journal")
+    return Ready(is_ready=is_ready, reasons=reasons)

@@ -1,0 +1,222 @@
+"""Items: added one by one or as a stream, leased, settled, found, changed, deleted.
+
+    POST /api/queue-items            by the queue's id     POST /api/queue-items/{id}/ack
+    POST /api/queue-items/add        by its name           POST /api/queue-items/{id}/nack
+    POST /api/v2/queues/{queue}/items  a stream of them    POST /api/queue-items/{id}/extend
+    GET  /api/queue-items/next       a lease               GET, PUT, DELETE /api/queue-items/{id}
+    GET  /api/queue-items            a search
+
+What may become of an item is said by one table (actors/states.py); what it does not allow is 409,
+with the states that are allowed.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+
+from actors.clock import wall_ms
+from actors.items import WrongState
+from actors.units import parse_duration
+from daemon.http.access import Admin, Reader
+from daemon.http.bulk import MEDIA_TYPE, Bulk
+from daemon.http.desk import Desk
+from daemon.http.models.items import (
+    QUEUE_PATTERN,
+    Added,
+    Deleted,
+    Item,
+    ItemChange,
+    ItemId,
+    ItemPage,
+    ItemQuery,
+    NewItem,
+    NewItemById,
+    NewItemByName,
+)
+from daemon.http.problems import Problem, documented
+from daemon.http.pushing import begin_push, check_queue, made, payload_of, run_id_of
+from daemon.http.routes import leases
+from forebay.errors import Refused
+from forebay.limits import QUEUE_BYTES_MAX
+
+ADD_PROBLEMS = documented(404, 409, 422, 507)
+LINES_EXAMPLE = '{"payload": "one", "reference": "a"}\n{"payload": {"n": 2}, "priority": "high"}\n'
+STREAM_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "One item a line, without its queue; as `NewItem`",
+        "content": {MEDIA_TYPE: {"schema": {"type": "string"}, "example": LINES_EXAMPLE}},
+    }
+}
+STREAM_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A line for each item: its number and id, or a problem; then a summary",
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"type": "string"},
+                "example": '{"line":1,"id":"…-0","outcome":"STORED"}\n'
+                '{"lines":1,"stored":1,"refused":0}\n',
+            }
+        },
+    }
+}
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(tags=["items"])
+    _adding(router, desk)
+    # Before those of `{id}`, of which `next` would be one.
+    leases.add_routes(router, desk)
+    _finding(router, desk)
+    _changing(router, desk)
+    return router
+
+
+# Adding.
+
+
+def _adding(router: APIRouter, desk: Desk) -> None:
+    @router.post(
+        "/api/queue-items", status_code=201, operation_id="addItemById", responses=ADD_PROBLEMS
+    )
+    async def add_by_id(new: NewItemById, _: Admin) -> Added:
+        """Adds an item to a queue by its id. It is on disk when this is answered."""
+        return await add(desk, new.queue_id, new)
+
+    @router.post(
+        "/api/queue-items/add", status_code=201, operation_id="addItem", responses=ADD_PROBLEMS
+    )
+    async def add_by_name(new: NewItemByName, _: Admin) -> Added:
+        """Adds an item to a queue by its name. It is on disk when this is answered."""
+        return await add(desk, new.queue, new)
+
+    @router.post(
+        "/api/v2/queues/{queue}/items",
+        operation_id="addItems",
+        response_class=Bulk,
+        status_code=200,
+        responses=STREAM_ANSWER | documented(404),
+        openapi_extra=STREAM_BODY,
+    )
+    async def add_many(
+        queue: Annotated[str, Path(max_length=QUEUE_BYTES_MAX, pattern=QUEUE_PATTERN)], _: Admin
+    ) -> Response:
+        """Adds a stream of items of any length, and answers for each as they are stored."""
+        check_queue(desk, queue)
+        return Bulk(desk, queue)
+
+
+async def add(desk: Desk, queue: str, new: NewItem) -> Added:
+    item = made(new, desk.catalogue.priorities, wall_ms())
+    push = await begin_push(desk, queue, [item], run_id_of(new))
+    (outcome,) = await push.wait()
+    item_id = push.ids[0]
+    if outcome in ("CONFLICT", "IGNORED"):
+        item_id = await holder_of(desk, queue, item.key)
+    if outcome == "CONFLICT":
+        text = f"reference {new.reference} is taken in {queue}"
+        raise Problem(409, text, "duplicate-reference", extensions={"holder": item_id})
+    return Added.model_validate({"id": item_id, "queue": queue, "outcome": outcome})
+
+
+async def holder_of(desk: Desk, queue: str, key: bytes) -> str:
+    """The item that has a reference; empty if it has just let go of it."""
+    fields = {"queue": queue, "key_b64": b64encode(key).decode()}
+    try:
+        return str((await desk.perform("key.show", fields))["id"])
+    except Refused:
+        return ""
+
+
+# Finding.
+
+
+def _finding(router: APIRouter, desk: Desk) -> None:
+    @router.get("/api/queue-items", operation_id="findItems", responses=documented(422))
+    async def find(which: Annotated[ItemQuery, Query()], _: Reader) -> ItemPage:
+        """Searches everything: what waits, runs, is dead, and what history keeps. A search is
+        bounded for each request; go on with `cursor` as long as there is one."""
+        fields = {"which": filter_of(which), "limit": which.limit, "cursor": which.cursor}
+        return ItemPage.model_validate(await desk.perform("items.find", fields))
+
+    @router.get(
+        "/api/queue-items/{item_id}", operation_id="showItem", responses=documented(404, 422)
+    )
+    async def show(item_id: ItemId, who: Reader) -> Item:
+        """Where an item is, and its life as a timeline; its payload for those who may see it."""
+        fields = {"id": item_id, "payload": who.sees_payloads}
+        return Item.model_validate(await desk.perform("items.show", fields))
+
+
+def filter_of(query: ItemQuery) -> dict[str, Any]:
+    if query.key is not None and query.reference not in (None, query.key):
+        raise Problem(422, "key and reference are the same thing, and differ", "invalid")
+    now_ms = wall_ms()
+    fields = {
+        "queue": query.queue,
+        "state": query.state,
+        "key": query.key or query.reference,
+        "correlation_id": query.correlation_id,
+        "error": query.error,
+        "before_ms": ago(query.older_than, "older_than", now_ms),
+        "after_ms": ago(query.newer_than, "newer_than", now_ms),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def ago(text: str | None, name: str, now_ms: int) -> int | None:
+    if text is None:
+        return None
+    try:
+        return max(0, now_ms - round(parse_duration(text) * 1000))
+    except (ValueError, ArithmeticError):
+        raise Problem(422, f"{name} is no duration: write 90s, 15m or 7d", "invalid") from None
+
+
+# Changing.
+
+
+def _changing(router: APIRouter, desk: Desk) -> None:
+    @router.put(
+        "/api/queue-items/{item_id}",
+        operation_id="changeItem",
+        responses=documented(404, 409, 413, 422),
+    )
+    async def change(item_id: ItemId, body: ItemChange, _: Admin) -> Item | Deleted:
+        """Changes an item that waits, or a dead letter. Its state changes by the table of states
+        alone: 409 names the states that are allowed."""
+        fields: dict[str, Any] = body.model_dump(exclude={"payload", "payload_b64"})
+        payload = payload_of(body.payload, body.payload_b64)
+        if payload is not None:
+            fields["payload_b64"] = b64encode(payload).decode()
+        fields = {name: value for name, value in fields.items() if value is not None}
+        with states_named():
+            found = await desk.perform("items.change", {"id": item_id, **fields})
+        if found["state"] == "DELETED":
+            return Deleted.model_validate(found)
+        return Item.model_validate(found)
+
+    @router.delete(
+        "/api/queue-items/{item_id}",
+        operation_id="deleteItem",
+        responses=documented(404, 409, 422),
+    )
+    async def delete(item_id: ItemId, _: Admin) -> Deleted:
+        """Deletes an item that waits, or a dead letter. It is counted as deleted, and seen in the
+        history of a queue that keeps one."""
+        with states_named():
+            return Deleted.model_validate(await desk.perform("items.delete", {"id": item_id}))
+
+
+@contextmanager
+def states_named() -> Iterator[None]:
+    """What a state does not allow is answered with those that it does."""
+    try:
+        yield
+    except WrongState as problem:
+        allowed = [state.value for state in problem.allowed]
+        more = {"code": problem.code, "state": problem.state.value, "allowed": allowed}
+        raise Problem(409, problem.text, "wrong-state", extensions=more) from problem

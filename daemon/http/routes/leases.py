@@ -1,0 +1,159 @@
+"""Leases over HTTP: the next item of a queue, and what became of it.
+
+A lease outlives its connection. Its token names the queue as well; it is checked against the item
+that it is said to be on, and a stale one changes nothing. Who waits for an item is answered when
+the daemon stops.
+"""
+
+from typing import Annotated
+
+import trio
+from fastapi import APIRouter, Query, Response
+
+from actors.clock import wall_ms
+from actors.pull import Holdings
+from actors.slices import indexes, lowest_bit
+from actors.tiers import StoreUnavailable
+from daemon.http.access import Admin
+from daemon.http.desk import Desk
+from daemon.http.models.items import (
+    Ack,
+    Extend,
+    Extended,
+    ItemId,
+    Leased,
+    Nack,
+    NextQuery,
+    Settled,
+    payload_fields,
+)
+from daemon.http.problems import Problem, documented, draining
+from forebay.errors import Refused
+from forebay.ids import pack_item_id, parse_item_id
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+from forebay.run import Run, read_head
+
+
+def add_routes(router: APIRouter, desk: Desk) -> None:
+    @router.get(
+        "/api/queue-items/next",
+        operation_id="nextItem",
+        response_model=Leased,
+        responses={204: {"description": "There is none"}, **documented(404, 422)},
+    )
+    async def lease(wish: Annotated[NextQuery, Query()], _: Admin) -> Leased | Response:
+        """Leases the next item that is due: it is nobody else's until it is acknowledged, refused,
+        or its time is over."""
+        return await next_item(desk, wish) or Response(status_code=204)
+
+    @router.post(
+        "/api/queue-items/{item_id}/ack", operation_id="ackItem", responses=documented(409, 422)
+    )
+    async def ack(item_id: ItemId, body: Ack, _: Admin) -> Settled:
+        """The item is delivered."""
+        await settle(desk, item_id, body.token, Part(What.DELIVERED))
+        return Settled(id=item_id, outcome="delivered")
+
+    @router.post(
+        "/api/queue-items/{item_id}/nack", operation_id="nackItem", responses=documented(409, 422)
+    )
+    async def nack(item_id: ItemId, body: Nack, _: Admin) -> Settled:
+        """The item has failed: it is tried again, or is a dead letter."""
+        delay_ms = None if body.delay_s is None else round(body.delay_s * 1000)
+        failed = Part(What.FAILED, 0, body.error, delay_ms, body.permanent)
+        await settle(desk, item_id, body.token, failed)
+        return Settled(id=item_id, outcome="failed")
+
+    @router.post(
+        "/api/queue-items/{item_id}/extend",
+        operation_id="extendItem",
+        responses=documented(404, 409, 422),
+    )
+    async def extend(item_id: ItemId, body: Extend, _: Admin) -> Extended:
+        """The lease lasts so long from now."""
+        queue, token = held(desk, item_id, body.token)
+        lease_ms = max(1, round(body.lease_s * 1000))
+        if not all(await desk.pull.extend(queue, [token], lease_ms)):
+            raise lease_lost()
+        return Extended(id=item_id, until_ms=wall_ms() + lease_ms)
+
+
+async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
+    if desk.is_draining:
+        raise draining()
+    holdings = Holdings(query.consumer)
+    wish = LeaseWish(
+        query.queue,
+        items=1,
+        lease_ms=round((query.lease_s or 0) * 1000),
+        wait_ms=round(query.wait_s * 1000),
+        consumer=query.consumer,
+        keep=True,
+    )
+    refused: Exception | None = None
+    leased: list[LeasedRun] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_with, desk.stopping, holdings)
+        try:
+            leased = await desk.pull.lease(wish, holdings)
+        except (Refused, StoreUnavailable) as problem:
+            # A nursery would make a group of it.
+            refused = problem
+        nursery.cancel_scope.cancel()
+    if refused is not None:
+        raise refused
+    if not leased:
+        return None
+    (one,) = leased
+    run = Run(read_head(one.run), one.run)
+    index = lowest_bit(one.bits) if one.bits else 0
+    head, key = run.head, run.keys(index, index + 1)[0]
+    return Leased(
+        id=run.item_ids(index, index + 1)[0],
+        queue=head.queue,
+        key=key.decode(errors="replace") or None,
+        headers=head.headers(),
+        flow=head.flow,
+        action=head.action,
+        priority=head.priority,
+        attempt=one.attempt,
+        enqueued_ms=head.enqueued_ms,
+        token=f"{one.token}.{head.queue}",
+        until_ms=one.until_ms,
+        consumer=query.consumer,
+        **payload_fields(run.payloads(index, index + 1)[0]),
+    )
+
+
+async def end_with(stopping: trio.Event, holdings: Holdings) -> None:
+    """Who waits for items is told that there are none when the daemon stops."""
+    await stopping.wait()
+    holdings.end_waits()
+
+
+def held(desk: Desk, item_id: str, text: str) -> tuple[str, int]:
+    """Queue and token of a lease on just this item; Problem 409 if there is none."""
+    try:
+        wanted = pack_item_id(*parse_item_id(item_id))
+    except ValueError as problem:
+        raise Problem(422, str(problem), "invalid") from problem
+    number, _, queue = text.partition(".")
+    leased = desk.pull.held(queue, int(number))
+    if leased is None:
+        raise lease_lost()
+    part = leased.slice
+    ids = Run(part.run.head, part.run.data).packed_ids()
+    if [ids[index] for index in indexes(part.bits)] != [wanted]:
+        raise Problem(409, f"this lease is not on item {item_id}", "lease-lost")
+    return queue, int(number)
+
+
+async def settle(desk: Desk, item_id: str, token: str, part: Part) -> None:
+    queue, number = held(desk, item_id, token)
+    if not all(await desk.pull.settle(queue, [LeaseReport(number, (part,))])):
+        raise lease_lost()
+
+
+def lease_lost() -> Problem:
+    text = "the lease has run out, was settled before, or never was"
+    return Problem(409, text, "lease-lost")

@@ -1,0 +1,56 @@
+"""/metrics for Prometheus, in its own text format or in OpenMetrics, as the request asks.
+
+A snapshot is rendered once in each format, in a thread, however many scrape within its second.
+"""
+
+from functools import partial
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from actors.clock import wall_ms
+from actors.snapshot import Snapshot
+from daemon.http.access import Reader
+from daemon.http.desk import Desk
+from daemon.http.exposition import Exposition, negotiate
+from daemon.http.families import families
+from daemon.http.label_values import Labels
+from daemon.http.rendered import Rendered
+
+EXAMPLE: Final = """# HELP forebay_accepted_items_total Items that were made visible, ever.
+# TYPE forebay_accepted_items_total counter
+forebay_accepted_items_total{queue="crm"} 99240
+"""
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(tags=["metrics"])
+    exposition, labels, rendered = Exposition(), Labels(), Rendered()
+
+    def render(snapshot: Snapshot, content_type: str) -> bytes:
+        return exposition.render(families(snapshot, labels, wall_ms()), content_type)
+
+    @router.get(
+        "/metrics",
+        operation_id="scrapeMetrics",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "Prometheus' text format, or OpenMetrics where that is accepted",
+                "content": {
+                    "text/plain": {"schema": {"type": "string"}, "example": EXAMPLE},
+                    "application/openmetrics-text": {"schema": {"type": "string"}},
+                },
+            }
+        },
+    )
+    async def scrape(request: Request, _: Reader) -> Response:
+        """Everything that is counted and measured."""
+        snapshot = await desk.metrics.snapshot()
+        content_type = negotiate(request.headers.get("accept", ""))
+        # One at a time, which is what `labels` needs: it remembers the flows it has seen.
+        made = partial(render, snapshot, content_type)
+        body = await rendered.answer(snapshot, content_type, made)
+        return Response(body, headers={"content-type": content_type})
+
+    return router

@@ -1,0 +1,210 @@
+"""Queues: list, create, read, change, delete, pause, resume, purge, and their figures.
+
+A queue of the configuration file can be paused and purged here, not changed: 409.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from daemon.http.access import Admin, Reader
+from daemon.http.desk import Desk
+from daemon.http.masking import holds_mask, masked
+from daemon.http.problems import Problem, documented
+from daemon.http.routes.queue_stats import QueueStats, queue_stats
+from forebay.limits import QUEUE_BYTES_MAX
+
+QUEUE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+QueueName = Annotated[
+    str,
+    Path(
+        description="A queue's name", max_length=QUEUE_BYTES_MAX, pattern=QUEUE_PATTERN,
+        examples=["crm"],
+    ),
+]  # fmt: skip
+SETTINGS_EXAMPLE: Final[JsonDict] = {"handler": {"type": "http", "url": "https://crm.example/hook"}}
+QUEUE_EXAMPLE: Final[JsonDict] = {
+    "queue": "crm",
+    "origin": "control",
+    "created_ms": 1755000000000,
+    "updated_ms": 1755000000000,
+    "is_paused": False,
+    "paused_flows": [],
+    "held": 1200,
+    "settings": SETTINGS_EXAMPLE,
+}
+
+
+class QueueObject(BaseModel):
+    """A queue as operators see it; secrets in its settings are masked."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [QUEUE_EXAMPLE]})
+
+    queue: str
+    origin: Literal["file", "control", "push"] = Field(
+        description="Who defines it: the configuration file, an operator, or nobody but a push"
+    )
+    created_ms: int | None
+    updated_ms: int | None
+    is_paused: bool
+    paused_flows: list[str]
+    held: int | None = Field(default=None, description="Items, where queues are listed")
+    settings: dict[str, Any] = Field(description="All keys in force, as in etc/forebay.yaml")
+
+
+class QueueList(BaseModel):
+    queues: list[QueueObject]
+
+
+class NewQueue(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"queue": "crm", "settings": SETTINGS_EXAMPLE}]},
+    )
+
+    queue: str = Field(max_length=QUEUE_BYTES_MAX, pattern=QUEUE_PATTERN)
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Keys of a queue that differ from the defaults"
+    )
+
+
+class QueueChange(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"settings": {"max_retries": 3}}]}
+    )
+
+    settings: dict[str, Any] = Field(description="Keys to change; the others stay")
+
+
+class Purged(BaseModel):
+    """What was deleted. Repeat while `more` is true."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"queue": "crm", "deleted": 100000, "more": False}]}
+    )
+
+    queue: str
+    deleted: int
+    more: bool = Field(description="Items are left, because there were too many for one request")
+
+
+Flow = Annotated[
+    str | None, Query(description="Only this flow of the queue", max_length=255, examples=["daily"])
+]
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/api/v2/queues", tags=["queues"])
+    _reading(router, desk)
+    _changing(router, desk)
+    _running(router, desk)
+    return router
+
+
+def _reading(router: APIRouter, desk: Desk) -> None:
+    @router.get("", operation_id="listQueues")
+    async def list_queues(_: Reader) -> QueueList:
+        """All queues that are defined, paused, or hold items."""
+        found = (await desk.perform("queues.list", {}))["queues"]
+        return QueueList(queues=[shown(queue) for queue in found])
+
+    @router.get("/{queue}", operation_id="showQueue", responses=documented(404))
+    async def show(queue: QueueName, _: Reader) -> QueueObject:
+        """A queue and all its settings in force."""
+        return shown(await desk.perform("queue.show", {"queue": queue}))
+
+    @router.get("/{queue}/stats", operation_id="queueStats", responses=documented(404))
+    async def stats(queue: QueueName, _: Reader) -> QueueStats:
+        """Items by state, exceptions, and how long processing takes."""
+        await desk.perform("queue.show", {"queue": queue})
+        return queue_stats(queue, await desk.report(), desk.metrics)
+
+
+def _changing(router: APIRouter, desk: Desk) -> None:
+    @router.post("", status_code=201, operation_id="createQueue", responses=documented(409, 422))
+    async def create(new: NewQueue, _: Admin) -> QueueObject:
+        """Defines a queue. Handlers that run code stand in the configuration file alone."""
+        if desk.catalogue.describe(new.queue)["origin"] != "push":
+            raise Problem(409, f"there is a queue {new.queue} already")
+        _check_secrets(new.settings)
+        fields = {"queue": new.queue, "settings": new.settings}
+        return shown(await desk.perform("queues.create", fields))
+
+    @router.patch("/{queue}", operation_id="changeQueue", responses=documented(404, 409, 422))
+    async def change(queue: QueueName, wanted: QueueChange, _: Admin) -> QueueObject:
+        """Changes some keys of a queue that was defined here."""
+        _check_is_ours(desk, queue)
+        _check_secrets(wanted.settings)
+        fields = {"queue": queue, "settings": wanted.settings}
+        return shown(await desk.perform("queues.change", fields))
+
+    @router.delete(
+        "/{queue}", status_code=204, operation_id="deleteQueue", responses=documented(404, 409)
+    )
+    async def delete(
+        queue: QueueName,
+        _: Admin,
+        items: Annotated[
+            Literal["keep", "delete"],
+            Query(description="`delete`: its items too; else a queue that holds any stays"),
+        ] = "keep",
+    ) -> None:
+        """Forgets a queue's definition."""
+        _check_is_ours(desk, queue)
+        if items == "delete":
+            await empty(desk, queue)
+        held = (await desk.report())["queues"].get(queue, {})
+        if held.get("held", 0) or held.get("staged", 0):
+            text = f"{queue} holds {held['held']} items and {held['staged']} staged ones"
+            raise Problem(409, text, "not-empty", extensions={"held": held["held"]})
+        await desk.perform("queues.delete", {"queue": queue})
+
+
+def _running(router: APIRouter, desk: Desk) -> None:
+    @router.post("/{queue}/pause", operation_id="pauseQueue", responses=documented(404))
+    async def pause(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
+        """Pushes are taken, nothing is delivered; what is under way is finished."""
+        return shown(await desk.perform("queue.pause", {"queue": queue, "flow": flow}))
+
+    @router.post("/{queue}/resume", operation_id="resumeQueue", responses=documented(404))
+    async def resume(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
+        """Without a flow: the queue; flows that were paused by name stay paused."""
+        return shown(await desk.perform("queue.resume", {"queue": queue, "flow": flow}))
+
+    @router.post("/{queue}/purge", operation_id="purgeQueue", responses=documented(404))
+    async def purge(queue: QueueName, _: Admin) -> Purged:
+        """Deletes what waits, wherever it is. What is in the hands of workers or consumers stays,
+        and so do dead letters. It cannot be undone."""
+        found = await desk.perform("queue.purge", {"queue": queue})
+        return Purged(queue=queue, deleted=found["deleted"], more=found["more"])
+
+
+async def empty(desk: Desk, queue: str) -> None:
+    """Deletes what waits and the dead letters; what is in somebody's hands stays."""
+    more, cursor = True, None
+    while more:
+        more = (await desk.perform("queue.purge", {"queue": queue}))["more"]
+    more = True
+    while more:
+        fields = {"which": {"queue": queue}, "cursor": cursor}
+        cursor = (await desk.perform("dead.remove", fields))["cursor"]
+        more = cursor is not None
+
+
+def shown(queue: dict[str, Any]) -> QueueObject:
+    return QueueObject.model_validate(queue | {"settings": masked(queue["settings"])})
+
+
+def _check_is_ours(desk: Desk, queue: str) -> None:
+    origin = desk.catalogue.describe(queue)["origin"]
+    if origin == "file":
+        raise Problem(409, f"{queue} is defined in the configuration: change it there")
+    if origin == "push":
+        raise Problem(404, f"there is no queue {queue} that was defined here")
+
+
+def _check_secrets(settings: dict[str, Any]) -> None:
+    if holds_mask(settings):
+        raise Problem(422, "a secret is masked: leave it out, or give it in full", "invalid")

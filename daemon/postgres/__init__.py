@@ -1,0 +1,1 @@
+"""The cold tier in PostgreSQL, which many daemons share."""

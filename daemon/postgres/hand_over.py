@@ -1,0 +1,73 @@
+"""Rows change their owner: stored, invisible; then confirmed, or forgotten."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from actors.keys import KeyRules
+from actors.tiers import NewRow, StoreUnavailable, Unconfirmed
+from daemon.cold.books import Place
+from daemon.cold.rows import Unpacked
+from daemon.postgres.books import SharedBooks
+from daemon.postgres.connection import Connection
+from daemon.postgres.offers import Waiting, admit
+from daemon.postgres.rows import NOW, drop_bodies, insert_rows
+from daemon.postgres.text import from_text
+
+
+async def store(con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: int | None) -> None:
+    if rows:
+        await insert_rows(con, rows, daemon, now_ms, Unpacked(), is_stored=True)
+
+
+async def check_standby(con: Connection) -> None:
+    """StoreUnavailable if a commit here would be on one machine only."""
+    if not await con.fetchval(HAS_STANDBY):
+        raise StoreUnavailable(
+            "PostgreSQL: no synchronous standby is connected, and `require_sync_standby` is set"
+        )
+
+
+async def confirm(
+    con: Connection, rows: Sequence[bytes], daemon: bytes, rules: KeyRules, now_ms: int | None
+) -> set[str]:
+    """The queues that have something due now."""
+    books, due = SharedBooks(), set()
+    keyed: dict[str, list[Waiting]] = {}
+    found = await con.fetch(CONFIRM, now_ms, list(rows))
+    for count, is_dead, is_due, queue, flow, action, write, n, body_id, bits, attempt in found:
+        place = Place(queue, from_text(flow), from_text(action))
+        books.take(place, count, write, is_dead=is_dead)
+        if is_due:
+            due.add(queue)
+        if write is not None and not is_dead and not attempt and rules(queue).policy != "off":
+            keyed.setdefault(queue, []).append(Waiting(n, body_id, bits, place, write))
+    for queue, waiting in sorted(keyed.items()):
+        # In the order in which the runs were made.
+        waiting.sort(key=lambda row: (row.body_id, row.n))
+        await admit(con, queue, waiting, rules(queue), now_ms, books)
+    await books.record(con, daemon)
+    return due
+
+
+async def unconfirmed(con: Connection, daemon: bytes) -> list[Unconfirmed]:
+    return [Unconfirmed(*row) for row in await con.fetch(SELECT_UNCONFIRMED, daemon)]
+
+
+async def forget(con: Connection, rows: Sequence[bytes]) -> None:
+    gone = await con.fetch(FORGET, list(rows))
+    await drop_bodies(con, (body_id for (body_id,) in gone))
+
+
+HAS_STANDBY: Final = """SELECT EXISTS (
+    SELECT 1 FROM pg_stat_replication
+    WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
+)"""
+CONFIRM: Final = f"""UPDATE runs SET
+    state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
+    is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= {NOW})
+    WHERE id = ANY ($2) AND state = 'STORED'
+    RETURNING count, died_at IS NOT NULL, is_due, queue, flow, action, write_id, n, body_id, bits,
+        attempt"""
+SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs
+    WHERE state = 'STORED' AND brought_by = $1 ORDER BY id"""
+FORGET: Final = "DELETE FROM runs WHERE id = ANY ($1) AND state = 'STORED' RETURNING body_id"

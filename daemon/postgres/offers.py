@@ -1,0 +1,222 @@
+"""Runs of keyed queues in PostgreSQL: decided on, stored and remembered, many in one transaction.
+
+As in daemon/cold/offers.py: a run that comes here first is stored with those of its items that got
+their keys, and what was answered is remembered; one that was staged is decided on when it is
+confirmed. Daemons that want the same keys at once take turns, and see each other.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from actors.arbitration import Arbiter, Decided, item_refs, key_places
+from actors.keys import ItemRef, KeyRule, KeyRules, Offer
+from actors.slices import indexes, item_bits
+from actors.tiers import NewRow
+from daemon.cold.books import Place
+from daemon.cold.history import Cutter
+from daemon.cold.rows import BadRow, Unpacked, place_of, unpack_bits
+from daemon.postgres import keys as table
+from daemon.postgres.books import SharedBooks
+from daemon.postgres.connection import Connection
+from daemon.postgres.errors import Again
+from daemon.postgres.keys import Taken, Where
+from daemon.postgres.rows import drop_bodies, insert_rows, read_bodies
+from forebay.errors import BadRun
+from forebay.ids import new_run_id
+from forebay.keyed import count_outcomes
+from forebay.run import Run
+
+_Decided = Decided[Where]
+
+
+class Waiting(NamedTuple):
+    """A row that was stored and is being confirmed."""
+
+    n: int
+    body_id: bytes
+    packed: bytes
+    place: Place
+    write: bytes
+
+
+class _Admitted(NamedTuple):
+    row: Waiting
+    bits: int
+    decided: _Decided
+    items: Sequence[ItemRef]
+
+
+async def offer(
+    con: Connection,
+    offers: Sequence[Offer],
+    rules: KeyRules,
+    daemon: bytes,
+    now_ms: int | None,
+) -> tuple[list[bytes], set[str]]:
+    """The answers; and the queues that have something new."""
+    books, woken = SharedBooks(), set[str]()
+    run_ids = [one.run.head.run_id for one in offers]
+    answers: dict[bytes, bytes] = dict(await con.fetch(SELECT_OFFERED, run_ids))
+    queues: dict[str, dict[bytes, Offer]] = {}
+    for one in offers:
+        head = one.run.head
+        ours = queues.setdefault(head.queue, {})
+        if head.run_id in answers or head.run_id in ours:
+            books.repeat(head.queue, head.count)
+        else:
+            ours[head.run_id] = one
+    for queue, ours in sorted(queues.items()):
+        if ours:
+            decided = await _decide(con, queue, list(ours.values()), rules(queue), now_ms)
+            await _carry_out(con, queue, decided, daemon, books, now_ms)
+            await _remember(con, decided)
+            answers |= {each.run.head.run_id: each.outcomes for each in decided}
+            woken.add(queue)
+    await books.record(con, daemon)
+    wide = [_widen(answers[one.run.head.run_id], one.run.head.count) for one in offers]
+    return wide, woken
+
+
+async def admit(
+    con: Connection,
+    queue: str,
+    rows: Sequence[Waiting],
+    rule: KeyRule,
+    books: SharedBooks,
+    now_ms: int | None,
+) -> None:
+    """Decides on rows that have just been made visible, and counted as held."""
+    bodies = await read_bodies(con, (row.body_id for row in rows))
+    readable: list[tuple[Waiting, Run, int]] = []
+    wanted: set[bytes] = set()
+    for row in rows:
+        try:
+            run, bits = Run(*bodies.get(row.body_id)), unpack_bits(row.packed)
+            wanted.update(key_places(run.keys(), bits))
+            item_refs(run)
+        except (BadRow, BadRun):
+            # Whoever acquires it sets it aside.
+            continue
+        readable.append((row, run, bits))
+    known = await table.find(con, queue, wanted, with_rows=rule.policy == "replace")
+    arbiter = Arbiter(rule, await table.now(con, now_ms), known)
+    admitted = [
+        _Admitted(row, bits, arbiter.decide(run, bits), item_refs(run))
+        for row, run, bits in readable
+    ]
+    await table.void(con, [gone for one in admitted for gone in one.decided.replaced], books)
+    await _leave_out(con, admitted, books)
+    await table.release(con, queue, [gone for one in admitted for gone in one.decided.former])
+    taken = [
+        Taken(key, one.items[index], one.row.body_id, index)
+        for one in admitted
+        for key, index in one.decided.keys.items()
+    ]
+    await table.take(con, queue, taken)
+
+
+async def _leave_out(con: Connection, admitted: Sequence[_Admitted], books: SharedBooks) -> None:
+    """Items that lost are deleted, with their rows where none is left."""
+    rests: dict[int, int] = {}
+    gone: list[Waiting] = []
+    for one in admitted:
+        won = one.decided.won
+        lost = (one.bits & ~won).bit_count()
+        if lost and won:
+            rests[one.row.n] = won
+        elif lost:
+            gone.append(one.row)
+        books.leave(one.row.place, lost, rows_gone=int(not won))
+        books.delete(one.row.place.queue, lost, one.row.write)
+        _, *counts = count_outcomes(one.decided.outcomes)
+        books.decide(one.row.write, *counts)
+    await table.shrink(con, rests)
+    if gone:
+        await con.execute("DELETE FROM runs WHERE n = ANY ($1)", [row.n for row in gone])
+        await drop_bodies(con, (row.body_id for row in gone))
+
+
+async def _decide(
+    con: Connection, queue: str, offers: Sequence[Offer], rule: KeyRule, now_ms: int | None
+) -> list[_Decided]:
+    wanted: set[bytes] = set()
+    for one in offers:
+        wanted.update(one.run.keys())
+    wanted.discard(b"")
+    is_exact = rule.policy == "replace" or any(one.only_if is not None for one in offers)
+    known = await table.find(con, queue, wanted, with_rows=is_exact)
+    arbiter = Arbiter(rule, await table.now(con, now_ms), known)
+    return [
+        arbiter.decide(one.run, item_bits(0, one.run.head.count), one.only_if) for one in offers
+    ]
+
+
+async def _carry_out(
+    con: Connection,
+    queue: str,
+    decided: Sequence[_Decided],
+    daemon: bytes,
+    books: SharedBooks,
+    now_ms: int | None,
+) -> None:
+    await table.void(con, [gone for each in decided for gone in each.replaced], books)
+    await table.release(con, queue, [gone for each in decided for gone in each.former])
+    rows: list[NewRow] = []
+    taken: list[Taken] = []
+    cutter = Cutter()
+    for each in decided:
+        books.pass_by(queue, each.replaced_here.bit_count())
+        if not each.won:
+            # All of it may have been replaced again in the same step.
+            continue
+        head, data, bits = cutter.part(each.run.head, bytes(each.run.data), each.won)
+        rows.append(NewRow(head.run_id, head, data, bits, due_ms=head.due_ms))
+        books.accept(place_of(head), bits.bit_count())
+        is_cut = head.run_id != each.run.head.run_id
+        places = {index: place for place, index in enumerate(indexes(each.won))} if is_cut else {}
+        refs = item_refs(each.run)
+        taken += [
+            Taken(key, refs[index], head.run_id, places.get(index, index))
+            for key, index in each.keys.items()
+        ]
+    await _insert(con, rows, daemon, now_ms)
+    await table.take(con, queue, taken)
+
+
+async def _insert(
+    con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: int | None
+) -> None:
+    left = list(rows)
+    while left:
+        inserted = await insert_rows(con, left, daemon, now_ms, Unpacked(), is_stored=False)
+        # Of a run that was forgotten, other items are still here.
+        left = [
+            NewRow(new_run_id(), row.head, row.data, row.bits, due_ms=row.due_ms)
+            for row in left
+            if row.row not in inserted
+        ]
+
+
+async def _remember(con: Connection, decided: Sequence[_Decided]) -> None:
+    done = await con.execute(
+        REMEMBER,
+        [each.run.head.run_id for each in decided],
+        [_narrow(each.outcomes) for each in decided],
+    )
+    if int(done.rpartition(" ")[2]) != len(decided):
+        raise Again("a run was offered twice at once", is_lost=False, is_unknown=False)
+
+
+def _narrow(outcomes: bytes) -> bytes:
+    """One byte where all items had the same outcome, as most have."""
+    return outcomes[:1] if outcomes == outcomes[:1] * len(outcomes) else outcomes
+
+
+def _widen(outcomes: bytes, items: int) -> bytes:
+    return outcomes * items if len(outcomes) == 1 else outcomes
+
+
+SELECT_OFFERED: Final = "SELECT run_id, outcomes FROM offered WHERE run_id = ANY ($1)"
+REMEMBER: Final = """INSERT INTO offered (run_id, outcomes)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS given (run_id, outcomes)
+    ORDER BY run_id ON CONFLICT DO NOTHING"""

@@ -1,0 +1,199 @@
+"""The schema of the cold tier in PostgreSQL, as numbered migrations, all in one transaction.
+
+Everything is in a schema of forebay's own in the database. One daemon migrates at a time: an
+advisory lock of the transaction, which PgBouncer does not mind, keeps the others waiting.
+
+The tables are those of the SQLite store (daemon/cold/schema.py), with what many daemons need
+besides. `brought_by` is the daemon that stored a row, `holder` the one that leases it. A row of
+`runs` or `history` needs its body, and the database sees to it: a transaction that stores a row
+and one that removes the body's last row at the same time cannot both succeed, and one is repeated.
+Counters are kept by daemon, so that no daemon waits for another's transaction, and are added up
+when they are read. The server's clock is the only one; so what is not due yet and what is leased
+is in one order by time.
+
+Bodies are compressed already: TOAST must not try it again (STORAGE EXTERNAL).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from daemon.errors import CannotStart
+from daemon.postgres.connection import Connection
+from daemon.postgres.functions import FUNCTIONS
+
+HELD: Final = "state IN ('COLD_QUEUED', 'CLAIMED')"
+"""What the index `runs_oldest` has: a query must say it in the same words to be served by it."""
+
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (
+    (
+        "CREATE TABLE bodies (id bytea PRIMARY KEY, data bytea NOT NULL)",
+        "ALTER TABLE bodies ALTER COLUMN data SET STORAGE EXTERNAL",
+        """CREATE TABLE runs (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            id bytea NOT NULL UNIQUE,
+            body_id bytea NOT NULL REFERENCES bodies (id),
+            state text NOT NULL,
+            is_due boolean NOT NULL,
+            queue text NOT NULL,
+            flow text NOT NULL,
+            flow_type text NOT NULL,
+            action text NOT NULL,
+            key text,
+            priority smallint NOT NULL,
+            scheduled_at bigint NOT NULL,
+            scheduled_at_initially bigint NOT NULL,
+            due_ms bigint NOT NULL,
+            first_item integer NOT NULL,
+            count integer NOT NULL,
+            size integer NOT NULL,
+            attempt integer NOT NULL,
+            lock_uuid bytea,
+            holder bytea,
+            brought_by bytea NOT NULL,
+            created_at bigint NOT NULL,
+            origin bytea NOT NULL,
+            item_id text,
+            died_at bigint,
+            error_folded text,
+            bits bytea NOT NULL,
+            error_history text NOT NULL,
+            headers bytea,
+            write_id bytea,
+            consumer bigint,
+            place integer
+        ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000)""",
+        """CREATE TABLE flows (
+            queue text NOT NULL,
+            flow text NOT NULL,
+            action text NOT NULL,
+            daemon bytea NOT NULL,
+            items bigint NOT NULL,
+            runs bigint NOT NULL,
+            dead bigint NOT NULL,
+            PRIMARY KEY (queue, flow, action, daemon)
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE totals (
+            queue text NOT NULL,
+            daemon bytea NOT NULL,
+            taken bigint NOT NULL,
+            delivered bigint NOT NULL,
+            dead bigint NOT NULL,
+            deleted bigint NOT NULL,
+            held bigint NOT NULL,
+            runs bigint NOT NULL,
+            corrupt bigint NOT NULL,
+            accepted bigint NOT NULL,
+            duplicate bigint NOT NULL,
+            PRIMARY KEY (queue, daemon)
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE receipts (
+            write_id bytea NOT NULL,
+            daemon bytea NOT NULL,
+            delivered bigint NOT NULL,
+            dead bigint NOT NULL,
+            deleted bigint NOT NULL,
+            corrupt bigint NOT NULL,
+            updated bigint NOT NULL,
+            ignored bigint NOT NULL,
+            conflict bigint NOT NULL,
+            PRIMARY KEY (write_id, daemon)
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE consumers (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            queue text NOT NULL,
+            name text NOT NULL,
+            acknowledged bigint NOT NULL DEFAULT 0,
+            claim bigint,
+            rows bigint NOT NULL DEFAULT 0,
+            items bigint NOT NULL DEFAULT 0,
+            bytes bigint NOT NULL DEFAULT 0,
+            UNIQUE (queue, name)
+        )""",
+        """CREATE TABLE history (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            body_id bytea NOT NULL REFERENCES bodies (id),
+            queue text NOT NULL,
+            flow text NOT NULL,
+            action text NOT NULL,
+            priority smallint NOT NULL,
+            count integer NOT NULL,
+            size integer NOT NULL,
+            attempt integer NOT NULL,
+            outcome text NOT NULL,
+            created_at bigint NOT NULL,
+            finished_at bigint NOT NULL,
+            bits bytea NOT NULL,
+            error_history text NOT NULL
+        )""",
+        """CREATE INDEX runs_due ON runs
+            (queue, priority, scheduled_at_initially, body_id, first_item)
+            WHERE state = 'COLD_QUEUED' AND is_due""",
+        """CREATE INDEX runs_later ON runs (queue, scheduled_at)
+            WHERE state = 'COLD_QUEUED' AND NOT is_due""",
+        "CREATE INDEX runs_lock ON runs (lock_uuid, id) WHERE lock_uuid IS NOT NULL",
+        "CREATE INDEX runs_holder ON runs (holder) WHERE holder IS NOT NULL",
+        "CREATE INDEX runs_body ON runs (body_id)",
+        "CREATE INDEX runs_stored ON runs (brought_by, id) WHERE state = 'STORED'",
+        "CREATE INDEX runs_dead ON runs (died_at, id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_dead_queue ON runs (queue, died_at, id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_dead_item ON runs (item_id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_claimed ON runs (consumer, place) WHERE state = 'CLAIMED'",
+        f"""CREATE INDEX runs_oldest ON runs (queue, flow, action, created_at)
+            WHERE {HELD}""",
+        "CREATE INDEX history_queue ON history (queue, finished_at, n)",
+        "CREATE INDEX history_body ON history (body_id)",
+        *FUNCTIONS,
+    ),
+    # Which bodies list items of a run, so that an item is found by its id in a part of its run.
+    (
+        """CREATE TABLE aliases (
+            run_id bytea NOT NULL,
+            body_id bytea NOT NULL REFERENCES bodies (id) ON DELETE CASCADE,
+            PRIMARY KEY (run_id, body_id)
+        )""",
+        "CREATE INDEX aliases_body ON aliases (body_id)",
+    ),
+    # Unique keys: whose each is, where that item is now, and, once it is done, until when nobody
+    # else may have the key. And what was answered to runs.
+    (
+        """CREATE TABLE keys (
+            queue text NOT NULL,
+            key bytea NOT NULL,
+            run_id bytea NOT NULL,
+            item smallint NOT NULL,
+            body_id bytea NOT NULL,
+            place smallint NOT NULL,
+            until bigint,
+            PRIMARY KEY (queue, key)
+        ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000)""",
+        "CREATE INDEX keys_home ON keys (body_id, place) WHERE until IS NULL",
+        "CREATE INDEX keys_until ON keys (until) WHERE until IS NOT NULL",
+        """CREATE TABLE offered (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            run_id bytea NOT NULL UNIQUE,
+            outcomes bytea NOT NULL
+        )""",
+    ),
+)
+
+
+async def migrate(con: Connection, schema: str) -> None:
+    """In a transaction that looks for names in the schema. CannotStart if it is a newer one's."""
+    await con.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"forebay.{schema}")
+    await con.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    await con.execute("CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)")
+    known = len(MIGRATIONS)
+    version = await con.fetchval("SELECT version FROM schema_version")
+    if version is None:
+        await con.execute("INSERT INTO schema_version VALUES (0)")
+        version = 0
+    if version > known:
+        raise CannotStart(
+            f"the cold store's schema is version {version}, and this forebay knows {known}: "
+            "it was written by a newer one"
+        )
+    for migration in MIGRATIONS[version:]:
+        for statement in migration:
+            await con.execute(statement)
+    if version < known:
+        await con.execute("UPDATE schema_version SET version = $1", known)

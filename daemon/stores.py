@@ -1,0 +1,159 @@
+"""The stores that the configuration names: opened before anything else, closed after everything.
+
+The embedded default is one SQLite file and this process's memory. A fleet's are PostgreSQL and
+Valkey, which this daemon reaches through one asyncio loop (daemon/bridge.py).
+
+At the start PostgreSQL must answer: what this daemon has there decides what the journal does. A
+server that does not is a reason not to start, unless one is told to wait for it (`wait`). Valkey
+may be away, and is used when it is there; but an address or a password that is wrong is said at
+once.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from actors.settings import ColdSettings, Settings
+from actors.tiers import StoreUnavailable
+from daemon.bridge import Bridge
+from daemon.cold.sqlite import SqliteCold
+from daemon.errors import CannotStart
+from daemon.identity import daemon_id
+from daemon.postgres.cold import PostgresCold
+from daemon.valkey.server import ValkeySettings, without_password
+from daemon.valkey.warm import ValkeyWarm
+
+log = structlog.get_logger()
+
+Cold = SqliteCold | PostgresCold
+MakeCold = Callable[[Path, float], SqliteCold]
+
+WAIT_S: Final = 1.0
+WRONG: Final = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Name or service")
+"""What Valkey's refusals begin with, or contain, that no waiting mends."""
+
+
+@dataclass(slots=True)
+class Stores:
+    cold: Cold
+    remote: ValkeyWarm | None = None
+    """The warm queue that a fleet shares."""
+    daemon: bytes = b""
+    """This daemon's id; empty where nobody else could ask for it."""
+    wakes: list[Callable[[str], None]] = field(default_factory=list)
+    """Who wants to know that another daemon has put something into cold."""
+
+    @property
+    def is_shared(self) -> bool:
+        return isinstance(self.cold, PostgresCold)
+
+    def wake(self, queue: str) -> None:
+        for wake in self.wakes:
+            wake(queue)
+
+
+@asynccontextmanager
+async def open_stores(
+    settings: Settings, make_cold: MakeCold = SqliteCold, *, wait: bool = False
+) -> AsyncIterator[Stores]:
+    if settings.cold.type == "sqlite":
+        cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
+        await cold.open()
+        try:
+            yield Stores(cold)
+        finally:
+            await cold.close()
+        return
+    async with AsyncExitStack() as stack:
+        bridge = Bridge("stores")
+        await bridge.open()
+        stack.push_async_callback(bridge.close)
+        daemon = daemon_id(settings.state_dir)
+        stores: list[Stores] = []
+        shared = _postgres(settings.cold, daemon, bridge, lambda queue: stores[0].wake(queue))
+        stack.push_async_callback(shared.close)
+        await _reach(shared, settings.cold, wait=wait)
+        remote = None
+        if settings.warm.type == "valkey":
+            remote = _valkey(settings, daemon, bridge)
+            stack.push_async_callback(remote.close)
+            await _check(remote, settings, wait=wait)
+        stores.append(Stores(shared, remote, daemon))
+        yield stores[0]
+
+
+def _postgres(
+    settings: ColdSettings, daemon: bytes, bridge: Bridge, on_wake: Callable[[str], None]
+) -> PostgresCold:
+    assert settings.url is not None
+    try:
+        return PostgresCold(
+            settings.url,
+            settings.timeout,
+            daemon,
+            bridge,
+            on_wake,
+            require_sync_standby=settings.require_sync_standby,
+            is_pooled=settings.pooled,
+            listen_url=settings.listen_url,
+            schema=settings.schema_name,
+            connections_max=settings.connections,
+        )
+    except ValueError as problem:
+        raise CannotStart(f"cold.url: {problem}") from problem
+
+
+def _valkey(settings: Settings, daemon: bytes, bridge: Bridge) -> ValkeyWarm:
+    warm = settings.warm
+    assert warm.url is not None
+    try:
+        where = ValkeySettings(warm.url, timeout_s=warm.timeout, prefix=warm.prefix)
+    except ValueError as problem:
+        raise CannotStart(f"warm.url: {problem}") from problem
+    return ValkeyWarm(where, daemon, bridge, rows_valid_s=warm.valid)
+
+
+async def _reach(cold: PostgresCold, settings: ColdSettings, *, wait: bool) -> None:
+    """PostgreSQL answers, and its schema is this version's."""
+    where = without_password(settings.url or "")
+    is_told = False
+    while True:
+        try:
+            await cold.open()
+        except StoreUnavailable as problem:
+            if not wait:
+                raise CannotStart(
+                    f"{where} cannot be used: {problem} (--wait-for-stores waits for it)"
+                ) from problem
+            if not is_told:
+                log.warning("daemon.waits_for_store", store=where, error=str(problem))
+                is_told = True
+            await trio.sleep(WAIT_S)
+        else:
+            return
+
+
+async def _check(remote: ValkeyWarm, settings: Settings, *, wait: bool) -> None:
+    """Valkey lets this daemon in, as far as it can be asked."""
+    where = without_password(settings.warm.url or "")
+    is_told = False
+    while True:
+        try:
+            await remote.generation()
+        except StoreUnavailable as problem:
+            if any(mark in str(problem) for mark in WRONG):
+                raise CannotStart(f"{where} cannot be used: {problem}") from problem
+            if not is_told:
+                log.warning("daemon.waits_for_store" if wait else "daemon.without_store",
+                            store=where, error=str(problem))  # fmt: skip
+                is_told = True
+            if not wait:
+                return
+            await trio.sleep(WAIT_S)
+        else:
+            return

@@ -1,0 +1,1 @@
+"""The Queue Metrics page in a real Chromium, beside a real daemon."""

@@ -1,0 +1,105 @@
+"""A daemon with queues that wait, run, fail and are paused, for the page to show.
+
+Nothing is staged in the page: items are pushed, leased and delivered by the real daemon.
+
+- crm: nobody takes its items; more than fit into warm, in two flows
+- search, archive: nobody takes theirs either
+- mail: a command that refuses everything until the file `mended` exists: dead letters
+"""
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from daemon.http.listening import ADDRESS_FILE
+from forebay import connect
+from forebay.client import Client
+from tests.ops.commands import HANG_S, Host, running
+
+REFUSED = 65
+POLL_S = 0.1
+WAITING = 1250
+BOOKS = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
+
+
+class World:
+    def __init__(
+        self, directory: Path, http: dict[str, Any] | None = None, token: str | None = None
+    ) -> None:
+        self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.mended = directory / "mended"
+        refuse = f"echo 'no such mailbox' >&2; exit {REFUSED}"
+        script = f"cat > /dev/null; test -e '{self.mended}' || {{ {refuse}; }}"
+        handler = {
+            "type": "command",
+            "command": ["/bin/sh", "-c", script],
+            "permanent_codes": [REFUSED],
+        }
+        config = {
+            "http": {"listen": "127.0.0.1:0", **(http or {})},
+            "queues": {
+                "crm": {"warm_max_items": 1000, "description": "customer updates"},
+                "search": {},
+                "mail": {"handler": handler, "history": "all"},
+            },
+        }
+        self.host = Host(directory, config)
+
+    @contextmanager
+    def started(self) -> Iterator["World"]:
+        """With nothing in it."""
+        with running(self.host):
+            yield self
+
+    @contextmanager
+    def running(self) -> Iterator["World"]:
+        with self.started():
+            self.push("crm", 1200, flow="nightly", action="upsert")
+            self.push("crm", 3, flow="live", action="upsert")
+            self.push("search", 40, flow="nightly", action="index")
+            self.push("archive", 7, flow="Landing", action="append")
+            self.until_shown(WAITING)
+            yield self
+
+    @property
+    def address(self) -> str:
+        return (self.host.state_dir / ADDRESS_FILE).read_text().strip()
+
+    @property
+    def page(self) -> str:
+        return f"{self.address}/queue-metrics"
+
+    def push(self, queue: str, items: int, **options: Any) -> None:
+        with self.client() as client:
+            client.push(queue, (f'{{"n": {n}}}' for n in range(items)), **options)
+
+    def until_shown(self, items: int) -> None:
+        """Waits until the metrics, which are up to a second old, have so many that wait."""
+        address = f"{self.address}/api/v2/metrics/queues/detailed"
+        request = urllib.request.Request(address, headers=self.headers)
+        deadline = time.monotonic() + HANG_S
+        found = -1
+        while found != items:
+            assert time.monotonic() < deadline, found
+            time.sleep(POLL_S)
+            with urllib.request.urlopen(request) as answer:
+                tiers = json.load(answer)
+            found = sum(entry["count"] for entry in tiers["warm"] + tiers["cold"])
+
+    def until_books(self, queue: str, books: dict[str, int]) -> None:
+        """Waits until a queue's books are so."""
+        deadline = time.monotonic() + HANG_S
+        while (found := self._books(queue)) != books:
+            assert time.monotonic() < deadline, found
+
+    def _books(self, queue: str) -> dict[str, int]:
+        with self.client() as client:
+            found = client.stats()["queues"].get(queue, {})
+        return {name: found[name] for name in BOOKS if found.get(name)}
+
+    def client(self) -> Client:
+        return connect(self.host.socket, wait=5)

@@ -1,0 +1,45 @@
+"""The suite of single items, passed by SQLite and by PostgreSQL."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actors.tiers import ColdItems
+from daemon.bridge import Bridge
+from tests.conformance.cold_items import ItemsSuite
+from tests.conformance.postgres_stores import PostgresStores
+from tests.conformance.sqlite_stores import SqliteStores
+
+
+class SqliteItemStores(SqliteStores):
+    @property
+    def items(self) -> ColdItems:
+        return self.cold.items
+
+
+class PostgresItemStores(PostgresStores):
+    @property
+    def items(self) -> ColdItems:
+        return self.cold.items
+
+
+class TestSqliteItems(ItemsSuite):
+    @pytest.fixture
+    async def stores(self, tmp_path: Path) -> AsyncIterator[SqliteItemStores]:
+        stores = SqliteItemStores(tmp_path)
+        await stores.cold.open()
+        yield stores
+        await stores.cold.close()
+
+
+class TestPostgresItems(ItemsSuite):
+    @pytest.fixture
+    async def stores(self) -> AsyncIterator[PostgresItemStores]:
+        async with Bridge() as bridge:
+            stores = PostgresItemStores(bridge)
+            await stores.cold.open()
+            try:
+                yield stores
+            finally:
+                await stores.drop()

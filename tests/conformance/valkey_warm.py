@@ -1,0 +1,73 @@
+"""A rig for warm in Valkey: its time stands still, and scripts take it for the server's."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actors.tiers import WarmQueue
+from daemon.bridge import Bridge
+from daemon.valkey.server import ValkeySettings
+from daemon.valkey.warm import ValkeyWarm
+from tests.conformance.warm_rig import START_MS
+from tests.servers.valkey import ValkeyServer, new_prefix
+
+DAEMON = bytes(range(16))
+QUEUES = ("q", "other", "a", "b", "r")
+"""Of the suites."""
+
+
+class ValkeyRig:
+    patience_s = 30.0
+
+    def __init__(self, server: ValkeyServer, bridge: Bridge) -> None:
+        self._time_ms = START_MS + 3_600_000
+        self._prefix = new_prefix()
+        settings = ValkeySettings(server.url, prefix=self._prefix, timeout_s=30.0)
+        self.valkey = ValkeyWarm(
+            settings, DAEMON, bridge, rows_valid_s=10**9, now_ms=self.now_ms, flows_age_s=0.0
+        )
+        self._server = server
+
+    @property
+    def warm(self) -> WarmQueue:
+        return self.valkey
+
+    def now_ms(self) -> int:
+        return self._time_ms
+
+    def steady_ms(self) -> int:
+        return self._time_ms
+
+    async def advance(self, ms: int) -> None:
+        self._time_ms += ms
+
+    def step(self, ms: int) -> None:
+        """The server's clock is not this host's to set."""
+
+    async def settle(self) -> None:
+        """What the server said before is heard when it is heard of a queue that nobody uses."""
+        await wait_all_tasks_blocked()
+        news = self.valkey.news
+        heard = news.heard_total
+        self._server.command("PUBLISH", f"{self._prefix}:{{settle}}:news", b"set0 0 0 0")
+        with trio.fail_after(self.patience_s):
+            while news.heard_total == heard:
+                await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+
+
+@asynccontextmanager
+async def valkey_rig(server: ValkeyServer) -> AsyncIterator[ValkeyRig]:
+    async with Bridge() as bridge:
+        rig = ValkeyRig(server, bridge)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(rig.valkey.run)
+                await rig.valkey.keep_valid(QUEUES, 10**9)
+                yield rig
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await rig.valkey.close()

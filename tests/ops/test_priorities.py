@@ -1,0 +1,60 @@
+"""Labels of priorities: the daemon's configuration says what they stand for, to every producer."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay import BadRun, connect
+from tests.ops.commands import Host, running
+
+LABELS = {"now": 1, "whenever": 200}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with running(Host(tmp_path, {"priorities": LABELS})) as host:
+        yield host
+
+
+def pulled(host: Host) -> dict[str, int]:
+    lines = host.ok("pull", "crm", "-n", "10", "--wait", "0s").splitlines()
+    return {item["payload"]: item["priority"] for item in map(json.loads, lines)}
+
+
+def test_push_asks_the_daemon_what_a_label_stands_for(host: Host) -> None:
+    host.ok("push", "crm", "--priority", "whenever", stdin=b"late")
+    host.ok("push", "crm", "--priority", "now", stdin=b"soon")
+    host.ok("push", "crm", "--priority", "255", stdin=b"last")
+    host.ok("push", "crm", stdin=b"usual")
+    assert pulled(host) == {"soon": 1, "usual": 5, "late": 200, "last": 255}
+
+
+def test_a_label_that_is_not_known_is_refused_with_those_that_are(host: Host) -> None:
+    done = host.command("push", "crm", "--priority", "high", stdin=b"x")
+    assert done.returncode == 2
+    assert b"there is no priority 'high': 0 to 255" in done.stderr
+    assert b"now (1), whenever (200)" in done.stderr
+    assert "crm" not in json.loads(host.ok("stats", "--json"))["queues"]
+
+
+def test_a_client_resolves_labels_and_needs_nobody_for_numbers(host: Host) -> None:
+    with connect(host.socket) as client:
+        client.push("crm", ["a"], priority="now")
+        client.push("crm", ["b"], priority="9")
+        with pytest.raises(BadRun, match=r"no priority 'low': .*now \(1\)"):
+            client.push("crm", ["c"], priority="low")
+    assert pulled(host) == {"a": 1, "b": 9}
+
+
+def test_other_labels_are_in_force_after_a_reload(host: Host) -> None:
+    host.config.write_text(json.dumps({"priorities": {"soon": 3}}))
+    assert host.daemon is not None
+    host.daemon.send_signal(signal.SIGHUP)
+    with connect(host.socket) as client:
+        while client.priorities() != {"soon": 3}:
+            assert host.daemon.poll() is None
+        client.push("crm", ["a"], priority="soon")
+    assert pulled(host) == {"a": 3}

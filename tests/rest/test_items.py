@@ -1,0 +1,352 @@
+"""Items over HTTP against a real daemon: added, leased, settled, found, changed, deleted."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from forebay.ids import format_item_id, format_run_id, new_run_id
+from tests.rest.serving import Serving, problem, serving_on
+
+PULLED: dict[str, Any] = {"handler": {"type": "pull"}, "history": "all"}
+
+
+@pytest.fixture
+def queue(serving: Serving, request: pytest.FixtureRequest) -> str:
+    name = f"q{abs(hash(request.node.name))}"
+    answer = serving.http.post("/api/v2/queues", json={"queue": name, "settings": PULLED})
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def add(serving: Serving, queue: str, **fields: Any) -> str:
+    answer = serving.http.post("/api/queue-items/add", json={"queue": queue, **fields})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["outcome"] == "STORED"
+    item_id: str = answer.json()["id"]
+    return item_id
+
+
+def lease(serving: Serving, queue: str, **query: Any) -> dict[str, Any]:
+    answer = serving.http.get(
+        "/api/queue-items/next", params={"queue": queue, "wait_s": 10, **query}
+    )
+    assert answer.status_code == 200, answer.text
+    leased: dict[str, Any] = answer.json()
+    return leased
+
+
+def show(serving: Serving, item_id: str) -> dict[str, Any]:
+    answer = serving.http.get(f"/api/queue-items/{item_id}")
+    assert answer.status_code == 200, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def books(serving: Serving, queue: str) -> dict[str, int]:
+    report = json.loads(serving.host.ok("stats", "--json"))
+    return {name: count for name, count in report["queues"][queue].items() if count}
+
+
+def until(serving: Serving, item_id: str, state: str) -> dict[str, Any]:
+    while True:
+        shown = show(serving, item_id)
+        if shown["state"] == state:
+            return shown
+
+
+def test_an_item_is_added_leased_and_acknowledged(serving: Serving, queue: str) -> None:
+    item_id = add(serving, queue, payload={"a": 1}, reference="k", headers={"x": "y"}, priority=1)
+    leased = lease(serving, queue, consumer="me", lease_s=30)
+    assert (leased["id"], leased["payload"], leased["key"]) == (item_id, '{"a":1}', "k")
+    assert (leased["headers"], leased["consumer"]) == ({"x": "y"}, "me")
+    assert until(serving, item_id, "RUNNING")["attempt"] == 0
+    answer = serving.http.post(f"/api/queue-items/{item_id}/ack", json={"token": leased["token"]})
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "delivered")
+    again = serving.http.post(f"/api/queue-items/{item_id}/ack", json={"token": leased["token"]})
+    problem(again, 409, "lease-lost")
+    assert books(serving, queue) == {"accepted": 1, "delivered": 1}
+    until(serving, item_id, "DONE")
+
+
+def test_by_the_queue_s_id(serving: Serving, queue: str) -> None:
+    answer = serving.http.post("/api/queue-items", json={"queue_id": queue, "payload": "x"})
+    assert answer.status_code == 201
+    assert show(serving, answer.json()["id"])["payload"] == "x"
+
+
+def test_nothing_to_lease(serving: Serving, queue: str) -> None:
+    answer = serving.http.get("/api/queue-items/next", params={"queue": queue})
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+def test_a_refused_item_comes_again_and_dies(serving: Serving, queue: str) -> None:
+    item_id = add(serving, queue, payload="x")
+    leased = lease(serving, queue)
+    body = {"token": leased["token"], "error": "not now", "delay_s": 0}
+    assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
+    leased = lease(serving, queue)
+    assert (leased["id"], leased["attempt"]) == (item_id, 1)
+    body = {"token": leased["token"], "error": "never", "permanent": True}
+    assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
+    shown = until(serving, item_id, "FAILED")
+    assert [error["text"] for error in shown["errors"]] == ["not now", "never"]
+    assert books(serving, queue) == {"accepted": 1, "dead": 1}
+
+
+def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: str) -> None:
+    first, second = add(serving, queue, payload="1"), add(serving, queue, payload="2")
+    leased = lease(serving, queue)
+    other = second if leased["id"] == first else first
+    path = f"/api/queue-items/{leased['id']}/extend"
+    answer = serving.http.post(path, json={"token": leased["token"], "lease_s": 600})
+    assert answer.json()["until_ms"] > leased["until_ms"]
+    wrong = serving.http.post(f"/api/queue-items/{other}/ack", json={"token": leased["token"]})
+    problem(wrong, 409, "lease-lost")
+
+
+def test_the_same_run_id_is_stored_once(serving: Serving, queue: str) -> None:
+    new = {"queue": queue, "payload": "x", "run_id": format_run_id(new_run_id())}
+    first = serving.http.post("/api/queue-items/add", json=new)
+    second = serving.http.post("/api/queue-items/add", json=new)
+    assert (first.json()["outcome"], second.json()["outcome"]) == ("STORED", "DUPLICATE")
+    assert first.json()["id"] == second.json()["id"]
+    assert books(serving, queue)["accepted"] == 1
+
+
+def test_an_item_is_deleted_and_still_seen(serving: Serving, queue: str) -> None:
+    item_id = add(serving, queue, payload="x")
+    until(serving, item_id, "QUEUED")
+    answer = serving.http.delete(f"/api/queue-items/{item_id}")
+    assert answer.json() == {"id": item_id, "queue": queue, "state": "DELETED"}
+    shown = show(serving, item_id)
+    assert (shown["state"], shown["timeline"][-1]["what"]) == ("DELETED", "deleted")
+    found = problem(serving.http.delete(f"/api/queue-items/{item_id}"), 409, "wrong-state")
+    assert found["allowed"] == []
+    assert books(serving, queue) == {"accepted": 1, "deleted": 1}
+
+
+def test_a_change_that_the_states_do_not_allow_names_those_that_they_do(
+    serving: Serving, queue: str
+) -> None:
+    item_id = add(serving, queue, payload="x")
+    until(serving, item_id, "QUEUED")
+    answer = serving.http.put(f"/api/queue-items/{item_id}", json={"state": "DONE"})
+    found = problem(answer, 409, "wrong-state")
+    assert (found["state"], found["allowed"]) == ("QUEUED", ["SCHEDULED", "FAILED", "DELETED"])
+    answer = serving.http.put(f"/api/queue-items/{item_id}", json={"payload": "y", "priority": 0})
+    assert (answer.status_code, answer.json()["priority"]) == (200, 0)
+    assert until(serving, item_id, "QUEUED")["payload"] == "y"
+    leased = lease(serving, queue)
+    assert leased["payload"] == "y"
+    answer = serving.http.put(f"/api/queue-items/{item_id}", json={"state": "DELETED"})
+    found = problem(answer, 409, "wrong-state")
+    assert (found["state"], found["allowed"]) == ("RUNNING", [])
+
+
+def test_items_are_searched_page_by_page(serving: Serving, queue: str) -> None:
+    ids = [add(serving, queue, payload=str(n), reference=f"k{n}") for n in range(5)]
+    found: list[str] = []
+    params: dict[str, Any] = {"queue": queue, "limit": 2}
+    while True:
+        page = serving.http.get("/api/queue-items", params=params).json()
+        found += [item["id"] for item in page["items"]]
+        if page["cursor"] is None:
+            break
+        params["cursor"] = page["cursor"]
+    assert sorted(found) == sorted(ids)
+    by_key = serving.http.get("/api/queue-items", params={"queue": queue, "reference": "k3"})
+    assert [item["id"] for item in by_key.json()["items"]] == [ids[3]]
+    old = serving.http.get("/api/queue-items", params={"queue": queue, "older_than": "7d"})
+    assert old.json() == {"items": [], "cursor": None}
+    wrong = serving.http.get("/api/queue-items", params={"cursor": "AAAA"})
+    problem(wrong, 422, "bad-request")
+
+
+def test_what_is_not_there(serving: Serving) -> None:
+    item_id = format_item_id(new_run_id(), 0)
+    problem(serving.http.get(f"/api/queue-items/{item_id}"), 404, "not-found")
+    problem(serving.http.delete(f"/api/queue-items/{item_id}"), 404, "not-found")
+    problem(serving.http.get("/api/queue-items/nonsense"), 422, "invalid")
+
+
+def test_bad_items_are_refused(serving: Serving, queue: str) -> None:
+    for fields in (
+        {"payload": "x", "payload_b64": "eA=="},
+        {"payload_b64": "?"},
+        {"priority": "urgent"},
+        {"priority": 256},
+        {"due_ms": 1, "delay_s": 1},
+        {"reference": "ä" * 150},
+        {"headers": {"forebay-write": "x"}},
+        {"colour": "red"},
+    ):
+        answer = serving.http.post("/api/queue-items/add", json={"queue": queue, **fields})
+        assert answer.status_code == 422, (fields, answer.text)
+    big = serving.http.post("/api/queue-items/add", json={"queue": queue, "payload": "x" * 2**21})
+    problem(big, 413, "too-large")
+
+
+def test_half_a_character_is_no_text(serving: Serving, queue: str) -> None:
+    for body in (r'{"queue":"%s","payload":"\ud800"}', r'{"queue":"%s","reference":"\ud800"}'):
+        answer = serving.http.post(
+            "/api/queue-items/add",
+            content=body % queue,
+            headers={"content-type": "application/json"},
+        )
+        assert answer.status_code == 422, answer.text
+    new = '{"queue":"' + queue + r'","payload":["\ud800"]}'
+    answer = serving.http.post(
+        "/api/queue-items/add", content=new, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code in (201, 422)
+
+
+# Streams.
+
+
+def test_a_stream_is_answered_line_by_line(serving: Serving, queue: str) -> None:
+    lines = [
+        {"payload": "a", "reference": "k"},
+        {"payload": {"n": 1}, "priority": "high"},
+        {"colour": "red"},
+        {"payload_b64": "?"},
+        {"payload": "b"},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines) + "\nnot json\n\n"
+    answer = serving.http.post(f"/api/v2/queues/{queue}/items", content=text.encode())
+    assert answer.status_code == 200
+    answers = [json.loads(line) for line in answer.text.splitlines()]
+    assert [entry.get("line") for entry in answers] == [1, 2, 3, 4, 5, 6, None]
+    assert [entry.get("outcome") for entry in answers[:6]] == [
+        "STORED",
+        "STORED",
+        None,
+        None,
+        "STORED",
+        None,
+    ]
+    assert answers[-1] == {"lines": 8, "stored": 3, "refused": 3}
+    assert show(serving, answers[1]["id"])["priority"] == 0
+    assert books(serving, queue)["accepted"] == 3
+
+
+def test_a_long_stream_of_a_client_that_reads_nothing_meanwhile(
+    serving: Serving, queue: str
+) -> None:
+    """Its answers are longer than all buffers between it and the daemon."""
+    count = 60_000
+
+    def lines() -> Iterator[bytes]:
+        for first in range(0, count, 1000):
+            yield b"".join(b'{"payload":"%d"}\n' % n for n in range(first, first + 1000))
+
+    with httpx.Client(base_url=serving.address, trust_env=False, timeout=60) as client:
+        answer = client.post(f"/api/v2/queues/{queue}/items", content=lines())
+    answers = answer.text.splitlines()
+    assert json.loads(answers[-1]) == {"lines": count + 1, "stored": count, "refused": 0}
+    assert len(answers) == count + 1
+    assert books(serving, queue)["accepted"] == count
+
+
+def test_a_stream_is_answered_while_it_is_open(serving: Serving, queue: str) -> None:
+    host, port = serving.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        head = f"POST /api/v2/queues/{queue}/items HTTP/1.1\r\nHost: {host}\r\n"
+        connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        line = b'{"payload":"x"}\n'
+        connection.sendall(b"%x\r\n%s\r\n" % (len(line), line))
+        received = b""
+        while b"STORED" not in received:
+            received += connection.recv(65536)
+        connection.sendall(b"0\r\n\r\n")
+        while b'"lines":2' not in received:
+            received += connection.recv(65536)
+
+
+def test_a_client_that_goes_away_has_stored_whole_lines_only(serving: Serving, queue: str) -> None:
+    host, port = serving.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        head = f"POST /api/v2/queues/{queue}/items HTTP/1.1\r\nHost: {host}\r\n"
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode())
+        connection.sendall(b'{"payload":"x"}\n{"payload":"y"}\n{"payl')
+        received = b""
+        while received.count(b"STORED") < 2:
+            received += connection.recv(65536)
+    serving.push(queue, "last")
+    assert books(serving, queue)["accepted"] == 3
+
+
+def test_an_unknown_queue(tmp_path: Path) -> None:
+    with serving_on(tmp_path, {"auto_create_queues": False}) as serving:
+        new = {"queue": "none", "payload": "x"}
+        problem(serving.http.post("/api/queue-items/add", json=new), 404, "unknown-queue")
+        answer = serving.http.post("/api/v2/queues/none/items", content=b"{}\n")
+        problem(answer, 404, "unknown-queue")
+        answer = serving.http.get("/api/queue-items/next", params={"queue": "none"})
+        problem(answer, 404, "unknown-queue")
+
+
+def test_a_full_queue_is_429_and_says_when_to_come_back(tmp_path: Path) -> None:
+    config = {
+        "spool": {"max_size": 1},
+        "queues": {"q": {"handler": {"type": "pull"}, "full_policy": "drop_newest"}},
+    }
+    with serving_on(tmp_path, config) as serving:
+        new = {"queue": "q", "payload": "x"}
+        assert serving.http.post("/api/queue-items/add", json=new).status_code == 201
+        answer = serving.http.post("/api/queue-items/add", json=new)
+        problem(answer, 429, "queue-full")
+        assert int(answer.headers["retry-after"]) >= 1
+        lines = serving.http.post("/api/v2/queues/q/items", content=b'{"payload":"y"}\n')
+        assert json.loads(lines.text.splitlines()[0])["problem"]["status"] == 429
+
+
+def test_who_waits_for_an_item_is_told_when_the_daemon_stops(tmp_path: Path) -> None:
+    with serving_on(tmp_path, {"queues": {"q": PULLED}}) as serving:
+        answers: list[int] = []
+
+        def wait() -> None:
+            with httpx.Client(base_url=serving.address, trust_env=False, timeout=60) as client:
+                query: dict[str, Any] = {"queue": "q", "wait_s": 30}
+                answers.append(client.get("/api/queue-items/next", params=query).status_code)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        while not (serving.host.ok("stats", "--json")):
+            pass
+        serving.host.stop()
+        waiting.join(20)
+        assert answers in ([204], [503])
+
+
+def test_a_reference_that_is_taken_names_its_holder(serving: Serving) -> None:
+    for policy in ("reject", "ignore"):
+        settings = {"handler": {"type": "pull"}, "unique": policy}
+        name = f"unique-{policy}"
+        assert serving.http.post(
+            "/api/v2/queues", json={"queue": name, "settings": settings}
+        ).is_success
+        new = {"queue": name, "payload": "x", "reference": "k"}
+        first = serving.http.post("/api/queue-items/add", json=new)
+        assert (first.status_code, first.json()["outcome"]) == (201, "CREATED")
+        second = serving.http.post("/api/queue-items/add", json=new)
+        if policy == "reject":
+            assert problem(second, 409, "duplicate-reference")["holder"] == first.json()["id"]
+        else:
+            assert second.json() == {**first.json(), "outcome": "IGNORED"}
+        lines = b'{"payload":"y","reference":"k"}\n{"payload":"z"}\n'
+        answers = serving.http.post(f"/api/v2/queues/{name}/items", content=lines).text.splitlines()
+        outcomes = [json.loads(line).get("outcome") for line in answers]
+        assert outcomes == ["CONFLICT" if policy == "reject" else "IGNORED", "CREATED", None]
+        # The key is free again once its item is deleted.
+        item_id = first.json()["id"]
+        until(serving, item_id, "QUEUED")
+        assert serving.http.delete(f"/api/queue-items/{item_id}").status_code == 200
+        third = serving.http.post("/api/queue-items/add", json=new)
+        assert (third.status_code, third.json()["outcome"]) == (201, "CREATED")

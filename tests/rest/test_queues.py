@@ -1,0 +1,226 @@
+"""Queues over HTTP: made, seen, changed, paused, purged, deleted; their figures."""
+
+from typing import Any
+
+import pytest
+
+from daemon.http.masking import MASK, holds_mask, masked
+from tests.ops.commands import HANG_S
+from tests.rest.serving import Serving, problem, serving_on
+
+QUEUES = "/api/v2/queues"
+
+
+def made(serving: Serving, queue: str, **settings: Any) -> dict[str, Any]:
+    answer = serving.http.post(QUEUES, json={"queue": queue, "settings": settings})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_queue_is_made_seen_changed_and_deleted(serving: Serving) -> None:
+    created = made(serving, "mail", max_retries=3)
+    assert (created["queue"], created["origin"]) == ("mail", "control")
+    assert created["settings"]["max_retries"] == 3
+
+    changed = serving.http.patch(f"{QUEUES}/mail", json={"settings": {"description": "to people"}})
+    assert changed.status_code == 200
+    shown = serving.http.get(f"{QUEUES}/mail").json()
+    assert shown["settings"]["description"] == "to people"
+    assert shown["settings"]["max_retries"] == 3
+    names = [queue["queue"] for queue in serving.http.get(QUEUES).json()["queues"]]
+    assert "mail" in names
+
+    assert serving.http.delete(f"{QUEUES}/mail").status_code == 204
+    names = [queue["queue"] for queue in serving.http.get(QUEUES).json()["queues"]]
+    assert "mail" not in names
+    problem(serving.http.delete(f"{QUEUES}/mail"), 404, "not-found")
+
+
+def test_a_queue_is_made_once(serving: Serving) -> None:
+    made(serving, "once")
+    problem(serving.http.post(QUEUES, json={"queue": "once"}), 409, "conflict")
+
+
+@pytest.mark.parametrize(
+    "body, where",
+    [
+        ({"queue": "bad name"}, "body.queue"),
+        ({"queue": ""}, "body.queue"),
+        ({}, "body.queue"),
+        ({"queue": "q", "more": 1}, "body.more"),
+        ({"queue": "q", "settings": []}, "body.settings"),
+    ],
+)
+def test_what_is_no_queue_is_422_and_says_where(
+    serving: Serving, body: dict[str, Any], where: str
+) -> None:
+    found = problem(serving.http.post(QUEUES, json=body), 422, "invalid")
+    assert where in [error["where"] for error in found["errors"]]
+
+
+def test_settings_that_cannot_be_are_422(serving: Serving) -> None:
+    for settings in ({"max_retries": -1}, {"nonsense": 1}, {"handler": {"type": "command"}}):
+        answer = serving.http.post(QUEUES, json={"queue": "q", "settings": settings})
+        assert problem(answer, 422, "bad-request")["code"] == "BAD_REQUEST"
+
+
+def test_what_is_no_json_is_400(serving: Serving) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = serving.http.post(QUEUES, content=b'{"queue":', headers=headers)
+    problem(answer, 400, "bad-request")
+
+
+@pytest.mark.parametrize(
+    "method, path",
+    [
+        ("GET", "nobody"),
+        ("GET", "nobody/stats"),
+        ("PATCH", "nobody"),
+        ("DELETE", "nobody"),
+        ("POST", "nobody/pause"),
+        ("POST", "nobody/resume"),
+        ("POST", "nobody/purge"),
+    ],
+)
+def test_unknown_queue_is_404(secretive: Serving, method: str, path: str) -> None:
+    body: dict[str, Any] = {"json": {"settings": {}}} if method == "PATCH" else {}
+    problem(secretive.http.request(method, f"{QUEUES}/{path}", **body), 404, "not-found")
+
+
+def test_pause_and_resume(serving: Serving) -> None:
+    made(serving, "stops")
+    paused = serving.http.post(f"{QUEUES}/stops/pause").json()
+    assert paused["is_paused"]
+    flow = serving.http.post(f"{QUEUES}/stops/pause", params={"flow": "nightly"}).json()
+    assert flow["paused_flows"] == ["nightly"]
+    resumed = serving.http.post(f"{QUEUES}/stops/resume").json()
+    assert (resumed["is_paused"], resumed["paused_flows"]) == (False, ["nightly"])
+
+
+def test_purge_deletes_what_waits(serving: Serving) -> None:
+    made(serving, "full", handler={"type": "pull"})
+    serving.push("full", "one", "two", "three")
+    answer = serving.http.post(f"{QUEUES}/full/purge")
+    assert answer.json() == {"queue": "full", "deleted": 3, "more": False}
+    assert serving.books("full") == {"accepted": 3, "deleted": 3}
+
+
+def test_purge_by_command(serving: Serving) -> None:
+    made(serving, "byhand", handler={"type": "pull"})
+    serving.push("byhand", "one", "two")
+    assert serving.host.command("queues", "purge", "byhand").returncode == 2
+    assert serving.books("byhand") == {"accepted": 2, "held": 2}
+    assert serving.host.ok("queues", "purge", "byhand", "--yes") == "2 items of byhand deleted\n"
+    assert serving.books("byhand") == {"accepted": 2, "deleted": 2}
+
+
+def test_a_queue_goes_with_its_items_only_when_asked(serving: Serving) -> None:
+    made(serving, "kept", handler={"type": "pull"})
+    serving.push("kept", "one", "two")
+    found = problem(serving.http.delete(f"{QUEUES}/kept"), 409, "not-empty")
+    assert found["held"] == 2
+    answer = serving.http.delete(f"{QUEUES}/kept", params={"items": "delete"})
+    assert answer.status_code == 204
+    assert serving.books("kept") == {"accepted": 2, "deleted": 2}
+
+
+def test_what_a_consumer_has_keeps_its_queue(serving: Serving) -> None:
+    made(serving, "leased", handler={"type": "pull"})
+    serving.push("leased", "one", "two")
+    with serving.client() as client:
+        lease = client.lease("leased", 1, wait_s=HANG_S)
+        answer = serving.http.delete(f"{QUEUES}/leased", params={"items": "delete"})
+        problem(answer, 409, "not-empty")
+        lease.ack(list(lease))
+    assert serving.books("leased") == {"accepted": 2, "delivered": 1, "deleted": 1}
+
+
+def test_stats_say_where_items_are_and_how_long_they_took(serving: Serving) -> None:
+    made(serving, "fast", handler={"type": "null"})
+    serving.push("fast", *(str(number) for number in range(50)))
+    while serving.books("fast").get("delivered") != 50:
+        pass
+    stats = serving.http.get(f"{QUEUES}/fast/stats").json()
+    assert stats["states"]["DONE"] == 50
+    assert set(stats["states"]) == {
+        "SPOOLED", "SCHEDULED", "QUEUED", "COLD_QUEUED", "RUNNING", "DONE", "FAILED", "DELETED",
+    }  # fmt: skip
+    assert stats["books"]["accepted"] == 50
+    assert stats["exceptions"] == {"application": 0, "business": 0}
+    took = stats["processing"]
+    assert took["items"] == 50
+    assert 0 <= took["p50_ms"] <= took["p95_ms"] <= took["p99_ms"]
+
+
+def test_stats_of_a_queue_without_items(serving: Serving) -> None:
+    made(serving, "quiet")
+    stats = serving.http.get(f"{QUEUES}/quiet/stats").json()
+    assert set(stats["states"].values()) == {0}
+    assert stats["processing"] is None
+
+
+# The configuration's queues, and secrets.
+
+SECRET = "s3cret-value"
+CRM = {
+    "handler": {
+        "type": "http",
+        "url": f"https://crm.example/hook?api_key={SECRET}&team=a",
+        "headers": {"Authorization": f"Bearer {SECRET}", "X-Team": "a"},
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def secretive(tmp_path_factory: pytest.TempPathFactory):
+    config = {"queues": {"crm": CRM}, "auto_create_queues": False}
+    with serving_on(tmp_path_factory.mktemp("secretive"), config) as served:
+        yield served
+
+
+def test_secrets_are_masked_everywhere(secretive: Serving) -> None:
+    for path in (f"{QUEUES}/crm", QUEUES, "/api/v2/configuration", "/api/v2/breakers"):
+        answer = secretive.http.get(path)
+        assert answer.status_code == 200
+        assert SECRET not in answer.text
+    handler = secretive.http.get(f"{QUEUES}/crm").json()["settings"]["handler"]
+    assert handler["headers"] == {"Authorization": MASK, "X-Team": "a"}
+    assert handler["url"] == f"https://crm.example/hook?api_key={MASK}&team=a"
+
+
+def test_the_configurations_queue_is_changed_there(secretive: Serving) -> None:
+    body = {"settings": {"max_retries": 1}}
+    problem(secretive.http.patch(f"{QUEUES}/crm", json=body), 409, "conflict")
+    problem(secretive.http.delete(f"{QUEUES}/crm"), 409, "conflict")
+    problem(secretive.http.post(QUEUES, json={"queue": "crm"}), 409, "conflict")
+    assert secretive.http.post(f"{QUEUES}/crm/pause").json()["is_paused"]
+
+
+def test_a_mask_is_never_taken_for_a_secret(serving: Serving) -> None:
+    made(serving, "hook", handler={"type": "http", "url": "http://127.0.0.1:1/", "headers": {}})
+    masked_headers = {"handler": {"headers": {"Authorization": MASK}}}
+    answer = serving.http.patch(f"{QUEUES}/hook", json={"settings": masked_headers})
+    assert "masked" in problem(answer, 422, "invalid")["detail"]
+
+
+@pytest.mark.parametrize(
+    "name, text, shown",
+    [
+        ("url", "postgresql://me:pw@db/x", f"postgresql://me:{MASK}@db/x"),
+        ("url", "https://a/?token=pw&b=c", f"https://a/?token={MASK}&b=c"),
+        ("API_TOKEN", "pw", MASK),
+        ("Cookie", "pw", MASK),
+        ("read_token_file", "/etc/token", "/etc/token"),
+        ("error", "500 from http://a/?key=pw for it", f"500 from http://a/?key={MASK} for it"),
+        ("plain", "text", "text"),
+    ],
+)
+def test_masking(name: str, text: str, shown: str) -> None:
+    assert masked({"a": [{name: text}, 1, None]}) == {"a": [{name: shown}, 1, None]}
+
+
+def test_masks_are_seen() -> None:
+    assert holds_mask({"a": [{"b": MASK}]})
+    assert holds_mask({"url": f"redis://u:{MASK}@h"})
+    assert not holds_mask({"a": "**"})

@@ -1,0 +1,1 @@
+"""Real servers for the tests: private, on Unix sockets, in temporary directories."""

@@ -1,0 +1,126 @@
+"""The keyed intake: pushes share transactions, and every one is answered."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actors.keyed_intake import KeyedIntake
+from actors.keys import KeyRule
+from actors.messages import OfferRun, Pinned, QueueSeen
+from actors.tiers import StoreUnavailable
+from daemon.cold.sqlite import SqliteCold
+from forebay.errors import Refused
+from forebay.keyed import KeyOutcome
+from forebay.run import encode_run, read_head
+
+CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
+
+
+@dataclass
+class Replies:
+    """What a connection was told."""
+
+    said: dict[int, list[int] | str] = field(default_factory=dict)
+    flushed: int = 0
+
+    def answer(self, sequence: int, data: bytes) -> None:
+        self.said[sequence] = list(data[13:])
+
+    def refuse(self, sequence: int, refused: Refused) -> None:
+        assert refused.retryable == (refused.code != "BAD_RUN")
+        self.said[sequence] = refused.code
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+class Desk:
+    """An intake with a real store, and a connection."""
+
+    def __init__(self, cold: SqliteCold) -> None:
+        self.cold = cold
+        self.replies = Replies()
+        self.woken: list[str] = []
+        self.disk_is_low = False
+        self.sequence = 0
+        self.pushes, inbox = trio.open_memory_channel[OfferRun](100)
+        seen, self.seen = trio.open_memory_channel[QueueSeen | Pinned](100)
+        self.intake = KeyedIntake(inbox, cold, seen, self.woken.append, lambda: self.disk_is_low)
+
+    def push(self, *keys: bytes, headers: dict[str, str] | None = None, data: bytes = b"") -> None:
+        self.sequence += 1
+        data = data or encode_run([b"x"] * len(keys), queue="q", keys=keys, headers=headers)
+        self.pushes.send_nowait(OfferRun(read_head(data), data, self.replies, self.sequence))
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[Desk]:
+    cold = SqliteCold(tmp_path / "cold.db", 5.0, ballast_bytes=0)
+    await cold.open()
+    cold.keep_keys(lambda _: KeyRule("ignore"))
+    yield Desk(cold)
+    await cold.close()
+
+
+async def test_pushes_that_wait_share_a_transaction(desk: Desk) -> None:
+    for _ in range(5):
+        desk.push(b"a", b"b")
+    desk.push(b"c")
+    desk.pushes.close()
+    await desk.intake.run()
+    assert desk.replies.said == {
+        1: [CREATED, CREATED],
+        **{number: [IGNORED, IGNORED] for number in range(2, 6)},
+        6: [CREATED],
+    }
+    # One group: one flush, and the promoter woken once.
+    assert (desk.replies.flushed, desk.woken) == (1, ["q"])
+    assert desk.seen.receive_nowait() == QueueSeen("q")
+    assert desk.intake.figures() == {"created": 3, "updated": 0, "ignored": 8, "conflict": 0}
+
+
+async def test_bad_runs_are_refused_alone(desk: Desk) -> None:
+    good = encode_run([b"x"], queue="q", keys=[b"a"], compressed=False)
+    bad = bytearray(good)
+    # The offsets of the keys make no sense any more; the header is sound.
+    bad[read_head(good).head_bytes :] = b"\xff" * (len(good) - read_head(good).head_bytes)
+    desk.push(b"a", b"b", headers={"forebay-only-if": "x"})
+    desk.push(data=bytes(bad))
+    desk.push(b"a", headers={"forebay-write": "ab" * 16})
+    desk.push(b"a")
+    desk.pushes.close()
+    await desk.intake.run()
+    assert desk.replies.said == {1: "BAD_RUN", 2: "BAD_RUN", 3: "BAD_RUN", 4: [CREATED]}
+
+
+async def test_while_the_store_is_away_pushes_are_refused_for_now(
+    desk: Desk, nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    await nursery.start(desk.intake.run)
+    await desk.cold.close()
+    desk.push(b"a")
+    with trio.fail_after(5):
+        while not desk.replies.said:
+            await wait_all_tasks_blocked()
+    assert desk.replies.said == {1: "UNAVAILABLE"}
+    with pytest.raises(StoreUnavailable):
+        await desk.cold.totals()
+    await desk.cold.open()
+    desk.push(b"a")
+    with trio.fail_after(5):
+        while len(desk.replies.said) < 2:
+            await wait_all_tasks_blocked()
+    assert desk.replies.said[2] == [CREATED]
+
+
+async def test_a_low_disk_refuses_pushes_for_now(desk: Desk) -> None:
+    desk.disk_is_low = True
+    desk.push(b"a")
+    desk.pushes.close()
+    await desk.intake.run()
+    assert desk.replies.said == {1: "DISK_FULL"}
+    assert await desk.cold.totals() == {}

@@ -1,0 +1,248 @@
+"""The metrics' actor: one snapshot a second for all who ask, and a sample every 5 s."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from actors.breaker import Breakers
+from actors.catalogue import Catalogue, Definitions
+from actors.in_hand import Task
+from actors.metrics import ANSWER_S, Metrics, Sources
+from actors.pull import Pull
+from actors.rate import SendLimit
+from actors.samples import WHOLE
+from actors.settings import Settings
+from actors.slices import InJournal, LentRun, Slice, item_bits
+from actors.spool_counts import SpoolCounts
+from actors.tallies import Tallies
+from actors.tiers import Limits, NewRow, StoreUnavailable
+from actors.warm import MemoryWarm
+from daemon.cold.sqlite import SqliteCold
+from forebay.ids import new_run_id
+from forebay.run import encode_run, read_head
+from tests.delivery.fragile_cold import FragileCold, as_port
+
+NOW_MS = 1_700_000_000_000
+MB = 10**6
+PLENTY = Limits(10**9, 10**12)
+
+
+class World:
+    """Real tiers, and books that the test writes."""
+
+    def __init__(self, cold: SqliteCold) -> None:
+        self.cold = FragileCold(cold)
+        self.warm = MemoryWarm(now_ms=self.now_ms)
+        self.tallies = Tallies()
+        self.accepted = 10
+        self.reports = 0
+        self.answers = trio.Event()
+        self.answers.set()
+        settings = Settings.model_validate({"queues": {"q": {"warm_max_items": 7}}})
+        self.sources = Sources(
+            report=self.report,
+            warm=self.warm,
+            cold=as_port(self.cold),
+            catalogue=Catalogue(settings, Definitions(), self._save, self.now_ms),
+            tallies=self.tallies,
+            groups=lambda: (),
+            breakers=Breakers(),
+            spool=SpoolCounts(runs=3),
+            spool_settings=settings.spool,
+            pull=Pull(self.warm, None, lambda _: None, lambda _: None),  # type: ignore[arg-type]
+            ingest=lambda: {"connections": 2},
+            send_limit=SendLimit(0),
+            streams={"s"},
+            is_away={"cold": lambda: False, "disk": lambda: True},
+            now_ms=self.now_ms,
+        )
+        self.metrics = Metrics(self.sources)
+
+    def now_ms(self) -> int:
+        return NOW_MS + round(trio.current_time() * 1000)
+
+    async def report(self) -> dict[str, Any]:
+        self.reports += 1
+        await self.answers.wait()
+        names = "delivered dead spooled scheduled warm cold running"
+        entry = dict.fromkeys(names.split(), 0) | {"accepted": self.accepted}
+        spool = {"bytes": MB * self.reports, "disk_bytes": 0, "free_bytes": 9}
+        return {"daemon": entry, "queues": {"q": entry}, "spool": spool}
+
+    async def _save(self, _: Definitions) -> None: ...
+
+
+def a_run(items: int, queue: str = "q", enqueued_ms: int = NOW_MS - 5000) -> bytes:
+    return encode_run([b"x"] * items, queue=queue, flow="f", action="a", enqueued_ms=enqueued_ms)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    cold = SqliteCold(tmp_path / "cold.sqlite", timeout_s=30)
+    await cold.open()
+    yield World(cold)
+    await cold.close()
+
+
+@asynccontextmanager
+async def sampling(world: World) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.metrics.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def sampled(world: World, samples: int) -> None:
+    """SQLite answers in a thread, which no clock of a test waits for."""
+    while len(world.metrics.samples.of(WHOLE)) < samples:
+        await trio.lowlevel.checkpoint()
+    await wait_all_tasks_blocked()
+
+
+async def test_all_who_ask_within_a_second_get_the_same(
+    world: World, mock_clock: MockClock
+) -> None:
+    first = await world.metrics.snapshot()
+    mock_clock.jump(0.9)
+    assert await world.metrics.snapshot() is first
+    mock_clock.jump(0.2)
+    second = await world.metrics.snapshot()
+    assert second is not first
+    assert (world.reports, second.at_ms) == (2, NOW_MS + 1100)
+
+
+async def test_one_is_made_at_a_time_however_many_ask(world: World) -> None:
+    world.answers = trio.Event()
+    found: list[object] = []
+
+    async def ask() -> None:
+        found.append(await world.metrics.snapshot())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        world.answers.set()
+    assert len(found) == 20
+    assert all(snapshot is found[0] for snapshot in found)
+    assert world.reports == 1
+
+
+async def test_it_shows_what_the_tiers_hold_by_flow(world: World) -> None:
+    data = a_run(4)
+    run = LentRun(read_head(data), data, InJournal(1, 2))
+    await world.warm.enter("q", [Slice(run, item_bits(0, 4))], PLENTY)
+    stored = a_run(9, enqueued_ms=NOW_MS - 9000)
+    row = NewRow(new_run_id(), read_head(stored), stored, item_bits(0, 9))
+    await world.cold.store([row])
+    await world.cold.confirm([row.row])
+    shown = await world.metrics.snapshot()
+    (flow,) = shown.flows
+    assert (flow.warm, flow.cold, flow.dead) == (4, 9, 0)
+    assert (flow.warm_oldest_ms, flow.oldest_ms) == (NOW_MS - 5000, NOW_MS - 9000)
+    assert shown.fills["q"].items == 4
+    assert shown.limits["q"].items == 7
+    assert shown.defined == {"q"}
+    assert shown.stores == {"cold": True, "disk": False}
+
+
+async def test_a_cold_store_that_is_away_leaves_what_it_said(
+    world: World, mock_clock: MockClock
+) -> None:
+    stored = a_run(9)
+    row = NewRow(new_run_id(), read_head(stored), stored, item_bits(0, 9))
+    await world.cold.store([row])
+    await world.cold.confirm([row.row])
+    before = await world.metrics.snapshot()
+    world.cold.break_down("flows", "oldest")
+    mock_clock.jump(2)
+    world.accepted = 11
+    after = await world.metrics.snapshot()
+    assert after.report["daemon"]["accepted"] == 11
+    assert after.flows == before.flows
+
+
+async def test_a_journal_that_does_not_answer_leaves_what_was_shown_before(
+    world: World, mock_clock: MockClock
+) -> None:
+    before = await world.metrics.snapshot()
+    world.answers = trio.Event()
+    mock_clock.jump(2)
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            assert await world.metrics.snapshot() is before
+
+        nursery.start_soon(ask)
+        while world.reports < 2:
+            await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+        mock_clock.jump(ANSWER_S)
+
+
+async def test_without_anything_to_show_it_says_so(world: World, mock_clock: MockClock) -> None:
+    world.answers = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            with pytest.raises(StoreUnavailable):
+                await world.metrics.snapshot()
+
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(ANSWER_S)
+
+
+async def test_a_sample_is_taken_every_5_seconds(world: World, mock_clock: MockClock) -> None:
+    async with sampling(world):
+        await sampled(world, 1)
+        mock_clock.jump(4.9)
+        await wait_all_tasks_blocked()
+        assert len(world.metrics.samples.of("q")) == 1
+        for number, seconds in ((2, 0.1), (3, 5), (4, 5)):
+            world.accepted += 100
+            mock_clock.jump(seconds)
+            await sampled(world, number)
+    found = world.metrics.samples.of("q")
+    assert [sample.accepted for sample in found] == [10, 110, 210, 310]
+    assert world.metrics.samples.rates("q").accepted == pytest.approx(20, rel=0.02)
+    assert world.metrics.spool_forecast().direction == "full"
+    assert [point.bytes for point in world.metrics.spool_points(8)] == [3 * MB, 4 * MB]
+
+
+async def test_the_sampler_outlives_stores_that_do_not_answer(
+    world: World, mock_clock: MockClock
+) -> None:
+    world.answers = trio.Event()
+    async with sampling(world):
+        await wait_all_tasks_blocked()
+        mock_clock.jump(ANSWER_S)
+        await wait_all_tasks_blocked()
+        assert world.metrics.samples.of(WHOLE) == []
+        world.answers.set()
+        mock_clock.jump(5)
+        await sampled(world, 1)
+
+
+async def test_percentiles_and_failures_of_a_queue(world: World) -> None:
+    assert world.metrics.processing("q") is None
+    assert world.metrics.failed("q") == (0, 0)
+    world.tallies.sent("q", 5, 2.0, is_failed=False)
+    world.tallies.of("q").retried.update({"timeout": 3, "client_error": 1})
+    world.tallies.of("q").died["client_error"] += 2
+    found = world.metrics.processing("q")
+    assert found is not None
+    assert (found.items, found.average_s) == (5, 2.0)
+    assert world.metrics.failed("q") == (3, 3)
+
+
+async def test_nothing_in_hand_is_no_task(world: World) -> None:
+    tasks: list[Task] = list(world.metrics.tasks())
+    assert tasks == []
+    assert world.metrics.is_stream("s")
+    assert not world.metrics.is_stream("q")

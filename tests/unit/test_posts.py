@@ -1,0 +1,70 @@
+"""What a daemon tells another of its runs, there and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.posts import BadPost, conclusion_of, make_post, read_post
+from actors.retry import Conclusion
+from actors.slices import Abroad, InJournal, ItemError, LentRun, Slice, item_bits
+from forebay import encode_run
+from forebay.run import read_head
+
+DATA = encode_run([b"x"] * 64, queue="q")
+HEAD = read_head(DATA)
+ABROAD = LentRun(HEAD, DATA, Abroad(b"d" * 16, 7, 4096))
+AT_HOME = LentRun(HEAD, DATA, InJournal(99, 4096))
+
+ERROR = ItemError(1, 1_700_000_000_000, 'it said "no" – 503')
+
+
+def split(shares: list[int]) -> tuple[int, int, int, int, int]:
+    """Disjoint bits for each share."""
+    found = [0, 0, 0, 0, 0]
+    for index, share in enumerate(shares):
+        found[share] |= 1 << index
+    return found[0], found[1], found[2], found[3], found[4]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=64))
+def test_what_became_of_a_slice_arrives_as_it_was(shares: list[int]) -> None:
+    delivered, stays, later, dead, untried = split(shares)
+    slice_ = Slice(ABROAD, item_bits(0, len(shares)))
+
+    def part(bits: int, attempt: int, due_ms: int) -> tuple[Slice, ...]:
+        return (Slice(ABROAD, bits, attempt, due_ms, (ERROR,) * attempt),) if bits else ()
+
+    staying = (*part(stays, 1, 500), *part(untried, 0, 0))
+    conclusion = Conclusion(delivered, (*staying, *part(later, 1, 900_000)), part(dead, 3, 0))
+    packed = make_post(slice_, conclusion, staying)
+    if untried == slice_.bits:
+        assert packed == b"", "nothing has happened that the owner must hear of"
+        return
+    post = read_post(packed)
+    assert (post.run_id, post.position) == (HEAD.run_id, 4096)
+    leased, concluded, stayed = conclusion_of(post, AT_HOME)
+    assert leased.run is AT_HOME
+    assert leased.bits == slice_.bits
+    assert concluded.delivered == delivered
+    assert [s.bits for s in stayed] == [s.bits for s in part(stays, 1, 500)]
+    seen = [(s.bits, s.attempt, s.due_ms, s.errors) for s in (*concluded.again, *concluded.dead)]
+    sent = [*part(stays, 1, 500), *part(later, 1, 900_000), *part(dead, 3, 0)]
+    assert seen == [(s.bits, s.attempt, s.due_ms, s.errors) for s in sent]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"\xff",
+        b'{"v": 1}',
+        b'{"v": 2}',
+        make_post(Slice(ABROAD, 1), Conclusion(1), ()).replace(b"[0,1]", b"[0]"),
+        make_post(Slice(ABROAD, 1), Conclusion(1), ()).replace(b'"run":"', b'"run":"zz'),
+    ],
+)
+def test_what_no_daemon_writes_is_said_to_be_so(data: bytes) -> None:
+    with pytest.raises(BadPost):
+        read_post(data)
