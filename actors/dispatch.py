@@ -22,7 +22,7 @@ from actors.handling import Handler, HandlerUnusable
 from actors.messages import Pinned, QueueSeen
 from actors.promoter import Promoter
 from actors.queue_settings import QueueSettings
-from actors.rate import Destinations
+from actors.rate import Destinations, FleetRate
 from actors.router import Router
 from actors.split_workers import SplitWorkerGroup
 from actors.tiers import StoreUnavailable
@@ -54,14 +54,16 @@ class Dispatch:
         promoter: Promoter,
         shared: Shared,
         open_handler: OpenHandler,
+        fleet_rate: FleetRate | None = None,
     ) -> None:
+        """`fleet_rate`: with whom the rates of destinations are shared."""
         self._inbox = inbox
         self._catalogue = catalogue
         self._router = router
         self._promoter = promoter
         self._shared = shared
         self._open_handler = open_handler
-        self._destinations = Destinations()
+        self._destinations = Destinations(fleet_rate)
         self._crews: dict[str, Crew] = {}
         self._setting_aside: set[str] = set()
         self._nursery: trio.Nursery | None = None

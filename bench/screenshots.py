@@ -7,12 +7,14 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from bench.chromium import FLAGS, find
 from bench.screenshot_scene import scene
+from bench.screenshot_top import draw_top
 
 IMAGES: Final = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDE, NARROW = 1280, 400
@@ -33,12 +35,17 @@ def main() -> None:
     asked.to.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=PATIENCE_MS)
     print(f"a daemon works for {asked.seconds:.0f} s …", flush=True)
-    with scene(asked.seconds) as daemon, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        for width in (WIDE, NARROW):
-            for theme in ("light", "dark"):
-                take(browser, f"{daemon.address}/queue-metrics", asked.to, width, theme)
-        browser.close()
+    with scene(asked.seconds) as daemon, TemporaryDirectory() as scratch:
+        # Before Playwright: its loop and Textual's cannot both be this thread's.
+        drawn = Path(scratch) / "top.svg"
+        draw_top(Path(daemon.socket), drawn)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+            for width in (WIDE, NARROW):
+                for theme in ("light", "dark"):
+                    take(browser, f"{daemon.address}/queue-metrics", asked.to, width, theme)
+            keep_drawing(browser, drawn, asked.to / "top.png")
+            browser.close()
 
 
 def take(browser: Browser, address: str, directory: Path, width: int, theme: str) -> None:
@@ -59,6 +66,18 @@ def take(browser: Browser, address: str, directory: Path, width: int, theme: str
         page.set_viewport_size({"width": WIDE, "height": 640})
         keep(page, directory / f"item-{theme}.png")
     context.close()
+
+
+def keep_drawing(browser: Browser, drawing: Path, file: Path) -> None:
+    page = browser.new_page(device_scale_factor=SCALE)
+    page.goto(drawing.as_uri())
+    box = page.evaluate(
+        "(({width, height}) => [width, height])(document.rootElement.viewBox.baseVal)"
+    )
+    page.set_viewport_size({"width": WIDE, "height": round(WIDE * box[1] / box[0])})
+    page.screenshot(path=file)
+    print(file, flush=True)
+    page.close()
 
 
 def keep(page: Page, file: Path) -> None:

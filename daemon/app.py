@@ -115,6 +115,8 @@ async def _serve(
         storing.start_soon(parts.reporter.run)
         storing.start_soon(parts.metrics.run)
         storing.start_soon(parts.breakers.run)
+        if parts.fleet_breakers is not None:
+            storing.start_soon(parts.fleet_breakers.run)
         storing.start_soon(parts.promoter.run)
         if isinstance(cold, PostgresCold):
             storing.start_soon(cold.listen)

@@ -26,6 +26,7 @@ from actors.dispatch import Dispatch
 from actors.event_log import EventLog
 from actors.event_ring import EventRing
 from actors.failover import Failover
+from actors.fleet_breakers import FleetBreakers
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
 from actors.history import History
@@ -68,6 +69,7 @@ from daemon.journal.journal import Journal
 from daemon.listen import ListeningSocket
 from daemon.memory import machine_limit_bytes, size_queues
 from daemon.stores import Stores
+from daemon.valkey.shared_limits import SharedBreaker, SharedRate
 
 SPOOLER_INBOX: Final = 2048
 
@@ -90,6 +92,7 @@ class Parts:
     settlement: Settlement
     owner: Owner | None
     """Of runs in a warm queue that a fleet shares."""
+    fleet_breakers: FleetBreakers | None
     warm_is_away: Callable[[], bool]
     send_limit: SendLimit
     dispatch: Dispatch
@@ -203,8 +206,10 @@ async def compose(
         history,
         tallies,
     )
-    owner = None
-    if shared_warm is not None:
+    owner = fleet_breakers = fleet_rate = None
+    if shared_warm is not None and stores.remote is not None:
+        fleet_rate = SharedRate(stores.remote.server)
+        fleet_breakers = FleetBreakers(breakers, SharedBreaker(stores.remote.server, stores.daemon))
         owner = Owner(
             shared_warm,
             to_spooler.clone(),
@@ -223,6 +228,7 @@ async def compose(
         promoter,
         Shared(warm, settlement, breakers, send_limit, wall_ms, cores, events, tallies),
         _open_handler,
+        fleet_rate,
     )
 
     # The socket's side.
@@ -360,6 +366,7 @@ async def compose(
         history=history,
         settlement=settlement,
         owner=owner,
+        fleet_breakers=fleet_breakers,
         warm_is_away=lambda: shared_warm is not None and shared_warm.is_away,
         send_limit=send_limit,
         dispatch=dispatch,

@@ -10,30 +10,30 @@ CREATED. A lost connection does not matter: the same run is sent again, and has 
 
 import base64
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.keyed import ONLY_IF_HEADER, KeyOutcome, read_outcomes
 from forebay.limits import PRIORITY_NORMAL, RUN_ITEMS_DEFAULT, RUN_RAW_BYTES_DEFAULT
 from forebay.priorities import resolve
-from forebay.pusher import Pusher, Submitter
-from forebay.tally import Collected
+from forebay.pusher import Pusher
+from forebay.tally import Collected, Tally
 
 Offered = tuple[bytes | str | None, bytes | str]
 """A key and a payload; an item without a key is always created."""
 
 
-class Offering(Submitter, Protocol):
-    """The parts of a client that offering needs."""
+class _Pushing:
+    """What a pusher needs of a client."""
 
-    @property
-    def max_run_bytes(self) -> int: ...
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
 
-    def priorities(self) -> dict[str, int]: ...
+    def submit(self, run: bytes, *, window: int, tally: Tally) -> None:
+        self._exchange.push(run, window, tally)
 
-    def offer_batch(
-        self, queue: str, items: Iterable[Offered], **options: Any
-    ) -> list[KeyOutcome]: ...
+    def drain(self) -> None:
+        self._exchange.drain()
 
 
 class Offers:
@@ -42,7 +42,7 @@ class Offers:
     _exchange: Exchange
 
     def offer(
-        self: Offering,
+        self,
         queue: str,
         key: bytes | str,
         payload: bytes | str,
@@ -61,7 +61,7 @@ class Offers:
         return self.offer_batch(queue, [(key, payload)], headers=headers, **options)[0]
 
     def offer_batch(
-        self: Offering,
+        self,
         queue: str,
         items: Iterable[Offered],
         *,
@@ -79,16 +79,16 @@ class Offers:
         """
         collected = Collected()
         pusher = Pusher(
-            self,
+            _Pushing(self._exchange),
             queue,
-            priority=resolve(priority, self.priorities),
+            priority=resolve(priority, self._labels),
             due_ms=due_ms,
             delay=delay,
             flow=flow,
             action=action,
             headers=headers,
             run_items=run_items,
-            run_bytes=min(RUN_RAW_BYTES_DEFAULT, self.max_run_bytes),
+            run_bytes=min(RUN_RAW_BYTES_DEFAULT, self._exchange.max_run_bytes),
             compressed=True,
             window=WINDOW_RUNS,
             tally=collected,
@@ -97,6 +97,10 @@ class Offers:
             for key, payload in items:
                 pusher.send(payload, key)
         return read_outcomes(collected.in_order())
+
+    def _labels(self) -> dict[str, int]:
+        labels: dict[str, int] = self._exchange.perform("config.priorities", {})["priorities"]
+        return labels
 
     def key_show(self, queue: str, key: bytes | str) -> dict[str, Any]:
         """Who has a key: `id`, `state`, `due_ms`, `attempt`, `until_ms`. Refused with NOT_FOUND if

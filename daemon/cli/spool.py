@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from daemon.cli.asking import print_table
 from daemon.cli.exits import Exit
 from daemon.cli.options import ConfigFile, StateDir
 
@@ -35,14 +36,13 @@ def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = Fa
     if as_json:
         _print_json(rows)
         return
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table()
+    table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("chunk", no_wrap=True)
-    table.add_column("state")
+    table.add_column("state", no_wrap=True)
     for column in ("runs", "items", "held", "staged", "used", "file"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     counts = ("runs", "items", "held", "staged", "used_bytes", "file_bytes")
     for row in rows:
         table.add_row(
@@ -50,7 +50,7 @@ def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = Fa
             str(row["state"]),
             *(f"{row[name]:,}" for name in counts),
         )
-    Console().print(table)
+    print_table(table)
 
 
 @app.command()

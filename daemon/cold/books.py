@@ -129,7 +129,7 @@ class Books:
 
 def read_totals(db: sqlite3.Connection) -> dict[str, ColdTotals]:
     rows = db.execute(SELECT_TOTALS)
-    return {queue: ColdTotals(*counts, taken_from_here=counts[0]) for queue, *counts in rows}
+    return {queue: ColdTotals(*(*counts, counts[0])) for queue, *counts in rows}
 
 
 def read_flows(db: sqlite3.Connection) -> Sequence[FlowCount]:

@@ -164,9 +164,9 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             DELETE FROM aliases WHERE body_id = OLD.id;
         END""",
     ),
-    # Unique keys. `n` says where the item is that has one: place `n & 4095` of the body whose number
-    # is `n >> 12`. The item's id is that place of that body, unless it is said beside. `until`: it is
-    # done, and nobody else may have the key before. And what was answered to runs.
+    # Unique keys. `n` says where the item is that has one: at place `n & 4095` of the body whose
+    # number is `n >> 12`. The item's id is that place of that body, unless it is said beside.
+    # `until`: it is done, and nobody else may have the key before. And what was answered to runs.
     (
         """CREATE TABLE keys (
             n INTEGER PRIMARY KEY,

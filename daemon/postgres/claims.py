@@ -38,7 +38,7 @@ class Wish(NamedTuple):
     except_flows: frozenset[str]
     keep: Keep
     daemon: bytes
-    window_ms: int = 0
+    window_ms: int | None = None
     """So long keys stay taken of what is acknowledged."""
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from actors.finished import FinishedRow, Keeps, Past, keep_nothing
-from actors.keys import Holder, KeyRules, Offer, no_keys, window_ms
+from actors.keys import Holder, KeyRules, Offer, no_keys
 from actors.tiers import (
     ColdReceipt,
     ColdRow,
@@ -216,7 +216,7 @@ class PostgresCold:
     ) -> Stream:
         """One claim has `CLAIM_ROWS_MAX` rows at most."""
         keep = self._keeps(queue)
-        window = window_ms(self._rules(queue))
+        window = keys.window_of(self._rules(queue))
         wish = claims.Wish(
             queue, consumer, after, items_max, except_flows, keep, self._daemon, window
         )
@@ -272,13 +272,13 @@ class PostgresCold:
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
         """`keys.OFFERED_MAX` runs are remembered, of all daemons."""
 
-        async def work(con: Connection) -> offers.Answered:
+        async def work(con: Connection) -> tuple[list[bytes], set[str]]:
             if self._requires_standby:
                 await hand_over.check_standby(con)
             return await offers.offer(con, offered, self._rules, self._daemon, self._now_ms())
 
-        answered = await self._db.write(work, after=lambda said: self.wakes.notices(said.due))
-        return answered.outcomes
+        answers, _ = await self._db.write(work, after=lambda said: self.wakes.notices(said[1]))
+        return answers
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
         return await self._db.read(lambda con: keys.show(con, queue, key, self._now_ms()))

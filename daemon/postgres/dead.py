@@ -120,7 +120,7 @@ class PostgresDeadLetters:
             change, letters = await _chosen(con, which, limit, cursor)
             await self._note(con, letters, now_ms)
             gone = await con.fetch(REMOVE, [one.n for one in letters])
-            ended = [Gone(body_id, unpack_bits(bits), 0) for body_id, bits in gone]
+            ended = [Gone(body_id, unpack_bits(bits)) for body_id, bits in gone]
             await let_go(con, ended, now_ms)
             await drop_bodies(con, (letter.body_id for letter in letters))
             for letter in letters:

@@ -44,7 +44,7 @@ async def confirm(
     for queue, waiting in sorted(keyed.items()):
         # In the order in which the runs were made.
         waiting.sort(key=lambda row: (row.body_id, row.n))
-        await admit(con, queue, waiting, rules(queue), now_ms, books)
+        await admit(con, queue, waiting, rules(queue), books, now_ms)
     await books.record(con, daemon)
     return due
 

@@ -87,7 +87,7 @@ class PostgresItems:
         for sql in (SELECT_DUE, SELECT_LATER):
             rows += await con.fetch(sql, queue, rows_max - len(rows))
         await con.execute("DELETE FROM runs WHERE n = ANY ($1)", [row["n"] for row in rows])
-        ended = [KeysEnded(row["body_id"], unpack_bits(row["bits"]), 0) for row in rows]
+        ended = [KeysEnded(row["body_id"], unpack_bits(row["bits"])) for row in rows]
         await let_go(con, ended, self._now_ms())
         for row in rows:
             place = Place(queue, from_text(row["flow"]), from_text(row["action"]))
@@ -144,7 +144,7 @@ class PostgresItems:
         books.leave(place, items, rows_gone=int(not rest))
         if new is None:
             books.delete(queue, items, write)
-            await let_go(con, [KeysEnded(body_id, bits, 0)], now_ms)
+            await let_go(con, [KeysEnded(body_id, bits)], now_ms)
         else:
             runs = Unpacked()
             if not await insert_rows(con, [new], self._daemon, now_ms, runs, is_stored=False):

@@ -7,7 +7,7 @@ meanwhile is noticed when it is taken: then the whole step is taken again, and s
 Outcomes are about places in bodies, so that keys are let go by those, many bodies at once.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -117,7 +117,7 @@ async def take(con: Connection, queue: str, taken: Sequence[Taken]) -> None:
         queue,
         [one.key for one in ordered],
         [one.item.run_id for one in ordered],
-        [one.item.index for one in ordered],
+        [one.item.number for one in ordered],
         [one.body_id for one in ordered],
         [one.place for one in ordered],
     )
@@ -125,10 +125,10 @@ async def take(con: Connection, queue: str, taken: Sequence[Taken]) -> None:
         raise Again("a key was taken meanwhile", is_lost=False, is_unknown=False)
 
 
-async def let_go(con: Connection, ended: Iterable[Ended], now_ms: int | None) -> None:
+async def let_go(con: Connection, ended: Sequence[Ended], now_ms: int | None) -> None:
     """Items have ended: their keys are free, at once or then."""
-    at_once = [one for one in ended if one.window_ms is None]
-    later = [one for one in ended if one.window_ms is not None]
+    at_once = [one for one in ended if not one.window_ms]
+    later = [one for one in ended if one.window_ms]
     if at_once:
         await con.execute(
             LET_GO, [one.body_id for one in at_once], [pack_bits(one.bits) for one in at_once]

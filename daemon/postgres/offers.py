@@ -39,6 +39,12 @@ class Waiting(NamedTuple):
     write: bytes
 
 
+class Answered(NamedTuple):
+    outcomes: list[bytes]
+    due: set[str]
+    """Queues that have something new."""
+
+
 class _Admitted(NamedTuple):
     row: Waiting
     bits: int
@@ -52,8 +58,7 @@ async def offer(
     rules: KeyRules,
     daemon: bytes,
     now_ms: int | None,
-) -> tuple[list[bytes], set[str]]:
-    """The answers; and the queues that have something new."""
+) -> Answered:
     books, woken = SharedBooks(), set[str]()
     run_ids = [one.run.head.run_id for one in offers]
     answers: dict[bytes, bytes] = dict(await con.fetch(SELECT_OFFERED, run_ids))
@@ -74,7 +79,7 @@ async def offer(
             woken.add(queue)
     await books.record(con, daemon)
     wide = [_widen(answers[one.run.head.run_id], one.run.head.count) for one in offers]
-    return wide, woken
+    return Answered(wide, woken)
 
 
 async def admit(
@@ -170,7 +175,8 @@ async def _carry_out(
             # All of it may have been replaced again in the same step.
             continue
         head, data, bits = cutter.part(each.run.head, bytes(each.run.data), each.won)
-        rows.append(NewRow(head.run_id, head, data, bits, due_ms=head.due_ms))
+        # Of a run that was forgotten, other items may still be here under its id.
+        rows.append(NewRow(new_run_id(), head, data, bits, due_ms=head.due_ms))
         books.accept(place_of(head), bits.bit_count())
         is_cut = head.run_id != each.run.head.run_id
         places = {index: place for place, index in enumerate(indexes(each.won))} if is_cut else {}
@@ -186,15 +192,8 @@ async def _carry_out(
 async def _insert(
     con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: int | None
 ) -> None:
-    left = list(rows)
-    while left:
-        inserted = await insert_rows(con, left, daemon, now_ms, Unpacked(), is_stored=False)
-        # Of a run that was forgotten, other items are still here.
-        left = [
-            NewRow(new_run_id(), row.head, row.data, row.bits, due_ms=row.due_ms)
-            for row in left
-            if row.row not in inserted
-        ]
+    if rows:
+        await insert_rows(con, rows, daemon, now_ms, Unpacked(), is_stored=False)
 
 
 async def _remember(con: Connection, decided: Sequence[_Decided]) -> None:

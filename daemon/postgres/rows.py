@@ -29,8 +29,8 @@ async def insert_rows(
     *,
     is_stored: bool,
     known_bodies: Iterable[bytes] = (),
-) -> int:
-    """How many of them are new. `is_stored`: not visible yet. ValueError as in `_values`."""
+) -> set[bytes]:
+    """The ids of those that are new. `is_stored`: not visible yet. ValueError as in `_values`."""
     bodies = {row.head.run_id: row.data for row in rows}
     for body_id in known_bodies:
         bodies.pop(body_id, None)
@@ -46,7 +46,7 @@ async def insert_rows(
         *(list(column) for column in columns),
     )
     await _note_aliases(con, bodies)
-    return len(inserted)
+    return {id_ for (id_,) in inserted}
 
 
 async def insert_bodies(con: Connection, bodies: Mapping[bytes, bytes]) -> None:

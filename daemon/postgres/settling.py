@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from actors.finished import Keeps, keeps_delivered
-from actors.keys import KeyRules, window_ms
+from actors.keys import KeyRules
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
 from daemon.cold.books import Place
 from daemon.cold.rows import Unpacked, pack_bits, place_of, unpack_bits
 from daemon.cold.settling import change_of, check_outcome
+from daemon.postgres import keys as table
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
-from daemon.postgres import keys as table
 from daemon.postgres.history import Ended, note_ended
 from daemon.postgres.rows import drop_bodies, insert_rows, lock_bodies
 from daemon.postgres.text import from_text
@@ -73,7 +73,7 @@ class _Step:
                 Ended(row.n, row.body_id, change.delivered, row.size, "delivered", keep)
             )
         if change.delivered and row.has_keys:
-            window = window_ms(self.rules(row.place.queue))
+            window = table.window_of(self.rules(row.place.queue))
             self.keyed.append(table.Ended(row.body_id, change.delivered, window))
         if change.rest:
             self.shrunk[row.n] = row.bits = change.rest
@@ -177,7 +177,7 @@ async def _insert_moved(
     inserted = await insert_rows(
         con, step.moved, daemon, now_ms, step.runs, is_stored=False, known_bodies=known_bodies
     )
-    if inserted != len(step.moved):
+    if len(inserted) != len(step.moved):
         raise ValueError("an outcome's items move to a row that is there already")
 
 

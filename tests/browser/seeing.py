@@ -77,6 +77,9 @@ def go_and_stop_the_clock(page: Page, address: str) -> None:
     go(page, address)
     page.clock.pause_at(begin + timedelta(hours=1))
     at_rest(page)
+    # One more beat, so that what is shown is of the time at which the clock stands.
+    page.clock.run_for(5_100)
+    at_rest(page)
 
 
 def at_rest(page: Page) -> None:

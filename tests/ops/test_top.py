@@ -17,7 +17,7 @@ from daemon.cli.top_table import QueueTable
 from forebay import connect
 from tests.ops.commands import HANG_S, Host, running
 
-LOOK_S = 0.05
+LOOK_S = 0.2
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import re
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory):
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     directory = tmp_path_factory.mktemp("guarded")
     files = token_files(directory)
-    with serving_on(directory, **files) as served:
+    with serving_on(directory, None, **files) as served:
         yield served
 
 
@@ -73,7 +74,7 @@ def test_health_needs_no_token(guarded: Serving) -> None:
 
 
 def test_tokens_are_read_again_at_sighup(tmp_path: Path) -> None:
-    with serving_on(tmp_path, **token_files(tmp_path)) as served:
+    with serving_on(tmp_path, None, **token_files(tmp_path)) as served:
         (tmp_path / "admin_token_file").write_text(NEXT)
         hang_up(served, "http.tokens_reloaded")
         problem(served.http.get("/api/v2/queues", headers=bearer(ADMIN)), 401, "unauthorized")

@@ -1,5 +1,6 @@
 """Queues over HTTP: made, seen, changed, paused, purged, deleted; their figures."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ CRM = {
 
 
 @pytest.fixture(scope="module")
-def secretive(tmp_path_factory: pytest.TempPathFactory):
+def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     config = {"queues": {"crm": CRM}, "auto_create_queues": False}
     with serving_on(tmp_path_factory.mktemp("secretive"), config) as served:
         yield served

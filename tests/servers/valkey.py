@@ -102,6 +102,13 @@ class ValkeyServer:
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGCONT)
 
+    def put_right(self) -> None:
+        """It runs and serves, however it was."""
+        if self._process is None:
+            self.start()
+        else:
+            self.resume()
+
     def close(self) -> None:
         """However it is."""
         if self._process is not None:

@@ -1,0 +1,42 @@
+"""Two hosts, `a` and `b`, that all tests of a module share: starting daemons takes longer than
+most tests. Every test has queues of its own, and leaves everything running."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fleet.world import Member, World, world
+
+
+@pytest.fixture(scope="module")
+def shared_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A module says in `PULLED` which queues wait for consumers, and in `QUEUES` what else is
+    special; all others are written to files by both hosts."""
+    queues = {name: {"handler": {"type": "pull"}} for name in getattr(request.module, "PULLED", ())}
+    queues |= getattr(request.module, "QUEUES", {})
+    with world() as made:
+        a = made.add("a", {"queues": queues, "http": {"listen": "127.0.0.1:0"}})
+        b = made.add("b", {"queues": queues})
+        a.launch()
+        b.launch()
+        made.put_right()
+        yield made
+        assert a.daemon is not None and a.daemon.poll() is None
+        assert b.daemon is not None and b.daemon.poll() is None
+
+
+@pytest.fixture
+def both(shared_world: World) -> Iterator[World]:
+    """The world, and everything in it runs."""
+    yield shared_world
+    shared_world.put_right()
+
+
+@pytest.fixture
+def a(both: World) -> Member:
+    return both.hosts[0]
+
+
+@pytest.fixture
+def b(both: World) -> Member:
+    return both.hosts[1]
