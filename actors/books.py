@@ -76,6 +76,8 @@ def count_fate(totals: Totals, fate: Fate, items: int) -> None:
             totals.handed_over += items
         case Fate.DELETED:
             totals.deleted += items
+        case Fate.MOVED:
+            totals.moved_out += items
         case Fate.RETRY:
             pass
         case _:

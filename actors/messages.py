@@ -123,9 +123,11 @@ class Fate(IntEnum):
     HANDED_OVER = 4
     """The cold store owns them now."""
     DELETED = 5
+    MOVED = 6
+    """They were exported, for another daemon."""
 
 
-DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED})
+DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED, Fate.MOVED})
 """Losing the mark of another can only deliver again."""
 
 

@@ -66,6 +66,8 @@ class Promoter:
         self._now_ms = now_ms
         self._locks: set[bytes] = set()
         self._is_away = False
+        self.away_total = 0
+        """How often the cold store went away."""
 
     @property
     def cold_is_away(self) -> bool:
@@ -221,6 +223,7 @@ class Promoter:
             if problem is None:
                 log.info("promoter.cold_is_back")
             else:
+                self.away_total += 1
                 log.error("promoter.cold_is_away", error=str(problem))
 
     def _limits_now(self, queue: str) -> Limits:

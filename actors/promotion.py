@@ -54,6 +54,9 @@ class Promotion:
 
     def join(self, slices: Iterable[Slice]) -> None:
         """They may come before what is here: a more urgent run overtakes in the line as well."""
+        slices = list(slices)
+        if not slices:
+            return
         self.slices = sorted([*self.slices, *slices], key=lambda slice_: slice_.sort_key)
         self.joined.set()
         self.joined = trio.Event()
@@ -64,9 +67,10 @@ class Promotion:
         return self.entering
 
     def entered(self, rest: Sequence[Slice]) -> None:
-        self.entering = []
+        before, self.entering = self.items, []
         self.slices = sorted([*rest, *self.slices], key=lambda slice_: slice_.sort_key)
-        self._tell_left()
+        if self.items < before:
+            self._tell_left()
 
     def withdraw(self, flow: str | None = None) -> list[Slice]:
         """Takes out what is of this flow, or all of it."""

@@ -246,6 +246,10 @@ async def compose(
             "events": events.figures(),
             "history_dropped_total": history.dropped_total,
             "keyed": keyed.figures(),
+            "away_total": {
+                "cold": promoter.away_total,
+                "warm": 0 if shared_warm is None else shared_warm.away_total,
+            },
             **metrics.for_report(),
         }
 

@@ -1,9 +1,9 @@
 """Prometheus' text formats: families of samples in, the bytes of an answer out.
 
 Labels come rendered: a queue's are made once a scrape, not once a sample. prometheus_client's
-encoder, given the same samples, escapes and sorts every label of every sample: for 500 queues of 4
-flows it took 380 ms, this takes 18 (bench/observe.py has such a daemon). What the library does is
-kept: it negotiates the format, shows the process, and its parser reads all of this in the tests.
+encoder escapes and sorts every label of every sample: to encode the 40,000 samples of 500 busy
+queues of 4 flows took 165 ms of CPU, to make and encode them here takes 30. What the library does
+is kept: it negotiates the format, shows the process, and its parser reads all of this in the tests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

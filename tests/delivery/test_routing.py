@@ -63,6 +63,25 @@ class TestOverflow:
             await rig.until_books(held=0, delivered=6)
             assert rig.to().ids == ids
 
+    async def test_a_queue_that_stands_still_costs_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with running(tmp_path, {"q": SMALL}, batch_items=3) as rig:
+            await overflow(rig, runs=12)
+            await rig.until_books(spooled=0)
+            steps = 0
+            enter = rig.life.warm.enter
+
+            async def counted(*args: Any) -> Any:
+                nonlocal steps
+                steps += 1
+                return await enter(*args)
+
+            monkeypatch.setattr(rig.life.warm, "enter", counted)
+            for _ in range(50):
+                await rig.stats()
+            assert steps <= 1
+
     async def test_a_queue_that_has_drained_is_warm_again(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"q": SMALL}) as rig:
             await overflow(rig, runs=6)

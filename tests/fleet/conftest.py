@@ -12,13 +12,14 @@ from tests.fleet.world import Member, World, world
 def shared_world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A module says in `PULLED` which queues wait for consumers, and in `QUEUES` what else is
     special; all others are written to files by both hosts."""
-    queues = {name: {"handler": {"type": "pull"}} for name in getattr(request.module, "PULLED", ())}
+    pulled = {"handler": {"type": "pull"}, "backoff": {"initial": "10ms", "jitter": 0}}
+    queues = dict.fromkeys(getattr(request.module, "PULLED", ()), pulled)
     queues |= getattr(request.module, "QUEUES", {})
     with world() as made:
         a = made.add("a", {"queues": queues, "http": {"listen": "127.0.0.1:0"}})
         b = made.add("b", {"queues": queues})
-        a.launch()
-        b.launch()
+        a.launch("--wait-for-stores")
+        b.launch("--wait-for-stores")
         made.put_right()
         yield made
         assert a.daemon is not None and a.daemon.poll() is None

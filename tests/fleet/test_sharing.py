@@ -46,7 +46,7 @@ def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: M
     with b.client() as client:
         letters = list(Control(client.control).dead_letters({"queue": "mixed"}))
     assert {letter["id"] for letter in letters} == {item.id for item in items[7:9]}
-    assert {letter["errors"][-1]["error"] for letter in letters} == {"never"}
+    assert {letter["errors"][-1]["text"] for letter in letters} == {"never"}
 
 
 def test_a_restarted_owner_enters_neither_what_is_done_nor_what_is_in_hand(

@@ -131,7 +131,7 @@ class Member(Host):
     def metrics(self) -> dict[str, float]:
         """What /metrics says."""
         [*_, ready] = self.events("daemon.ready")
-        text = httpx.get(f"http://{ready['http']}/metrics", timeout=PATIENCE_S).text
+        text = httpx.get(f"{ready['http']}/metrics", timeout=PATIENCE_S).text
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         pairs = (line.rsplit(" ", 1) for line in lines)
         return {name: float(value) for name, value in pairs}
@@ -245,13 +245,13 @@ def fleet_config(directory: Path, postgres_url: str, config: dict[str, Any]) -> 
         "warm": {
             "type": "valkey",
             "url": f"unix://{directory / 'vk'}",
-            "timeout": "500ms",
+            "timeout": "1s",
             "valid": f"{VALID_S}s",
         },
         "cold": {
             "type": "postgres",
             "url": postgres_url,
-            "timeout": "1s",
+            "timeout": "2s",
             "acquire_timeout": f"{ACQUIRE_S}s",
         },
         "defaults": defaults,

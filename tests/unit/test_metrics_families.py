@@ -28,6 +28,7 @@ UNITS = {"seconds", "bytes", "items", "runs", "chunks", "ratio", "batches", "lea
 WITHOUT_UNITS = {
     "build_info",
     "store_up",
+    "store_away",
     "connections",
     "sends_in_flight",
     "sends_waiting",
@@ -94,6 +95,7 @@ def snapshot(**given: Any) -> Snapshot:
         "failover": {"entries": 0, "bytes": 0, "let_go_total": 0},
         "events": {"written_total": 0, "dropped_total": 0},
         "stale_outcomes_total": 0,
+        "away_total": {"cold": 2, "warm": 0},
         "history_dropped_total": 0,
     }
     report |= given.pop("report", {})
@@ -274,6 +276,7 @@ class TestFamilies:
         assert values(found["forebay_refused_items"], "reason") == {"QUEUE_FULL": 4}
         assert values(found["forebay_spool_dropped_items"], "reason") == {"drop_oldest": 2}
         assert values(found["forebay_store_up"], "store") == {"cold": 1, "disk": 0}
+        assert values(found["forebay_store_away"], "store") == {"cold": 2, "warm": 0}
 
     def test_histograms_count_items(self) -> None:
         found = scraped(snapshot())["forebay_dequeue_latency_seconds"]

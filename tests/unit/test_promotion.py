@@ -94,3 +94,13 @@ def test_only_what_is_more_urgent_than_the_end_of_the_line_overtakes() -> None:
     assert line.is_overtaken
     line.seen_urgent([make(1, priority=5)])
     assert not line.is_overtaken
+
+
+def test_nobody_is_told_of_nothing() -> None:
+    line = Promotion()
+    line.join([make(3)])
+    joined, left = line.joined, line.left
+    line.join([])
+    line.entered(line.enter())
+    assert not joined.is_set()
+    assert not left.is_set()

@@ -1,0 +1,136 @@
+"""Valkey is away, in all the ways it can be: each daemon works on alone, and hands back later.
+
+Nothing is in hand when it goes, so that nothing may come twice: what is in `through-…` was
+delivered before, and of `there-…` ten items wait in Valkey for a consumer.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fleet.world import Member, World, until
+
+Act = Callable[[World], object]
+
+
+def refuse(world: World) -> None:
+    for host in world.hosts:
+        host.valkey.refuse()
+
+
+def fill(world: World) -> None:
+    """No more memory, and nothing is thrown away."""
+    world.valkey.config_set("maxmemory", "1")
+
+
+def make_room(world: World) -> None:
+    world.valkey.config_set("maxmemory", "0")
+
+
+def replicate(world: World) -> None:
+    world.valkey.become_replica()
+
+
+def nothing(_: World) -> None:
+    """`put_right` does it."""
+
+
+FAULTS: dict[str, tuple[Act, Act]] = {
+    "refused": (refuse, nothing),
+    "hanging": (lambda world: world.valkey.pause(), nothing),
+    "killed": (lambda world: world.valkey.kill(), nothing),
+    "full": (fill, make_room),
+    "read-only": (replicate, lambda world: world.valkey.become_primary()),
+}
+PULLED = [f"there-{name}" for name in (*FAULTS, "flushed", "lost")]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_daemon_works_alone_and_hands_back(
+    name: str, both: World, a: Member, b: Member
+) -> None:
+    through, there = f"through-{name}", f"there-{name}"
+    begin, end = FAULTS[name]
+    a.push(through, 100)
+    both.wait_settled(through)
+    a.push(there, 10)
+    first = b.drain(there, 2)
+    until(lambda: both.books(there)["delivered"] == 2)
+    before = {host.name: len(host.events("warm.away")) for host in both.hosts}
+
+    begin(both)
+    until(lambda: len(a.events("warm.away")) > before["a"])
+    a.push(through, 100)
+    both.wait_delivered(through, 200)
+    # Nobody else can take what is there, once it has lapsed.
+    alone = a.drain(there, 3)
+    until(lambda: len(b.events("warm.away")) > before["b"])
+    b.push(through, 100)
+    both.wait_delivered(through, 300)
+
+    end(both)
+    both.put_right()
+    until(lambda: len(a.events("warm.back")) == len(a.events("warm.away")))
+    until(lambda: len(b.events("warm.back")) == len(b.events("warm.away")))
+    a.push(through, 100)
+    rest = b.drain(there, 5)
+    assert set(both.wait_delivered(through, 400).values()) == {1}
+    assert len({*first, *alone, *rest}) == 10
+    assert both.wait_settled(through)["delivered"] == 400
+    assert both.wait_settled(there)["delivered"] == 10
+    # One line for each change.
+    assert len(a.events("warm.away")) == before["a"] + 1
+
+
+def test_a_flushed_server_is_filled_again(both: World, a: Member, b: Member) -> None:
+    a.push("there-flushed", 10)
+    first = b.drain("there-flushed", 2)
+    until(lambda: both.books("there-flushed")["delivered"] == 2)
+    both.valkey.flush()
+    rest = b.drain("there-flushed", 8)
+    assert len({*first, *rest}) == 10
+    assert both.wait_settled("there-flushed")["delivered"] == 10
+    assert a.events("owner.warm_forgot")
+
+
+def test_what_a_server_has_lost_of_a_queue_is_entered_again(
+    both: World, a: Member, b: Member
+) -> None:
+    a.push("there-lost", 10)
+    first = b.drain("there-lost", 2)
+    until(lambda: both.books("there-lost")["delivered"] == 2)
+    for key in both.valkey.command("KEYS", "*{there-lost}*slices*"):
+        both.valkey.command("DEL", key)
+    rest = b.drain("there-lost", 8)
+    assert len({*first, *rest}) == 10
+    assert both.wait_settled("there-lost")["delivered"] == 10
+    assert a.events("owner.entered_again")
+
+
+def test_one_gauge_and_one_counter_tell_of_it(both: World, a: Member) -> None:
+    up, away = 'forebay_store_up{store="warm"}', 'forebay_store_away_total{store="warm"}'
+    before = a.metrics()
+    assert before[up] == 1
+    a.valkey.refuse()
+    until(lambda: a.metrics()[up] == 0)
+    assert a.metrics()[away] == before[away] + 1
+    a.valkey.restore()
+    until(lambda: a.metrics()[up] == 1)
+    assert a.metrics()[away] == before[away] + 1
+
+
+def test_a_daemon_that_alone_has_lost_it_takes_its_own_back(
+    both: World, a: Member, b: Member
+) -> None:
+    """The others still have Valkey, and what the lost one has there."""
+    a.push("partly", 100)
+    both.wait_settled("partly")
+    a.valkey.hang()
+    until(lambda: a.events("warm.away"))
+    a.push("partly", 100)
+    b.push("partly", 100)
+    both.wait_delivered("partly", 300)
+    a.valkey.restore()
+    a.push("partly", 100)
+    assert set(both.wait_delivered("partly", 400).values()) == {1}
+    assert both.wait_settled("partly")["delivered"] == 400
