@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from actors.portions import Portions, RetryNote
+from actors.shared_writes import OpenWrite, Part, Verdict, WriteView
 from actors.tiers import Look
 from forebay.errors import Refused
 from forebay.run import RunHead
@@ -247,6 +248,47 @@ class DropStage:
     write: bytes
     stage: bytes
     answer: Callable[[dict[str, Any] | Refused], None]
+    also_sealed: bool = True
+    """False: one that is sealed is left as it is, since others know of it; `is_sealed` says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowPublish:
+    """Make visible what was published elsewhere, as far as it is here, and drop the rest."""
+
+    verdict: Verdict
+    answer: Callable[[dict[str, Any] | Refused], None]
+    """Told how many of its items are `missing` here."""
+
+    @property
+    def write(self) -> bytes:
+        return self.verdict.write
+
+
+@dataclass(frozen=True, slots=True)
+class AskWrite:
+    """Answer with what the journal knows of a write, of these stages of it, and of an application.
+    Refused: one of them is damaged."""
+
+    write: bytes
+    stages: tuple[bytes, ...]
+    app: str | None
+    answer: Callable[[WriteView | Refused], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AskOpenWrites:
+    """Answer with all writes that are neither published nor aborted."""
+
+    answer: Callable[[list[OpenWrite]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AskParts:
+    """Answer with what has become of these writes here, as far as they are published here."""
+
+    writes: tuple[bytes, ...]
+    answer: Callable[[list[Part]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +318,8 @@ class ForgetWrites:
     answer: Callable[[list[bytes]], None]
 
 
-WriteRequest = Seal | Publish | AbortWrite | DropStage
+WriteRequest = Seal | Publish | AbortWrite | DropStage | FollowPublish
+WriteQuestion = AskReceipt | ListWrites | AskWrite | AskOpenWrites | AskParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +409,7 @@ SpoolerMessage = (
     | GiveBack
     | Doubt
     | WriteRequest
-    | AskReceipt
-    | ListWrites
+    | WriteQuestion
     | ForgetWrites
     | Inquire
     | Peek

@@ -81,4 +81,3 @@ def fitted(run: Run, raw_bytes_max: int) -> Iterator[bytes]:
     for bits in (half, everything & ~half):
         part = part_of(run, bits, head.attempt, head.due_ms)
         yield from fitted(read_run(part), raw_bytes_max)
-

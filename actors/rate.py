@@ -235,7 +235,7 @@ class _Share:
 class Destinations:
     """The buckets, one for each destination, shared by the queues that go there.
 
-    Of their rates the smallest counts, 0 being none; the burst is big enough for the biggest batch.
+    Of their rates the smallest counts, 0 being none; the burst is a second's worth.
     """
 
     def __init__(self, fleet: FleetRate | None = None) -> None:
@@ -270,7 +270,8 @@ class Destinations:
             del self._buckets[destination]
             return
         rate = min((share.rate for share in shares if share.rate), default=0.0)
-        burst = max([rate * BURST_S, *(float(share.batch_items) for share in shares)])
+        # Workers send no more than that at once, however big their batches may be.
+        burst = max(rate * BURST_S, 1.0)
         bucket = self._buckets.get(destination)
         if bucket is None:
             fleet = self._fleet

@@ -36,13 +36,17 @@ from actors.loans import Loans, PendingMark
 from actors.messages import (
     AbortWrite,
     Append,
+    AskOpenWrites,
+    AskParts,
     AskReceipt,
+    AskWrite,
     Borrow,
     Doubt,
     Drain,
     DropStage,
     FindRun,
     Finish,
+    FollowPublish,
     ForgetWrites,
     GiveBack,
     Inquire,
@@ -105,9 +109,13 @@ class Spooler:
         own_inbox: trio.MemorySendChannel[SpoolerMessage],
         seen: trio.MemorySendChannel[QueueSeen | Pinned],
         disowned: Mapping[int, Sequence[Origin]] | None = None,
+        *,
+        decides: bool = True,
     ) -> None:
-        """`disowned`, by position: what the cold store had stored when an earlier life ended."""
+        """`disowned`, by position: what the cold store had stored when an earlier life ended.
+        `decides`: which writes expire; False: the daemons of a fleet decide that together."""
         self._settings = settings
+        self._decides = decides
         self._journal = journal
         self._inbox = inbox
         self._own_inbox = own_inbox
@@ -245,12 +253,10 @@ class Spooler:
             case Doubt():
                 for position in message.positions:
                     self._ledger.doubt(position, -1 if message.is_over else 1)
-            case Seal() | Publish() | AbortWrite() | DropStage():
+            case Seal() | Publish() | AbortWrite() | DropStage() | FollowPublish():
                 self._staging.arrive(message)
-            case ListWrites():
-                self._staging.list_writes(message)
-            case AskReceipt():
-                self._staging.answer_receipt(message)
+            case AskReceipt() | ListWrites() | AskWrite() | AskOpenWrites() | AskParts():
+                self._staging.tell(message)
             case ForgetWrites():
                 self._forget_writes(message)
             case Inquire():
@@ -427,7 +433,7 @@ class Spooler:
     # Writes that are over.
 
     def _expire_writes(self) -> None:
-        if trio.current_time() >= self._next_expiry:
+        if self._decides and trio.current_time() >= self._next_expiry:
             self._next_expiry = trio.current_time() + EXPIRY_S
             self._staging.expire(wall_ms() - round(self._settings.stage_ttl * 1000))
 

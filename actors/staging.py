@@ -18,14 +18,20 @@ from actors.ledger import Ledger
 from actors.messages import (
     AbortWrite,
     Append,
+    AskOpenWrites,
+    AskParts,
     AskReceipt,
+    AskWrite,
     DropStage,
+    FollowPublish,
     ListWrites,
     Publish,
     Seal,
+    WriteQuestion,
     WriteRequest,
 )
 from actors.ports import LiveRun, Record
+from actors.shared_writes import Part
 from actors.writes import Decision, Stage, Writes
 from forebay.errors import Refused
 from forebay.ids import run_id_ms
@@ -112,7 +118,10 @@ class Staging:
             case AbortWrite(write):
                 return self._writes.decide_abort(write, now_ms)
             case DropStage(write, stage):
-                return self._writes.decide_drop(write, stage, now_ms)
+                also_sealed = request.also_sealed
+                return self._writes.decide_drop(write, stage, now_ms, also_sealed=also_sealed)
+            case FollowPublish(verdict):
+                return self._writes.decide_followed(verdict, now_ms)
             case _:
                 assert_never(request)
 
@@ -160,17 +169,39 @@ class Staging:
             log.warning("spooler.write_expired", write=write.hex())
             self.arrive(AbortWrite(write, _nobody))
 
-    def list_writes(self, ask: ListWrites) -> None:
-        ask.answer(self._writes.describe(ask.write, ask.limit, also_over=ask.all))
+    # Questions.
 
-    def answer_receipt(self, ask: AskReceipt) -> None:
-        found = self._writes.published(ask.write)
+    def tell(self, ask: WriteQuestion) -> None:
+        """What is so at this moment."""
+        match ask:
+            case AskReceipt():
+                self._answer_receipt(ask)
+            case ListWrites():
+                ask.answer(self._writes.describe(ask.write, ask.limit, also_over=ask.all))
+            case AskWrite():
+                ask.answer(self._writes.view(ask.write, ask.stages, ask.app))
+            case AskOpenWrites():
+                ask.answer(self._writes.open_writes())
+            case AskParts():
+                parts = [self._part(write) for write in ask.writes]
+                ask.answer([part for part in parts if part is not None])
+            case _:
+                assert_never(ask)
+
+    def _part(self, write: bytes) -> Part | None:
+        found = self._writes.published(write)
         if found is None:
+            return None
+        totals = self._ledger.receipts.get(write, Totals())
+        # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
+        dropped = totals.dropped + max(0, found.items - totals.accepted)
+        return Part(write, totals.delivered, dropped, totals.deleted, is_over=totals.held == 0)
+
+    def _answer_receipt(self, ask: AskReceipt) -> None:
+        found, part = self._writes.published(ask.write), self._part(ask.write)
+        if found is None or part is None:
             ask.answer(None)
             return
-        totals = self._ledger.receipts.get(ask.write, Totals())
-        # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
-        lost = max(0, found.items - totals.accepted)
         ask.answer(
             {
                 "write": ask.write.hex(),
@@ -179,9 +210,9 @@ class Staging:
                 "version": found.version,
                 "queues": list(found.queues),
                 "accepted": found.items,
-                "delivered": totals.delivered,
-                "dropped": totals.dropped + lost,
-                "deleted": totals.deleted,
+                "delivered": part.delivered,
+                "dropped": part.dropped,
+                "deleted": part.deleted,
             }
         )
 

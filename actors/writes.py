@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import nlargest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from actors.accounts import NO_STAGE
 from actors.backlog import Places
 from actors.ports import Record
+from actors.shared_writes import LastVersion, OpenWrite, Published, SealedStage, Verdict, WriteView
 from forebay.errors import Refused
 
 APPS_MAX: Final = 100_000
@@ -27,6 +28,13 @@ class Phase(Enum):
     OPEN = auto()
     PUBLISHED = auto()
     ABORTED = auto()
+
+
+PHASES: Final[dict[Phase, Literal["open", "published", "aborted"]]] = {
+    Phase.OPEN: "open",
+    Phase.PUBLISHED: "published",
+    Phase.ABORTED: "aborted",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -190,8 +198,7 @@ class Writes:
             if part.sealed_runs is None:
                 return _bad(f"the stage {stage.hex()} is not sealed")
             if part.sealed_runs != part.runs:
-                text = f"{part.runs} of {part.sealed_runs} sealed runs"
-                return _bad(f"the stage {stage.hex()} has {text}: the disk was damaged")
+                return _damaged(stage, part)
             queues += part.items
         record = {
             "is": "published",
@@ -237,15 +244,78 @@ class Writes:
         record = _aborted(write, known, now_ms)
         return Decision({"outcome": "aborted", "items": record["items"]}, record)
 
-    def decide_drop(self, write: bytes, stage: bytes, now_ms: int) -> Decision:
+    def decide_drop(
+        self, write: bytes, stage: bytes, now_ms: int, *, also_sealed: bool = True
+    ) -> Decision:
         """A task has failed: what it has staged goes, and nothing more is taken for it."""
         known = self._writes.get(write, Write())
         part = known.stages.get(stage)
+        if part is not None and part.sealed_runs is not None and not also_sealed:
+            return Decision({"is_sealed": True})
         items = part.items.total() if part is not None else 0
         result = {"write": write.hex(), "stage": stage.hex(), "items": items}
         if known.phase is not Phase.OPEN or stage in known.dropped:
             return Decision(result | {"items": 0})
         return Decision(result, {"is": "dropped", "at_ms": now_ms, **result})
+
+    def decide_followed(self, verdict: Verdict, now_ms: int) -> Decision:
+        """It is published, whatever there is of it: what is missing was lost on this disk."""
+        known = self._writes.get(verdict.write, Write())
+        if known.phase is Phase.PUBLISHED:
+            return Decision({"missing": 0})
+        here = sum(
+            known.stages[stage].items.total() for stage in verdict.stages if stage in known.stages
+        )
+        record = {
+            "is": "published",
+            # Receipts are kept from then on, by this host's clock as by the others'.
+            "at_ms": min(now_ms, verdict.at_ms),
+            "write": verdict.write.hex(),
+            "stages": sorted(stage.hex() for stage in verdict.stages),
+            "items": verdict.items,
+            "queues": list(verdict.queues),
+            "app": verdict.app,
+            "version": verdict.version,
+        }
+        return Decision({"missing": verdict.items - here}, record)
+
+    # For decisions that are made elsewhere.
+
+    def view(self, write: bytes, stages: Sequence[bytes], app: str | None) -> WriteView | Refused:
+        known = self._writes.get(write, Write())
+        sealed: list[SealedStage] = []
+        for stage in stages:
+            part = known.stages.get(stage)
+            if part is None or part.sealed_runs is None:
+                continue
+            if part.sealed_runs != part.runs:
+                return _damaged(stage, part)
+            queues = tuple(sorted(part.items))
+            sealed.append(SealedStage(stage, part.runs, part.items.total(), queues))
+        return WriteView(
+            PHASES[known.phase],
+            known.items + sum(part.items.total() for part in known.stages.values()),
+            self._published(write),
+            tuple(sealed),
+            self._last(app),
+        )
+
+    def _published(self, write: bytes) -> Published | None:
+        known = self.published(write)
+        return known and Published("published", write, known.items, known.heard_ms)
+
+    def _last(self, app: str | None) -> LastVersion | None:
+        if app is None or app not in self._versions:
+            return None
+        version, holder = self._versions[app]
+        return LastVersion(version, holder, self._published(holder))
+
+    def open_writes(self) -> list[OpenWrite]:
+        return [
+            OpenWrite(write, known.heard_ms, known.is_kept)
+            for write, known in self._writes.items()
+            if known.phase is Phase.OPEN
+        ]
 
     def describe(self, write: bytes | None, limit: int, *, also_over: bool) -> dict[str, Any]:
         """For people: the writes that were heard of last, or the one that is asked for."""
@@ -440,6 +510,11 @@ def _sealed(write: bytes, stage: bytes, part: Stage, now_ms: int) -> Record:
         "runs": part.sealed_runs,
         "items": part.items.total(),
     }
+
+
+def _damaged(stage: bytes, part: Stage) -> Refused:
+    text = f"{part.runs} of {part.sealed_runs} sealed runs"
+    return _bad(f"the stage {stage.hex()} has {text}: the disk was damaged")
 
 
 def _no_stage(stage: bytes) -> Refused:

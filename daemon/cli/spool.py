@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from daemon.cli import spool_move
 from daemon.cli.asking import print_table
 from daemon.cli.exits import Exit
 from daemon.cli.options import ConfigFile, StateDir
@@ -19,6 +20,8 @@ app = typer.Typer(
     "[bold]dump[/bold] change nothing and work while the daemon runs.",
     no_args_is_help=True,
 )
+app.command("export", epilog=spool_move.EXPORT_EXAMPLE)(spool_move.export)
+app.command("import", epilog=spool_move.IMPORT_EXAMPLE)(spool_move.import_)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 

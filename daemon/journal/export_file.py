@@ -42,6 +42,9 @@ class Kind(IntEnum):
     END = 4
 
 
+_KINDS: Final = frozenset(int(kind) for kind in Kind)
+
+
 class DamagedExport(ForebayError):
     """The file is not, or not any more, what was exported. Nothing of it is used."""
 
@@ -164,7 +167,7 @@ class ExportReader:
         if len(packed) < _FRAME.size:
             raise DamagedExport(self.path, at, "it ends too soon")
         length, number, crc = _FRAME.unpack(packed)
-        if length > FRAME_BODY_BYTES_MAX or number not in Kind:
+        if length > FRAME_BODY_BYTES_MAX or number not in _KINDS:
             raise DamagedExport(self.path, at, "no frame begins here")
         kind = Kind(number)
         body = file.read(length)

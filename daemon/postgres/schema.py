@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from daemon.errors import CannotStart
+from daemon.postgres import write_statements
 from daemon.postgres.connection import Connection
 from daemon.postgres.functions import FUNCTIONS
 
@@ -174,6 +175,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             outcomes bytea NOT NULL
         )""",
     ),
+    # What is decided about writes whose stages are with many daemons.
+    write_statements.TABLES,
 )
 
 

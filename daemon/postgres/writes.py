@@ -14,6 +14,7 @@ What it can't do: forget a write of which a daemon that is gone for good has a p
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from actors.shared_writes import (
@@ -27,8 +28,36 @@ from actors.shared_writes import (
     Verdict,
 )
 from daemon.postgres.connection import Connection, Database
-from daemon.postgres.rows import NOW
 from daemon.postgres.text import from_text, to_text
+from daemon.postgres.write_statements import (
+    ADD,
+    APPLIED,
+    BEGIN_PARTS,
+    DROP,
+    DROP_ALL,
+    DROPPED_ITEMS,
+    END,
+    EXPIRE,
+    FORGET,
+    FORGET_APPS,
+    HEARD,
+    LOCK,
+    LOCK_VERSION,
+    LOOK,
+    NOTE,
+    NOTE_VERSION,
+    OPEN,
+    OPEN_OLD,
+    PUBLISH,
+    RECEIPT,
+    SEALED,
+    SHARE,
+    SHOW,
+    STAGED,
+    STATE,
+    UNFINISHED,
+    VERDICTS,
+)
 from forebay.errors import Refused
 
 DECIDED: Final = ""
@@ -80,9 +109,7 @@ class PostgresDecisions:
         )
 
     async def verdicts(self, open_here: Sequence[bytes]) -> list[Verdict]:
-        rows = await self._db.read(
-            lambda con: con.fetch(VERDICTS, self._daemon, list(open_here), list(open_here))
-        )
+        rows = await self._db.read(lambda con: con.fetch(VERDICTS, self._daemon, list(open_here)))
         return [_verdict(row) for row in rows]
 
     async def applied(self, writes: Sequence[bytes]) -> None:
@@ -94,8 +121,8 @@ class PostgresDecisions:
 
     async def note_parts(self, parts: Sequence[Part]) -> None:
         for first in range(0, len(parts), PARTS_MAX):
-            columns = [list(column) for column in zip(*parts[first : first + PARTS_MAX])]
-            await self._db.write(lambda con, c=columns: con.execute(NOTE, self._daemon, *c))
+            some = parts[first : first + PARTS_MAX]
+            await self._db.write(partial(_note, daemon=self._daemon, parts=some))
 
     async def receipt(self, write: bytes) -> SharedReceipt | None:
         row = await self._db.read(lambda con: con.fetchrow(RECEIPT, write, self._daemon))
@@ -133,7 +160,7 @@ async def _drop(
 ) -> bool:
     """A stage that is not known leaves a row: if it is sealed later, that is refused."""
     await con.execute(OPEN, now_ms, write)
-    if await con.fetchval(LOCK_PHASE, write) == "open":
+    if (await con.fetchrow(LOCK, write))["phase"] == "open":
         await con.execute(DROP, now_ms, write, daemon, stage)
     return bool(await con.fetchval(STATE, write, stage) != "published")
 
@@ -189,7 +216,8 @@ async def _judge_version(
 ) -> Published | None:
     """The answer, if the version was published before. Until the end of the transaction nobody
     else can publish a version of this application."""
-    assert wish.app is not None and wish.version is not None
+    assert wish.app is not None
+    assert wish.version is not None
     last, holder = await _lock_version(con, wish, now_ms)
     if wish.version > last:
         return None
@@ -233,7 +261,7 @@ async def _abort(
         return Aborted(row["phase"], row["items"])
     elsewhere = await con.fetchval(STAGED, write, daemon)
     await con.execute(END, now_ms, write)
-    await con.execute("UPDATE writes SET items = $2 WHERE write_id = $1", write, items + elsewhere)
+    await con.execute(DROPPED_ITEMS, write, items + elsewhere)
     return Aborted("aborted", items + elsewhere)
 
 
@@ -249,6 +277,11 @@ async def _expire(
     if gone:
         await con.execute(DROP_ALL, gone)
     return gone
+
+
+async def _note(con: Connection, daemon: bytes, parts: Sequence[Part]) -> None:
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    await con.execute(NOTE, daemon, *columns)
 
 
 def _columns(stages: Sequence[SealedStage]) -> tuple[list[int], list[int], list[str]]:

@@ -302,12 +302,13 @@ def test_queues_of_one_destination_share_the_smallest_rate() -> None:
     assert first.rate == 20
 
 
-def test_the_burst_is_big_enough_for_the_biggest_batch() -> None:
+def test_the_burst_is_a_seconds_worth_however_big_batches_may_be() -> None:
     destinations = Destinations()
     bucket = destinations.join("a", "crm", 100, batch_items=10)
     assert bucket.burst == 100
-    destinations.join("b", "crm", 200, batch_items=500)
-    assert bucket.burst == 500
+    destinations.join("b", "crm", 200, batch_items=60_000)
+    assert bucket.burst == 100
+    assert destinations.join("c", "slow", 0.5, batch_items=500).burst == 1
 
 
 def test_a_reload_changes_the_shared_bucket() -> None:
