@@ -164,9 +164,7 @@ class Dispatch:
         if handler is None:
             self._destinations.leave(queue)
             return
-        bucket = self._destinations.join(
-            queue, handler.destination, settings.rate_limit, handler.batch_items
-        )
+        bucket = self._destinations.join(queue, handler.destination, settings.rate_limit)
         breakers = self._shared.breakers
         breakers.name(handler.destination, settings.breaker)
         if before is not None and before.breaker != settings.breaker:

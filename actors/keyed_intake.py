@@ -26,6 +26,7 @@ from typing import Final
 import structlog
 import trio
 
+from actors.intake import QUEUES_MAX
 from actors.keys import ItemRef, Offer
 from actors.messages import OfferRun, Pinned, QueueSeen
 from actors.refusals import unavailable
@@ -101,7 +102,8 @@ class KeyedIntake:
             text = "the disk has little room left"
             refuse(group, Refused("DISK_FULL", text, retry_after_ms=DISK_RETRY_MS))
             return
-        candidates = [found for push in group if (found := read(push)) is not None]
+        allowed = [push for push in group if self._is_allowed(push)]
+        candidates = [found for push in allowed if (found := read(push)) is not None]
         if not candidates:
             return
         try:
@@ -121,6 +123,14 @@ class KeyedIntake:
         flush(pushes)
         for queue in {push.head.queue for push in pushes}:
             await self._tell(queue)
+
+    def _is_allowed(self, push: OfferRun) -> bool:
+        """Names of queues are kept in memory: there may be only so many."""
+        queue = push.head.queue
+        if queue in self._known or len(self._known) < QUEUES_MAX:
+            return True
+        refuse([push], Refused("UNKNOWN_QUEUE", f"there are too many queues to create {queue!r}"))
+        return False
 
     async def _tell(self, queue: str) -> None:
         if queue not in self._known:

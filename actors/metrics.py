@@ -1,7 +1,7 @@
 """Metrics: sees everything, owns nothing but the samples of the last hour.
 
 Whoever wants to know asks for a `snapshot`; within a second all who ask get the same one, however
-many there are, and only one is made at a time. Every 5 s one is kept as a sample of each queue
+many there are, and only one is made at a time. While that takes long, those who ask get the last. Every 5 s one is kept as a sample of each queue
 (actors/samples.py). What others do is counted where they do it, in plain numbers
 (actors/tallies.py, actors/spool_counts.py): being watched costs the work nothing that grows with
 who watches.
@@ -44,6 +44,9 @@ from actors.tiers import (
 from actors.workers import WorkerGroup
 
 FRESH_S: Final = 1.0
+PATIENCE_S: Final = 0.05
+STALE_S: Final = 15.0
+"""What is older than that is worth a wait."""
 ANSWER_S: Final = 5.0
 """For the owners to answer, before what they said last is shown instead."""
 
@@ -91,6 +94,10 @@ class Metrics:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._making = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+        self._refreshed = trio.Event()
+        """Nobody makes a new one, of those who did not wait for it."""
+        self._refreshed.set()
         self._latest: Snapshot | None = None
         self._made_at = -FRESH_S
         self._fills: Mapping[str, Fill] = {}
@@ -105,23 +112,41 @@ class Metrics:
         return self._sources.catalogue
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """The sampler."""
-        task_status.started()
-        next_at = trio.current_time()
-        while True:
-            next_at = max(next_at + EVERY_S, trio.current_time())
-            # Who says that a store is away is who works with it; here a sample is missing.
-            with suppress(StoreUnavailable):
-                self._sample(await self.snapshot())
-            await trio.sleep_until(next_at)
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await self._sample_on()
 
     async def snapshot(self) -> Snapshot:
-        """At most a second old, if the owners answer."""
+        """At most a second old, if the owners answer at once. A disk that is slow is no reason to
+        wait: then it is the one before, and the next to ask gets the new one."""
+        latest = self._latest
+        if latest is None or self._nursery is None:
+            return await self._fresh()
+        if self._age_s() >= FRESH_S:
+            if self._refreshed.is_set():
+                self._refreshed = trio.Event()
+                self._nursery.start_soon(self._refresh, self._refreshed)
+            with trio.move_on_after(PATIENCE_S if self._age_s() < STALE_S else ANSWER_S):
+                await self._refreshed.wait()
+        return self._latest or latest
+
+    async def _refresh(self, refreshed: trio.Event) -> None:
+        try:
+            with suppress(StoreUnavailable):
+                await self._fresh()
+        finally:
+            refreshed.set()
+
+    async def _fresh(self) -> Snapshot:
+        """However long it takes; one at a time."""
         async with self._making:
-            if self._latest is None or trio.current_time() - self._made_at >= FRESH_S:
+            if self._latest is None or self._age_s() >= FRESH_S:
                 self._latest = await self._make()
                 self._made_at = trio.current_time()
             return self._latest
+
+    def _age_s(self) -> float:
+        return trio.current_time() - self._made_at
 
     # What is made of it elsewhere.
 
@@ -233,6 +258,19 @@ class Metrics:
         return {queue: freeze(tally) for queue, tally in self._sources.tallies.queues.items()}
 
     # Keeping one.
+
+    async def _sample_on(self) -> None:
+        """Who says that a store is away is who works with it; here a sample is missing."""
+        next_at = trio.current_time()
+        sampled: Snapshot | None = None
+        while True:
+            next_at = max(next_at + EVERY_S, trio.current_time())
+            with suppress(StoreUnavailable):
+                snapshot = await self._fresh()
+                if snapshot is not sampled:
+                    self._sample(snapshot)
+                sampled = snapshot
+            await trio.sleep_until(next_at)
 
     def _sample(self, snapshot: Snapshot) -> None:
         at_ms, report = snapshot.at_ms, snapshot.report

@@ -229,7 +229,6 @@ class _Share:
 
     destination: str
     rate: float
-    batch_items: int
 
 
 class Destinations:
@@ -248,10 +247,10 @@ class Destinations:
     def buckets(self) -> Mapping[str, TokenBucket]:
         return self._buckets
 
-    def join(self, queue: str, destination: str, rate: float, batch_items: int = 1) -> TokenBucket:
+    def join(self, queue: str, destination: str, rate: float) -> TokenBucket:
         """The bucket of a queue's destination; again on reload, with what has changed."""
         before = self._shares.get(queue)
-        self._shares[queue] = _Share(destination, rate, batch_items)
+        self._shares[queue] = _Share(destination, rate)
         if before is not None and before.destination != destination:
             self._reckon(before.destination)
         self._reckon(destination)

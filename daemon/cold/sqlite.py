@@ -87,9 +87,7 @@ class SqliteCold:
         )
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
-        await self._db.write(
-            partial(_confirm, rows=rows, now=self._now_ms(), rules=self._rules)
-        )
+        await self._db.write(partial(_confirm, rows=rows, now=self._now_ms(), rules=self._rules))
 
     async def unconfirmed(self) -> list[Unconfirmed]:
         return await self._db.read(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actors.keys import ItemRef, KeyRule, Offer, Policy
-from actors.tiers import ColdReceipt, ColdTotals, DeadFilter, RowOutcome
+from actors.tiers import ColdItems, ColdReceipt, ColdTotals, DeadFilter, NewRow, RowOutcome
 from forebay.ids import format_item_id
 from forebay.keyed import KeyOutcome
 from forebay.part import take_items
@@ -65,6 +65,26 @@ async def deliver_all(stores: ColdStores, lock: bytes = LOCK) -> list[bytes]:
     assert all(await stores.cold.settle([RowOutcome(r.row, lock, r.bits) for r in rows]))
     await check_books(stores)
     return payloads
+
+
+async def deletes_let_go(stores: ColdStores, items: ColdItems) -> None:
+    """Items that are deleted one by one, changed, or purged with their queue."""
+    stores.cold.keep_keys(keyed("reject", window_ms=100))
+    one = offer(b"a", b"b", b"c", due_ms=START_MS + 10)
+    await answers(stores, one)
+    (sight,) = await items.find(*ref(one, 0))
+    assert await items.delete(sight.row, 0b001, None)
+    assert await answer(stores, b"a", b"b") == [CREATED, CONFLICT]
+    # What is changed is in another body, and keeps its key.
+    data = take_items(one.run, [1], [b"changed"])
+    assert await items.change(sight.row, 0b010, None, NewRow(number(), read_head(data), data, 1))
+    held = await stores.cold.key("q", b"b")
+    assert held is not None
+    assert (held.item, held.phase) == (ref(one, 1), "waiting")
+    while await items.purge("q", 100):
+        pass
+    await check_books(stores)
+    assert await answer(stores, b"a", b"b", b"c") == [CREATED] * 3
 
 
 class KeySuite:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from actors.keys import KeyRule, Policy
 from daemon.bridge import Bridge
 from forebay.keyed import KeyOutcome
-from tests.conformance.cold_keys import KeySuite, offer
+from tests.conformance.cold_keys import KeySuite, deletes_let_go, offer
 from tests.conformance.cold_stores import check_books
 from tests.conformance.key_model import SCRIPTS, KeyPlayer, Step
 from tests.conformance.postgres_stores import PostgresStores
@@ -30,6 +30,11 @@ async def stores() -> AsyncIterator[PostgresStores]:
 
 
 class TestPostgresKeys(KeySuite):
+    async def test_items_that_are_deleted_let_go_of_their_keys(
+        self, stores: PostgresStores
+    ) -> None:
+        await deletes_let_go(stores, stores.cold.items)
+
     @pytest.mark.parametrize(
         "policy,other", [("ignore", IGNORED), ("reject", CONFLICT), ("replace", UPDATED)]
     )

@@ -151,26 +151,33 @@ async def test_connections_that_end_under_way_leave_nothing_half_done(rig: Rig) 
     """While transactions run, somebody terminates them: each has happened once, or not at all."""
     rows = [new_row(1) for _ in range(60)]
     unknown: set[bytes] = set()
+    progress = trio.Event()
 
-    async def put(row: Any) -> None:
-        try:
-            await rig.cold.store([row])
-            await rig.cold.confirm([row.row])
-        except StoreUnavailable:
-            unknown.add(row.row)
+    async def put(some: list[Any]) -> None:
+        nonlocal progress
+        for row in some:
+            try:
+                await rig.cold.store([row])
+                await rig.cold.confirm([row.row])
+            except StoreUnavailable:
+                unknown.add(row.row)
+            progress.set()
+            progress = trio.Event()
 
     async def terminate() -> None:
+        """Again and again, but not so often that nobody gets anywhere."""
         while True:
             await rig.sql(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = 'forebay'"
             )
+            await progress.wait()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(terminate)
         async with trio.open_nursery() as putting:
-            for row in rows:
-                putting.start_soon(put, row)
+            for first in range(6):
+                putting.start_soon(put, rows[first::6])
         nursery.cancel_scope.cancel()
     await rig.cold.store([row for row in rows if row.row in unknown])
     await rig.cold.confirm(list(unknown))

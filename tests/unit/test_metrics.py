@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue, Definitions
 from actors.in_hand import Task
-from actors.metrics import ANSWER_S, Metrics, Sources
+from actors.metrics import ANSWER_S, PATIENCE_S, Metrics, Sources
 from actors.pull import Pull
 from actors.rate import SendLimit
 from actors.samples import WHOLE
@@ -183,6 +183,37 @@ async def test_a_journal_that_does_not_answer_leaves_what_was_shown_before(
             await trio.lowlevel.checkpoint()
         await wait_all_tasks_blocked()
         mock_clock.jump(ANSWER_S)
+
+
+async def test_while_the_disk_is_slow_the_last_one_is_shown_at_once(
+    world: World, mock_clock: MockClock
+) -> None:
+    async with sampling(world):
+        await sampled(world, 1)
+        before = await world.metrics.snapshot()
+        world.answers = trio.Event()
+        mock_clock.jump(2)
+        found: list[object] = []
+
+        async def ask() -> None:
+            found.append(await world.metrics.snapshot())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+            while world.reports < 2:
+                await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked()
+            assert found == []
+            mock_clock.jump(PATIENCE_S)
+        assert found == [before, before]
+        assert world.reports == 2
+        world.answers.set()
+        while (after := await world.metrics.snapshot()) is before:
+            mock_clock.jump(PATIENCE_S)
+            await trio.lowlevel.checkpoint()
+        assert after.at_ms > before.at_ms
+        assert world.reports == 2
 
 
 async def test_without_anything_to_show_it_says_so(world: World, mock_clock: MockClock) -> None:

@@ -302,13 +302,11 @@ def test_queues_of_one_destination_share_the_smallest_rate() -> None:
     assert first.rate == 20
 
 
-def test_the_burst_is_a_seconds_worth_however_big_batches_may_be() -> None:
+def test_the_burst_is_a_seconds_worth_and_an_item_at_least() -> None:
     destinations = Destinations()
-    bucket = destinations.join("a", "crm", 100, batch_items=10)
-    assert bucket.burst == 100
-    destinations.join("b", "crm", 200, batch_items=60_000)
-    assert bucket.burst == 100
-    assert destinations.join("c", "slow", 0.5, batch_items=500).burst == 1
+    assert destinations.join("a", "crm", 100).burst == 100
+    assert destinations.join("b", "crm", 20).burst == 20
+    assert destinations.join("c", "slow", 0.5).burst == 1
 
 
 def test_a_reload_changes_the_shared_bucket() -> None:
@@ -326,7 +324,7 @@ def test_a_reload_changes_the_shared_bucket() -> None:
 
 async def test_a_shared_bucket_holds_its_rate_over_all_queues(autojump_clock: MockClock) -> None:
     destinations = Destinations()
-    buckets = [destinations.join(name, "crm", 10, batch_items=5) for name in "ab"]
+    buckets = [destinations.join(name, "crm", 10) for name in "ab"]
     began = trio.current_time()
 
     async def worker(bucket: TokenBucket) -> None:

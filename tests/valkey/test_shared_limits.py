@@ -66,7 +66,7 @@ async def test_buckets_of_two_daemons_keep_the_rate_together(mock_clock: MockClo
     went = 0
     async with opened() as server:
         buckets = [
-            Destinations(SharedRate(server, now_ms)).join("q", "d", rate, batch) for _ in range(2)
+            Destinations(SharedRate(server, now_ms)).join("q", "d", rate) for _ in range(2)
         ]
 
         async def work(bucket: TokenBucket) -> None:
