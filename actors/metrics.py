@@ -1,10 +1,10 @@
 """Metrics: sees everything, owns nothing but the samples of the last hour.
 
 Whoever wants to know asks for a `snapshot`; within a second all who ask get the same one, however
-many there are, and only one is made at a time. While that takes long, those who ask get the last. Every 5 s one is kept as a sample of each queue
-(actors/samples.py). What others do is counted where they do it, in plain numbers
-(actors/tallies.py, actors/spool_counts.py): being watched costs the work nothing that grows with
-who watches.
+many there are, and only one is made at a time. While that takes long, those who ask get the one
+before. Every 5 s one is kept as a sample of each queue (actors/samples.py). What others do is
+counted where they do it, in plain numbers (actors/tallies.py, actors/spool_counts.py): being
+watched costs the work nothing that grows with who watches.
 
 Nothing is durable. On cancel a snapshot that is being made is given up. A store that does not
 answer leaves what it said last; a journal that does not answer in time does so too, and the age of

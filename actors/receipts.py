@@ -1,8 +1,9 @@
 """Receipts, and the operations on writes (docs/protocol.md, "STAGE, SEAL, PUBLISH, ABORT").
 
 What becomes of a write's items is known by their owners: the journal's part is the spooler's, the
-rest the cold store's. A receipt adds the two up. Owns nothing; forgets receipts that are too old,
-here and there, every ten minutes.
+rest the cold store's. A receipt adds the two up. A daemon that is alone decides about its writes
+itself; those of a fleet decide together (actors/deciding.py), and their receipts are of all
+journals. Owns nothing; forgets receipts that are too old, here and there, every ten minutes.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,9 @@ from typing import Any, Final
 import structlog
 import trio
 
+from actors.asking import ask, request
 from actors.control import LIMIT_MAX, Fields, Operation, bad
+from actors.deciding import Deciding
 from actors.messages import (
     AbortWrite,
     AskReceipt,
@@ -24,7 +27,6 @@ from actors.messages import (
 )
 from actors.refusals import not_found
 from actors.tiers import ColdQueue, StoreUnavailable
-from forebay.errors import Refused
 from forebay.limits import APP_BYTES_MAX, CONTROL_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
 
 log = structlog.get_logger()
@@ -40,11 +42,14 @@ class Receipts:
         cold: ColdQueue,
         receipt_ttl_s: float,
         now_ms: Callable[[], int],
+        fleet: Deciding | None = None,
     ) -> None:
+        """`fleet`: decides, where daemons share a cold store."""
         self._spooler = spooler
         self._cold = cold
         self._receipt_ttl_s = receipt_ttl_s
         self._now_ms = now_ms
+        self._fleet = fleet
         self.operations: Mapping[str, Operation] = {
             "stage.seal": self._seal,
             "stage.drop": self._drop,
@@ -63,8 +68,10 @@ class Receipts:
     async def _forget(self, before_ms: int) -> None:
         gone: list[bytes] = []
         try:
-            gone = await self._ask(lambda answer: ForgetWrites(before_ms, answer))
+            gone = await ask(self._spooler, lambda answer: ForgetWrites(before_ms, answer))
             await self._cold.forget_receipts(gone)
+            if self._fleet is not None:
+                await self._fleet.forget(self._now_ms() - before_ms)
         except StoreUnavailable as problem:
             # They are a few bytes each, and nobody can ask for them.
             log.warning("receipts.not_forgotten", writes=len(gone), error=str(problem))
@@ -73,12 +80,16 @@ class Receipts:
         write, stage = identifier(fields, "write"), identifier(fields, "stage")
         runs, items = fields.number("runs", 0), fields.number("items", 0)
         fields.end()
-        return await self._request(lambda answer: Seal(write, stage, runs, items, answer))
+        if self._fleet is not None:
+            return await self._fleet.seal(write, stage, runs, items)
+        return await request(self._spooler, lambda answer: Seal(write, stage, runs, items, answer))
 
     async def _drop(self, fields: Fields) -> dict[str, Any]:
         write, stage = identifier(fields, "write"), identifier(fields, "stage")
         fields.end()
-        return await self._request(lambda answer: DropStage(write, stage, answer))
+        if self._fleet is not None:
+            return await self._fleet.drop(write, stage)
+        return await request(self._spooler, lambda answer: DropStage(write, stage, answer))
 
     async def _publish(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
@@ -89,20 +100,26 @@ class Receipts:
             raise bad("app and version come together, or not at all")
         if app is not None and not 0 < len(app.encode()) <= APP_BYTES_MAX:
             raise bad(f"app has 1 to {APP_BYTES_MAX} bytes")
-        return await self._request(lambda answer: Publish(write, stages, app, version, answer))
+        if self._fleet is not None:
+            return await self._fleet.publish(write, stages, app, version)
+        return await request(
+            self._spooler, lambda answer: Publish(write, stages, app, version, answer)
+        )
 
     async def _abort(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
         fields.end()
-        return await self._request(lambda answer: AbortWrite(write, answer))
+        if self._fleet is not None:
+            return await self._fleet.abort(write)
+        return await request(self._spooler, lambda answer: AbortWrite(write, answer))
 
     async def _list(self, fields: Fields) -> dict[str, Any]:
         also_over, chosen = fields.flag("all"), fields.text_or_none("write")
         limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
         fields.end()
         write = None if chosen is None else parse_id("write", chosen)
-        found: dict[str, Any] = await self._ask(
-            lambda answer: ListWrites(also_over, write, limit, answer)
+        found: dict[str, Any] = await ask(
+            self._spooler, lambda answer: ListWrites(also_over, write, limit, answer)
         )
         return found
 
@@ -111,7 +128,11 @@ class Receipts:
         fields.end()
         # The cold store's part first: what moves there meanwhile is pending once, not lost.
         in_cold = await self._cold.receipt(write)
-        found: dict[str, Any] | None = await self._ask(lambda answer: AskReceipt(write, answer))
+        found: dict[str, Any] | None = None
+        if self._fleet is not None:
+            found = await self._fleet.receipt(write)
+        if found is None:
+            found = await ask(self._spooler, lambda answer: AskReceipt(write, answer))
         if found is None:
             raise not_found(f"receipt {write.hex()}")
         found["delivered"] += in_cold.delivered
@@ -123,30 +144,8 @@ class Receipts:
         found["ignored"] = in_cold.ignored
         found["conflict"] = in_cold.conflict
         over = found["delivered"] + found["dead"] + found["dropped"] + found["deleted"]
-        return found | {"pending": found["accepted"] - over}
-
-    async def _request(
-        self, make: Callable[[Callable[[Any], None]], SpoolerMessage]
-    ) -> dict[str, Any]:
-        answer: dict[str, Any] | Refused = await self._ask(make)
-        if isinstance(answer, Refused):
-            raise answer
-        return answer
-
-    async def _ask(self, make: Callable[[Callable[[Any], None]], SpoolerMessage]) -> Any:
-        answers: list[Any] = []
-        there = trio.Event()
-
-        def answer(what: Any) -> None:
-            answers.append(what)
-            there.set()
-
-        try:
-            await self._spooler.send(make(answer))
-        except trio.BrokenResourceError:
-            raise StoreUnavailable("the spooler has stopped") from None
-        await there.wait()
-        return answers[0]
+        # Another daemon's part may be told twice over, for a moment, when it was killed.
+        return found | {"pending": max(0, found["accepted"] - over)}
 
 
 def identifier(fields: Fields, name: str) -> bytes:

@@ -7,7 +7,7 @@ tuning (backoff, breaker, workers).
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -194,6 +194,13 @@ class SpoolSettings(Section):
         return self
 
 
+def _check_url(type_: str, with_url: str, url: str | None) -> None:
+    if type_ == with_url and not url:
+        raise Clash(f"type {type_} needs a url", "url")
+    if type_ != with_url and url:
+        raise Clash(f"url means nothing to type {type_}", "url")
+
+
 class WarmSettings(Section):
     type: Literal["memory", "valkey"] = "memory"
     url: str | None = None
@@ -207,7 +214,8 @@ class WarmSettings(Section):
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
-        return _check_url(self, "valkey")
+        _check_url(self.type, "valkey", self.url)
+        return self
 
 
 class ColdSettings(Section):
@@ -231,18 +239,8 @@ class ColdSettings(Section):
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
-        return _check_url(self, "postgres")
-
-
-S = TypeVar("S", WarmSettings, ColdSettings)
-
-
-def _check_url(section: S, type_: str) -> S:
-    if section.type == type_ and not section.url:
-        raise Clash(f"type {type_} needs a url", "url")
-    if section.type != type_ and section.url:
-        raise Clash(f"url means nothing to type {section.type}", "url")
-    return section
+        _check_url(self.type, "postgres", self.url)
+        return self
 
 
 class MemorySettings(Section):

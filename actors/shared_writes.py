@@ -11,7 +11,10 @@ repeating it is harmless. Ages are milliseconds until now; times are the store's
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
+
+VERDICTS_MAX: Final = 1000
+"""Of so many writes decisions are read in one step."""
 
 
 class SealedStage(NamedTuple):
@@ -148,7 +151,7 @@ class Decisions(Protocol):
 
     async def verdicts(self, open_here: Sequence[bytes]) -> list[Verdict]:
         """What is decided about these writes, and about stages of this daemon that it has not
-        applied."""
+        applied; `VERDICTS_MAX` at most."""
 
     async def applied(self, writes: Sequence[bytes]) -> None:
         """This daemon's journal has recorded what was decided about these."""

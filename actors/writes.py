@@ -302,7 +302,9 @@ class Writes:
 
     def _published(self, write: bytes) -> Published | None:
         known = self.published(write)
-        return known and Published("published", write, known.items, known.heard_ms)
+        if known is None:
+            return None
+        return Published("published", write, known.items, known.heard_ms)
 
     def _last(self, app: str | None) -> LastVersion | None:
         if app is None or app not in self._versions:

@@ -121,6 +121,9 @@ async def _serve(
         if isinstance(cold, PostgresCold):
             storing.start_soon(cold.listen)
         storing.start_soon(parts.streams.run)
+        if parts.follower is not None:
+            await parts.follower.catch_up()
+            storing.start_soon(parts.follower.run)
         storing.start_soon(parts.receipts.run)
         storing.start_soon(parts.keyed.run)
         storing.start_soon(parts.history.run)
@@ -174,6 +177,8 @@ async def _serve(
                 await http.close()
             parts.settlement.close()
         await parts.history.close()
+        if parts.follower is not None:
+            await parts.follower.close()
         await parts.to_spooler.send(Finish())
         await parts.spooler.finished.wait()
         parts.events.note(DaemonChanged(wall_ms(), "stopped"))

@@ -22,11 +22,14 @@ from actors.catalogue import Catalogue
 from actors.clock import wall_ms
 from actors.control import Controls
 from actors.dead_groups import DeadGroups
+from actors.deciding import Deciding
+from actors.decisions import Follower
 from actors.dispatch import Dispatch
 from actors.event_log import EventLog
 from actors.event_ring import EventRing
 from actors.failover import Failover
 from actors.fleet_breakers import FleetBreakers
+from actors.fleet_control import FleetControl
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
 from actors.history import History
@@ -68,7 +71,10 @@ from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.listen import ListeningSocket
 from daemon.memory import machine_limit_bytes, size_queues
+from daemon.postgres.cold import PostgresCold
+from daemon.postgres.writes import DECIDED
 from daemon.stores import Stores
+from daemon.valkey.lost_owners import LostOwners
 from daemon.valkey.shared_limits import SharedBreaker, SharedRate
 
 SPOOLER_INBOX: Final = 2048
@@ -98,6 +104,8 @@ class Parts:
     dispatch: Dispatch
     reporter: Reporter
     receipts: Receipts
+    follower: Follower | None
+    """Of what a fleet decides about writes."""
     keyed: KeyedIntake
     ingest: Ingest
     jobs: Jobs
@@ -132,6 +140,7 @@ async def compose(
         own_inbox=to_spooler.clone(),
         seen=to_dispatch.clone(),
         disowned=disowned(unconfirmed),
+        decides=not stores.is_shared,
     )
     # What moves between them and warm.
     own_warm = MemoryWarm(memory.bytes_max)
@@ -168,7 +177,14 @@ async def compose(
         promoter.wake(queue, priority)
         streams.wake(queue)
 
-    stores.wakes.append(has_come_to_cold)
+    def hear(said: str) -> None:
+        """Another daemon's wake: a queue, or that something is decided about writes."""
+        if said != DECIDED:
+            has_come_to_cold(said)
+        elif follower is not None:
+            follower.wake()
+
+    stores.wakes.append(hear)
     hand_over = HandOver(cold, to_spooler.clone(), failover, has_come_to_cold)
     router = Router(
         routing,
@@ -206,9 +222,10 @@ async def compose(
         history,
         tallies,
     )
-    owner = fleet_breakers = fleet_rate = None
+    owner = fleet_breakers = fleet_rate = lost_owners = None
     if shared_warm is not None and stores.remote is not None:
         fleet_rate = SharedRate(stores.remote.server)
+        lost_owners = LostOwners(stores.remote.server, stores.daemon)
         fleet_breakers = FleetBreakers(breakers, SharedBreaker(stores.remote.server, stores.daemon))
         owner = Owner(
             shared_warm,
@@ -256,7 +273,11 @@ async def compose(
     reporter = Reporter(
         reporter_inbox, to_spooler.clone(), warm, cold, more, is_shared=stores.is_shared
     )
-    receipts = Receipts(to_spooler.clone(), cold, spool.receipt_ttl, wall_ms)
+    follower = deciding = None
+    if isinstance(cold, PostgresCold):
+        follower = Follower(to_spooler.clone(), cold.decisions, spool.stage_ttl, wall_ms)
+        deciding = Deciding(to_spooler.clone(), cold.decisions, follower)
+    receipts = Receipts(to_spooler.clone(), cold, spool.receipt_ttl, wall_ms, deciding)
     pull = Pull(
         warm,
         PullSettling(settlement, catalogue.settings_of, wall_ms),
@@ -300,6 +321,7 @@ async def compose(
             **purging.operations,
             **KeyControl(cold).operations,
             **DeadGroups(cold.dead_letters).operations,
+            **FleetControl(lost_owners, to_spooler.clone(), stores.daemon).operations,
         },
     )
     ingest = Ingest(
@@ -376,6 +398,7 @@ async def compose(
         dispatch=dispatch,
         reporter=reporter,
         receipts=receipts,
+        follower=follower,
         keyed=keyed,
         ingest=ingest,
         jobs=jobs,

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import breakers, config, dead, exits, queues, spool, streams, writes
+from daemon.cli import breakers, config, dead, exits, fleet, queues, spool, streams, writes
 from daemon.cli import history as finished
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
@@ -53,6 +53,7 @@ app.add_typer(breakers.app, name="breakers", rich_help_panel=ACTING)
 app.add_typer(writes.app, name="writes", rich_help_panel=SPARK)
 app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)
+app.add_typer(fleet.app, name="fleet", rich_help_panel=DAEMON)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 unwrap_all(app)
 

@@ -123,8 +123,11 @@ class Database:
         # that would be milliseconds later. They are heard of in the same order.
         job = self._thread.submit(work)
         with trio.CancelScope(shield=True):
-            async with self._turn:
-                return await job.wait()
+            await self._turn.acquire()
+        try:
+            return await job.wait()
+        finally:
+            self._turn.release()
 
     # In the thread.
 

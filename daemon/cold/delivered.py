@@ -64,7 +64,7 @@ def _read(
 ) -> dict[tuple[bytes, bytes], _Row] | None:
     """By id and lock; None if one of them has more to it."""
     ids = padded([outcome.row for outcome in outcomes])
-    found = json.loads(db.execute(_read_sql(len(ids)), ids).fetchone()[0])
+    found = json.loads(db.execute(read_sql(len(ids)), ids).fetchone()[0])
     rows = {}
     for id_, lock, n, body, bits, queue, flow, action, write, has_failed, has_more in found:
         if has_more or keeps_delivered(keeps(queue), has_failed):
@@ -85,7 +85,7 @@ def _write(db: sqlite3.Connection, rows: Sequence[tuple[_Row, int]]) -> None:
         ns = padded([row.n for row in gone])
         db.execute(f"DELETE FROM runs WHERE n IN ({_marks(len(ns))})", ns)
         bodies = padded(list({row.body_id for row in gone}))
-        db.execute(_drop_sql(len(bodies)), bodies)
+        db.execute(drop_sql(len(bodies)), bodies)
     db.executemany(
         SHRINK,
         [
@@ -105,7 +105,7 @@ def _marks(count: int) -> str:
     return ", ".join("?" * count)
 
 
-def _read_sql(count: int) -> str:
+def read_sql(count: int) -> str:
     return f"""SELECT json_group_array(json_array(
             hex(id), hex(lock_uuid), n, hex(body_id), hex(bits), queue, flow, action,
             CASE WHEN write_id IS NULL THEN NULL ELSE hex(write_id) END,
@@ -114,7 +114,7 @@ def _read_sql(count: int) -> str:
         WHERE id IN ({_marks(count)}) AND lock_uuid IS NOT NULL AND state = 'COLD_QUEUED'"""
 
 
-def _drop_sql(count: int) -> str:
+def drop_sql(count: int) -> str:
     return f"""DELETE FROM bodies WHERE id IN ({_marks(count)})
         AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = bodies.id)
         AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""

@@ -11,10 +11,12 @@ not forgotten. `sealed_ms` is in the stage's row, so that tasks which seal at on
 
 from typing import Final
 
+from actors.shared_writes import VERDICTS_MAX
 from daemon.postgres.rows import NOW
 
-VERDICTS_MAX: Final = 1000
 EXPIRED_MAX: Final = 1000
+HEARD_SLACK_MS: Final = 1000
+"""Two clocks never say quite the same: less than this is nothing new."""
 
 TABLES: Final = (
     """CREATE TABLE writes (
@@ -128,7 +130,8 @@ APPLIED: Final = """UPDATE stages SET is_applied = true
 # Time.
 HEARD: Final = f"""UPDATE writes SET heard_ms = {NOW} - age_ms
     FROM unnest($2::bytea[], $3::bigint[]) AS heard (write_id, age_ms)
-    WHERE writes.write_id = heard.write_id AND phase = 'open' AND heard_ms < {NOW} - age_ms"""
+    WHERE writes.write_id = heard.write_id AND phase = 'open'
+        AND heard_ms < {NOW} - age_ms - {HEARD_SLACK_MS}"""
 OPEN_OLD: Final = f"""INSERT INTO writes (write_id, phase, heard_ms)
     SELECT write_id, 'open', {NOW} - $3::bigint FROM unnest($2::bytea[]) AS old (write_id)
     ON CONFLICT DO NOTHING"""

@@ -230,7 +230,10 @@ class KeySuite:
     async def test_the_few_that_win_are_cut_out_of_a_large_run(self, stores: ColdStores) -> None:
         stores.cold.keep_keys(keyed("replace"))
         keys = [b"key %d" % n for n in range(100)]
-        large = {"payloads": [bytes([n]) * 100 for n in range(100)], "compressed": False}
+        large: dict[str, Any] = {
+            "payloads": [bytes([n]) * 100 for n in range(100)],
+            "compressed": False,
+        }
         one = offer(*keys, **large)
         await answers(stores, one)
         rows = await acquire(stores)
@@ -363,7 +366,7 @@ class KeySuite:
     ) -> None:
         stores.cold.keep_keys(keyed("ignore"))
         await answer(stores, b"a")
-        written = {"headers": {"forebay-write": WRITE.hex()}}
+        written: dict[str, Any] = {"headers": {"forebay-write": WRITE.hex()}}
         staged = new_row(3, keys=[b"a", b"b", b"c"], **written)
         again = new_row(2, keys=[b"b", b"c"], **written)
         await put(stores, staged, again)

@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving_on(tmp_path_factory.mktemp("metrics"), CONFIG) as served:
+    with serving_on(tmp_path_factory.mktemp("metrics"), CONFIG, rate_limit=0) as served:
         yield served
 
 

@@ -36,7 +36,7 @@ LATER = {"forebay_refused_items_total", "forebay_retried_items_total"}
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A daemon that has delivered, held, dropped and refused."""
-    with serving_on(tmp_path_factory.mktemp("metrics"), CONFIG) as served:
+    with serving_on(tmp_path_factory.mktemp("metrics"), CONFIG, rate_limit=0) as served:
         served.push("done", *map(str, range(30)))
         served.push("kept", *map(str, range(25)))
         served.push("down", "a", "b")
@@ -140,7 +140,7 @@ def test_the_spool_and_the_stores_are_shown(serving: Serving) -> None:
 
 def test_what_is_refused_is_counted_by_why(tmp_path: Path) -> None:
     config = {"auto_create_queues": False, "queues": {"done": NULL}}
-    with serving_on(tmp_path, config) as served:
+    with serving_on(tmp_path, config, rate_limit=0) as served:
         assert served.host.command("push", "nowhere", stdin=b"a\nb").returncode != 0
         # What is shown may be a second old.
         while "refused_requests_total" not in (found := scrape(served)):

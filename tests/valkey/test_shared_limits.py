@@ -65,9 +65,7 @@ async def test_buckets_of_two_daemons_keep_the_rate_together(mock_clock: MockClo
     rate, batch, wanted = 100.0, 25, 1000
     went = 0
     async with opened() as server:
-        buckets = [
-            Destinations(SharedRate(server, now_ms)).join("q", "d", rate) for _ in range(2)
-        ]
+        buckets = [Destinations(SharedRate(server, now_ms)).join("q", "d", rate) for _ in range(2)]
 
         async def work(bucket: TokenBucket) -> None:
             nonlocal went

@@ -1,0 +1,139 @@
+"""`forebay fleet`: who is there, and what a host that never returns has left in Valkey."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.identity import daemon_id
+from tests.fleet.world import Member, World, until, world
+from tests.ops.commands import Host, running
+
+PULLED = {name: {"handler": {"type": "pull"}} for name in ("left", "back", "mixed")}
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[World]:
+    with world() as made:
+        for name in ("a", "b"):
+            made.add(name, {"queues": PULLED}).launch()
+        made.put_right()
+        yield made
+
+
+def listed(host: Host) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in host.ok("fleet", "ls", "--json").splitlines()]
+    return {line["daemon"]: line for line in lines}
+
+
+def id_of(host: Host) -> str:
+    return daemon_id(host.state_dir).hex()
+
+
+def seen(host: Member, daemon: str) -> dict[str, Any]:
+    """As `listed`, without a command: for who waits. Nothing, if it is not known there."""
+    with host.client() as client:
+        daemons = client.control("fleet.list")["daemons"]
+    return next((each for each in daemons if each["daemon"] == daemon), {})
+
+
+def wait_for_lapse(lost: Member, other: Member) -> None:
+    until(lambda: not seen(other, id_of(lost))["is_valid"])
+
+
+def test_what_a_lost_daemon_has_in_valkey_is_adopted_once(both: World) -> None:
+    a, b = both.hosts
+    a.push("left", 100, run_items=20)
+    until(lambda: seen(b, id_of(a)).get("items") == 100)
+    found = listed(b)
+    assert found[id_of(a)]["state"] == "valid"
+    assert not found[id_of(a)]["is_this"]
+    assert {"queue": "left", "items": 100, "leased": 0} in found[id_of(a)]["queues"]
+
+    refused = b.command("fleet", "adopt", id_of(a), "--yes")
+    assert refused.returncode == 5
+    assert b"CONFLICT" in refused.stderr
+    assert b"is there, and valid for" in refused.stderr
+
+    done = b.drain("left", 3)
+    a.kill()
+    wait_for_lapse(a, b)
+    assert listed(b)[id_of(a)]["state"].startswith("lapsed for")
+    assert b.finds_nothing("left")
+    asked = b.command("fleet", "adopt", id_of(a))
+    assert asked.returncode == 2
+    assert b"say --yes" in asked.stderr
+
+    told = b.command("fleet", "adopt", id_of(a)[:12], "--yes")
+    assert told.stdout == f"{id_of(a)}: 97 items adopted\n".encode(), told.stderr
+    assert b"it delivers them again, with the same ids" in told.stderr
+    again = b.command("fleet", "adopt", id_of(a), "--yes")
+    assert b": 0 items adopted" in again.stdout
+    taken = b.drain("left", 97)
+    assert len({*done, *taken}) == 100
+    assert b.finds_nothing("left")
+    assert b.queue("left")["delivered"] >= 97
+    assert [entry["items"] for entry in b.events("fleet.adopted")] == [97]
+    a.start()
+
+
+def test_what_another_host_has_in_hand_stays_in_its_hand(both: World) -> None:
+    a, b = both.hosts
+    a.push("mixed", 10)
+    with b.take("mixed", 4) as in_hand:
+        in_hand.nack(in_hand.items[:1], delay_s=0, error="not now")
+        with b.take("mixed", 1) as again:
+            assert again.ids == in_hand.ids[:1]
+            a.kill()
+            wait_for_lapse(a, b)
+            told = b.command("fleet", "adopt", id_of(a), "--yes")
+            assert b": 6 items adopted" in told.stdout
+            assert b"4 items in other hands" in told.stderr
+            again.ack()
+        in_hand.ack()
+    taken = b.drain("mixed", 6)
+    assert not {*taken} & {*in_hand.ids}
+    assert len({*taken, *in_hand.ids}) == 10
+    a.start()
+
+
+def test_a_host_that_returns_delivers_again_with_the_same_ids(both: World) -> None:
+    a, b = both.hosts
+    a.push("back", 5)
+    until(lambda: seen(b, id_of(a))["items"] == 5)
+    a.kill()
+    wait_for_lapse(a, b)
+    b.ok("fleet", "adopt", id_of(a), "--yes")
+    taken = b.drain("back", 5)
+    a.start()
+    assert sorted(b.drain("back", 5)) == sorted(taken)
+
+
+def test_the_daemon_at_hand_and_unknown_ones_are_not_adopted(both: World) -> None:
+    a, b = both.hosts
+    a.push("left", 1)
+    until(lambda: seen(a, id_of(a)))
+    mine = a.command("fleet", "adopt", id_of(a), "--yes")
+    assert mine.returncode == 5
+    assert b"this is the daemon that you ask" in mine.stderr
+    unknown = b.command("fleet", "adopt", "ffffffffffff", "--yes")
+    assert unknown.returncode == 5
+    assert b"NOT_FOUND" in unknown.stderr
+    assert "valid (this one)" in a.ok("fleet", "ls")
+
+
+def test_a_daemon_alone_says_that_it_is_no_fleet() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="fbal-", dir="/tmp"))
+    try:
+        with running(Host(directory)) as host:
+            refused = host.command("fleet", "ls")
+            assert refused.returncode == 5
+            assert b"this daemon is no part of a fleet" in refused.stderr
+    finally:
+        if "FOREBAY_KEEP" not in os.environ:
+            shutil.rmtree(directory, ignore_errors=True)
