@@ -59,8 +59,13 @@ run: venv ## run the daemon, its state under ./.state; make run ARGS="--config F
 	@echo 'push to it with: seq 1000 | $(BIN)/forebay push hello - --socket $(STATE)/forebay.sock' >&2
 	exec $(BIN)/forebay run --state-dir $(STATE) --socket $(STATE)/forebay.sock $(ARGS)
 
-demo: $(JAVA) ## a Spark pipeline into the daemon, and out to a flaky destination
+ifdef SERVERS
+demo: venv
+	@$(BIN)/python -m bench.demo.fleet $(ARGS)
+else
+demo: $(JAVA) ## a Spark pipeline out to a flaky destination; SERVERS=1: two hosts, Valkey, PostgreSQL
 	@$(WITH_JAVA) $(BIN)/python -m bench.demo
+endif
 
 test: lint types imports pytest ## everything that must hold: lint, types, imports, tests
 

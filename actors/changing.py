@@ -1,8 +1,9 @@
 """Changing one item that waits: deleting it, giving it another payload, priority or time, or up.
 
-Whoever has the item must let go of it first: what warm has is withdrawn there, in one step, so
-that nobody can lease it any more; what waits in the journal or in cold is changed in place, by its
-owner, if it is still there. Then the owner makes the change durable:
+Whoever has the item must let go of it first: what warm has, or the promoter in line for it, is
+withdrawn there, in one step, so that nobody can lease it any more; what waits in the journal or in
+cold is changed in place, by its owner, if it is still there. Then the owner makes the change
+durable:
 
     delete    journal: a DELETED mark in a group commit      cold: out of its row, in a transaction
     change    journal: handed over to cold as a run of its own, with the same id
@@ -13,7 +14,7 @@ that has begun is carried through, shielded, within a deadline. What it can't do
 worker or consumer has.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ import trio
 from actors.handover import Asked, HandOver, Transfer
 from actors.messages import Fate, HandedOver, JournalRun, Settle, Settled, SpoolerMessage, Voided
 from actors.origin import Origin, pack_origin
+from actors.promotion import Promotion
 from actors.sightings import Sighting
 from actors.slices import InCold, InJournal, ItemError, Slice, remember
 from actors.tiers import ColdItems, Limits, NewRow, StoreUnavailable, WarmQueue
@@ -58,7 +60,10 @@ class Changer:
         hand_over: HandOver,
         wake_promoter: Callable[[str], None],
         now_ms: Callable[[], int],
+        lines: Mapping[str, Promotion],
     ) -> None:
+        """`lines`: what the promoter has in hand for warm, by queue."""
+        self._lines = lines
         self._spooler = spooler
         self._warm = warm
         self._cold = cold
@@ -106,13 +111,17 @@ class Changer:
 
     async def _from_warm(self, sighting: Sighting, new: NewRow | None) -> bool:
         """False as well if warm has not got it: it is leased, or on its way."""
-        queue, bit = sighting.head.queue, sighting.bit
-        slices = await self._warm.withdraw(queue, run_id=sighting.head.run_id)
+        queue, bit, run_id = sighting.head.queue, sighting.bit, sighting.head.run_id
+        slices = await self._warm.withdraw(queue, run_id=run_id)
         own = [part for part in slices if part.bits & bit]
-        rest = [replace(part, bits=part.bits & ~bit) for part in slices if part.bits != bit]
-        if rest:
+        if rest := without(slices, bit):
             # They were here a moment ago, and go back whatever the limits say.
             await self._warm.enter(queue, rest, NO_LIMITS)
+        line = None if own else self._lines.get(queue)
+        if line is not None:
+            waiting = line.withdraw(run_id=run_id)
+            own = [part for part in waiting if part.bits & bit]
+            line.join(without(waiting, bit))
         if not own:
             return False
         part = replace(own[0], bits=bit)
@@ -122,6 +131,9 @@ class Changer:
             raise
         except (StoreUnavailable, trio.Cancelled):
             # Nobody else would bring it back.
+            if line is not None:
+                line.join([part])
+                raise
             with trio.CancelScope(shield=True):
                 await self._warm.enter(queue, [part], NO_LIMITS)
             raise
@@ -149,6 +161,11 @@ class Changer:
     async def _move(self, new: NewRow, from_: HandedOver | Voided) -> bool:
         origin = pack_origin(Origin(from_.position, from_.run_id, from_.bits))
         return await self._hand_over.move_one(Transfer(replace(new, origin=origin), from_))
+
+
+def without(slices: Sequence[Slice], bit: int) -> list[Slice]:
+    """What is left of them without this item."""
+    return [replace(part, bits=part.bits & ~bit) for part in slices if part.bits != bit]
 
 
 def new_row(sighting: Sighting, change: Change, now_ms: int) -> NewRow:

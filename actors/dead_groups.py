@@ -1,8 +1,9 @@
 """Dead letters grouped by what went wrong, for people who look for the cause.
 
-Texts that differ in numbers, ids and quoted words alone are one group: the pure function `shape_of`
-says which. The letters are walked in their own order, a bounded number a request, and a cursor
-says where to go on; so the counts are of the letters seen, and `is_complete` says if that is all.
+Texts that differ in numbers, ids and quoted words alone are one group, but for the codes of answers
+and exits, which say what is wrong: the pure function `shape_of` says which. The letters are walked
+in their own order, a bounded number a request, and a cursor says where to go on; so the counts are
+of the letters seen, and `is_complete` says if that is all.
 """
 
 import re
@@ -23,9 +24,11 @@ SHAPE_MAX: Final = 200
 OTHERS: Final = "(others)"
 
 _VARIES: Final = re.compile(
-    r"""[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-\d+)?  # ids
+    r"""(?P<code> ^[1-5]\d\d\b(?![.\d])
+        | \b(?:http(?:/[\d.]+)?|status|code|errno|exit|exited\ with)[ :=]{1,2}\d{1,3}\b(?![.\d]))
+    | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-\d+)?  # ids
     | 0x[0-9a-f]+ | \b[0-9a-f]{16,}\b | \d+(\.\d+)* | '[^']{0,200}' | "[^"]{0,200}" """,
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 
 
@@ -80,4 +83,5 @@ def add_to(groups: dict[tuple[str, str], dict[str, Any]], letter: DeadLetter) ->
 
 def shape_of(text: str) -> str:
     """An error without what differs from item to item."""
-    return _VARIES.sub("…", " ".join(text.split()))[:SHAPE_MAX]
+    plain = " ".join(text.split())
+    return _VARIES.sub(lambda found: found["code"] or "…", plain)[:SHAPE_MAX]

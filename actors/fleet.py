@@ -47,6 +47,9 @@ class RemoteWarm(WarmQueue, Protocol):
     async def present(self, queue: str) -> Sequence[Present]:
         """What this daemon's journal has there."""
 
+    async def rows_present(self, queue: str) -> set[tuple[bytes, bytes]]:
+        """Row and lock of all rows of the cold store that are there, whoever acquired them."""
+
     async def mail_queues(self) -> list[str]:
         """Those where this daemon has, or had, entries or mail."""
 

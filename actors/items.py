@@ -23,6 +23,7 @@ from actors.handover import HandOver
 from actors.history import History
 from actors.item_search import ItemFilter, ItemSearch
 from actors.messages import JournalRun, SpoolerMessage
+from actors.promotion import Promotion
 from actors.sightings import Sighting, describe_apart
 from actors.states import IllegalChange, State, Who, next_state
 from actors.tiers import (
@@ -188,12 +189,13 @@ def make_items(
     wake_promoter: Callable[[str], None],
     now_ms: Callable[[], int],
     payload_max: int,
+    lines: Mapping[str, Promotion],
 ) -> Items:
     """With the parts that it is made of."""
     return Items(
         Finder(spooler, warm, cold_items, history.noted, now_ms),
         ItemSearch(spooler, warm, cold_items, dead, now_ms),
-        Changer(spooler, warm, cold_items, hand_over, wake_promoter, now_ms),
+        Changer(spooler, warm, cold_items, hand_over, wake_promoter, now_ms, lines),
         cold,
         dead,
         history.keep,

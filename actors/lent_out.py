@@ -117,6 +117,18 @@ class LentOut:
     def row_queues(self) -> list[str]:
         return list(self._rows)
 
+    def rows_of(self, queue: str) -> set[tuple[bytes, bytes]]:
+        """Row and lock of each."""
+        return {(row, lock) for lock, rows in self._rows.get(queue, {}).items() for row in rows}
+
+    def forget_rows(self, queue: str, lock: bytes, rows: Collection[bytes]) -> None:
+        """These are not there any more."""
+        left = self._rows.get(queue, {}).get(lock)
+        if left is not None:
+            left -= set(rows)
+            if not left:
+                self.forget_locks([lock])
+
     def forget_locks(self, locks: Collection[bytes]) -> None:
         """Nothing is acquired under these any more."""
         for queue in list(self._rows):

@@ -17,6 +17,10 @@ borrowed as they are, and only the rest of their items is entered. If the queue 
 waits until the last life's entries have lapsed.
 
 Owns no run: the journal does. On cancel, whatever is out stays out, for the next life to find.
+What is missing is known from one look, if the mail is read behind it: what was there and ended
+before the look has a post by then. Of rows of the cold store there is no mail: two looks in a row
+must miss them, and then they are given back to the store, which knows what became of them.
+
 What it can't do: know what somebody on another host has in hand when the queue is lost; those
 items may be delivered twice.
 """
@@ -71,9 +75,10 @@ class Owner:
         self._place = place
         self._wake_promoter = wake_promoter
         self._generation = ""
-        self._missing: dict[str, dict[int, int]] = {}
-        """What the last look did not find: bits, by queue and position."""
+        self._missing: dict[str, set[tuple[bytes, bytes]]] = {}
+        """Rows of the cold store, by queue, that the last look did not find."""
         self._mail = trio.Lock()
+        self._looking = trio.Lock()
         self._nursery: trio.Nursery | None = None
         self._adopted: list[tuple[str, list[Slice]]] = []
         """What is to be sent on when this actor runs; no more than warm had."""
@@ -102,12 +107,15 @@ class Owner:
         for position, bits in there.items():
             lease = leases[position][0] if position in leases else None
             left = [] if lease is None else parts(lease)
-            if bits & ~bits_of(left):
-                # Some of it is done, though it is there: all of it is taken out.
-                taken = await self._remote.withdraw(queue, None, range(position, position + 1))
-                bits &= ~bits_of(taken)
-            self._shared.out.add(queue, pick(left, bits))
-            self._send_on(queue, pick(left, ~bits))
+            try:
+                if bits & ~bits_of(left):
+                    # Some of it is done, though it is there: all of it is taken out.
+                    taken = await self._remote.withdraw(queue, None, range(position, position + 1))
+                    bits &= ~bits_of(taken)
+            finally:
+                # Whatever happens: they are borrowed now, and nobody else would send them on.
+                self._shared.out.add(queue, pick(left, bits))
+                self._send_on(queue, pick(left, ~bits))
         if there:
             log.info("owner.adopted", queue=queue, runs=len(leases), items=count(there))
 
@@ -147,23 +155,25 @@ class Owner:
 
     async def _come_back(self) -> None:
         generation = await self._remote.generation()
-        if generation != self._generation:
-            self._shared.untold.clear()
+        if self._generation and generation != self._generation:
             await self._enter_all()
             return
+        # In a life that began without the queue, what the last one left there is sorted out.
+        self._generation = generation
         await self._shared.tell_untold()
         for queue in await self._remote.mail_queues():
             await self._read_mail(queue)
-            await self._sort_out(queue)
+            async with self._looking:
+                await self._sort_out(queue)
+            await self._look(queue)
 
     async def _enter_all(self) -> None:
         """The queue has forgotten everything."""
         log.error("owner.warm_forgot")
         generation = await self._remote.generation()
+        self._shared.has_forgotten()
         for queue in self._shared.out.queues:
-            in_hand = self._shared.in_hand(queue)
-            slices = except_for(self._shared.out.slices(queue), in_hand)
-            await self._remote.enter(queue, slices, NO_LIMITS)
+            await self._enter_missing(queue)
         await self._give_rows_back()
         self._generation = generation
 
@@ -199,8 +209,16 @@ class Owner:
                 self._send_on(queue, [s for s in slices if isinstance(s.run.owner, InJournal)])
                 rows = [s for s in slices if isinstance(s.run.owner, InCold)]
                 if rows:
-                    await self._cold.settle([unlocked(slice_) for slice_ in rows])
-                    self._wake_promoter(queue)
+                    await self._give_back(queue, rows)
+
+    async def _give_back(self, queue: str, rows: Sequence[Slice]) -> None:
+        try:
+            await self._cold.settle([unlocked(slice_) for slice_ in rows])
+            self._wake_promoter(queue)
+        except StoreUnavailable as problem:
+            # They are still ours, and are delivered from here.
+            log.warning("owner.rows_not_released", error=str(problem))
+            await self._shared.own.enter(queue, rows, NO_LIMITS)
 
     async def _sort_out(self, queue: str) -> None:
         """What is there and not out was done from here meanwhile: it is taken out."""
@@ -274,38 +292,66 @@ class Owner:
     async def _verify(self) -> None:
         while True:
             await trio.sleep(VERIFY_S)
-            for queue in self._shared.out.queues:
+            try:
                 if not self._shared.is_away:
-                    try:
-                        await self._look_for_missing(queue)
-                    except StoreUnavailable as problem:
-                        self._shared.lose(problem)
+                    queues = {*await self._remote.mail_queues(), *self._shared.out.row_queues}
+                    for queue in sorted(queues):
+                        await self._read_mail(queue)
+                        await self._look(queue)
+            except StoreUnavailable as problem:
+                self._shared.lose(problem)
 
-    async def _look_for_missing(self, queue: str) -> None:
-        """What two looks in a row do not find, and no post speaks of, is entered again."""
-        before = self._shared.out.positions(queue)
-        there: dict[int, int] = {}
-        for present in await self._remote.present(queue):
-            there[present.position] = there.get(present.position, 0) | present.bits
-        await self._read_mail(queue)
-        now, in_hand = self._shared.out.positions(queue), self._shared.in_hand(queue)
-        missing = {
-            position: bits & now.get(position, 0) & ~there.get(position, 0)
-            for position, bits in before.items()
-        }
-        missing = {at: bits & ~in_hand.get(at, 0) for at, bits in missing.items()}
-        known = self._missing.get(queue, {})
-        lost = {at: bits & known.get(at, 0) for at, bits in missing.items()}
-        self._missing[queue] = {at: bits for at, bits in missing.items() if bits}
-        slices = [
-            part
-            for slice_ in self._shared.out.slices(queue)
-            if (part := shrunk(slice_, lost.get(position_of(slice_), 0))) is not None
-        ]
-        if slices:
-            items = sum(slice_.items for slice_ in slices)
+    async def _look(self, queue: str) -> None:
+        items = await self._enter_missing(queue)
+        if items:
             log.warning("owner.entered_again", queue=queue, items=items)
-            await self._remote.enter(queue, slices, NO_LIMITS)
+        await self._give_missing_back(queue)
+
+    async def _enter_missing(self, queue: str) -> int:
+        """Enters again what is out and not there, and no post speaks of: how many items."""
+        shared = self._shared
+        async with self._looking:
+            out, in_hand = shared.out.positions(queue), shared.in_hand(queue)
+            is_moving, withdrawals = shared.withdrawing > 0, shared.withdrawals
+            there: dict[int, int] = {}
+            for present in await self._remote.present(queue):
+                there[present.position] = there.get(present.position, 0) | present.bits
+            await self._read_mail(queue)
+            if is_moving or shared.withdrawals != withdrawals:
+                # Somebody takes things out: the next look will tell.
+                return 0
+            still_in_hand = shared.in_hand(queue)
+            missing = {
+                at: bits & ~there.get(at, 0) & ~in_hand.get(at, 0) & ~still_in_hand.get(at, 0)
+                for at, bits in out.items()
+            }
+            slices = [
+                part
+                for slice_ in shared.out.slices(queue)
+                if (part := shrunk(slice_, missing.get(position_of(slice_), 0))) is not None
+            ]
+            with shared.moving(queue, slices):
+                await self._remote.enter(queue, slices, NO_LIMITS)
+        return sum(slice_.items for slice_ in slices)
+
+    async def _give_missing_back(self, queue: str) -> None:
+        """Rows of the cold store that two looks did not find: most are done, the others lost."""
+        out, in_hand = self._shared.out.rows_of(queue), self._shared.rows_in_hand()
+        there = await self._remote.rows_present(queue) if out else set()
+        in_hand |= self._shared.rows_in_hand()
+        missing = {(row, lock) for row, lock in out - there if row not in in_hand}
+        lost = missing & self._missing.get(queue, set())
+        self._missing[queue] = missing - lost
+        for lock in {lock for _, lock in lost}:
+            rows = [row for row, at in lost if at == lock]
+            try:
+                await self._cold.release(lock, rows)
+            except StoreUnavailable:
+                # Others say that it is away. The next look tries again.
+                self._missing[queue] = missing
+                return
+            self._shared.out.forget_rows(queue, lock, rows)
+            self._wake_promoter(queue)
 
     def _send_on(self, queue: str, slices: list[Slice]) -> None:
         if slices and self._nursery is not None:

@@ -113,6 +113,9 @@ class Promoter:
             counts = await self._cold.renew(locks, self._acquire_s)
             over = {lock for lock, rows in zip(locks, counts, strict=True) if not rows}
             self._locks -= over
+            if over:
+                for line in self._routing.lines.values():
+                    line.forget(over)
             if self._locks_over is not None:
                 self._locks_over(over)
 
@@ -147,7 +150,7 @@ class Promoter:
                 # One queue at a time: the memory that it finds free is for it alone.
                 wanted = await self._wanted(queue)
                 if not wanted.items:
-                    if not line.is_overtaken or line.items > 2 * self._limits(queue).items:
+                    if not await self._may_overtake(queue):
                         return None
                     wanted = Limits(1, 1)
                 slices = await self._acquire(queue, wanted)
@@ -182,14 +185,25 @@ class Promoter:
             # The memory of all can only make it less: a look at all queues, for each of them in
             # turn, took 300 ms of every 5 s where there were 500.
             return wanted
-        lines = sum(other.bytes for other in self._routing.lines.values())
-        used = lines + sum(other.bytes for other in (await self._warm.fills()).values())
-        free = self._bytes_max - used
+        free = await self._free_bytes(self._bytes_max)
         if free > 0:
             room = Limits(room.items, min(room.bytes, free))
             return to_acquire(room, in_hand, limits, free)
         # No queue may starve because others fill the memory: one row enters item by item.
-        return Limits(0, 0) if fill.items or lines else Limits(1, 1)
+        return Limits(0, 0) if fill.items or line.items else Limits(1, 1)
+
+    async def _may_overtake(self, queue: str) -> bool:
+        """Whether one more row is acquired although there are enough: it may be more urgent."""
+        line = self._routing.lines[queue]
+        line.look_again(trio.current_time(), TICK_S)
+        if not line.is_overtaken or line.items > 2 * self._limits(queue).items:
+            return False
+        return self._bytes_max is None or await self._free_bytes(self._bytes_max) > 0
+
+    async def _free_bytes(self, bytes_max: int) -> int:
+        """Of the memory of all queues, with what is in line for it."""
+        lines = sum(line.bytes for line in self._routing.lines.values())
+        return bytes_max - lines - sum(fill.bytes for fill in (await self._warm.fills()).values())
 
     async def _enter(self, queue: str) -> None:
         """What is in the line goes to warm, as room comes."""
@@ -199,23 +213,27 @@ class Promoter:
             if not line.slices:
                 await joined.wait()
                 continue
-            try:
-                await self._give_back(queue)
-            except StoreUnavailable as problem:
-                self._see(problem)
+            stuck = await self._give_back(queue)
             entered = await self._warm.enter(queue, line.enter(), self._limits_now(queue))
             line.entered(entered.rest)
-            if line.slices:
+            line.put_back(stuck)
+            if entered.rest or stuck:
                 with trio.move_on_after(TICK_S):
                     await first_of(partial(self._warm.wait_change, queue), woken.wait, joined.wait)
 
-    async def _give_back(self, queue: str) -> None:
-        """What must not enter warm any more, since consumers claim it or its flow is paused."""
+    async def _give_back(self, queue: str) -> list[Slice]:
+        """What must not enter warm any more, since consumers claim it or its flow is paused, goes
+        back to cold; what cold does not take now is still ours, and nobody else would bring it."""
         line = self._routing.lines[queue]
+        stuck: list[Slice] = []
         for flow in (None,) if queue in self._routing.streams else self._paused_flows(queue):
-            back = line.withdraw(flow)
-            if back:
-                await self._cold.settle([unlocked(slice_) for slice_ in back])
+            if back := line.withdraw(flow):
+                try:
+                    await self._cold.settle([unlocked(slice_) for slice_ in back])
+                except StoreUnavailable as problem:
+                    self._see(problem)
+                    stuck += back
+        return stuck
 
     def _see(self, problem: StoreUnavailable | None) -> None:
         if (problem is not None) != self._is_away:

@@ -10,15 +10,19 @@ queue was drained from cold at 0.6 of the rate from warm, with nothing waiting t
 time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import trio
 
-from actors.slices import Slice
+from actors.slices import InCold, Slice
 from actors.tiers import Limits
 
 AHEAD_BYTES_MAX: Final = 4 * 1024 * 1024
+ENTER_SLICES: Final = 64
+ENTER_BYTES: Final = 1024 * 1024
+"""So much is offered to warm at once. All of a line of 5,000 rows of one item, each time that ten
+of them fitted, took 5 ms."""
 
 
 class Promotion:
@@ -26,67 +30,120 @@ class Promotion:
         self.slices: list[Slice] = []
         self.entering: list[Slice] = []
         """Between here and warm."""
+        self.items = 0
+        self.bytes = 0
+        """Of all of it, what is entering included."""
         self.joined = trio.Event()
         self.left = trio.Event()
         self.woken = trio.Event()
         """There may be something due, or more room."""
         self.is_overtaken = False
-        """Something has come to cold that is more urgent than the end of this line."""
+        """Something has come to cold that is more urgent than the end of this line, or may have."""
+        self.has_moved = False
+        """Something has left since somebody looked for what is more urgent."""
+        self.looked_at = 0.0
 
     def overtake(self, priority: int) -> None:
         """Something of this priority has come to cold."""
-        if self.slices and priority < self.slices[-1].run.head.priority:
+        last = self._last_priority
+        if last is not None and priority < last:
             self.is_overtaken = True
 
     def seen_urgent(self, slices: Sequence[Slice]) -> None:
         """What came was acquired row by row, until it was no longer more urgent."""
-        last = self.slices[-1].run.head.priority if self.slices else 0
-        if not slices or slices[0].run.head.priority >= last:
+        last = self._last_priority
+        if not slices or last is None or slices[0].run.head.priority >= last:
             self.is_overtaken = False
 
-    @property
-    def items(self) -> int:
-        return sum(slice_.items for slice_ in (*self.slices, *self.entering))
+    def look_again(self, now: float, after_s: float) -> None:
+        """What comes due, or back, has no priority that is told. So, as long as the line moves,
+        now and then somebody looks whether it is more urgent."""
+        if self.has_moved and now >= self.looked_at + after_s:
+            self.looked_at, self.has_moved = now, False
+            self.is_overtaken = True
 
     @property
-    def bytes(self) -> int:
-        return sum(slice_.bytes for slice_ in (*self.slices, *self.entering))
+    def _last_priority(self) -> int | None:
+        ends = [part[-1].run.head.priority for part in (self.slices, self.entering) if part]
+        return max(ends, default=None)
 
     def join(self, slices: Iterable[Slice]) -> None:
         """They may come before what is here: a more urgent run overtakes in the line as well."""
         slices = list(slices)
-        if not slices:
-            return
-        self.slices = sorted([*self.slices, *slices], key=lambda slice_: slice_.sort_key)
-        self.joined.set()
-        self.joined = trio.Event()
+        if slices:
+            self.put_back(slices)
+            self.joined.set()
+            self.joined = trio.Event()
+
+    def put_back(self, slices: Sequence[Slice]) -> None:
+        """What was withdrawn; nobody is told."""
+        if slices:
+            self._count(slices, 1)
+            self.slices = sorted([*self.slices, *slices], key=lambda slice_: slice_.sort_key)
 
     def enter(self) -> list[Slice]:
-        """All of it, to be entered; what does not fit joins again."""
-        self.entering, self.slices = self.slices, []
+        """The first ones, to be entered; what does not fit joins again."""
+        end, size = 0, 0
+        while end < len(self.slices) and end < ENTER_SLICES and size < ENTER_BYTES:
+            size += self.slices[end].bytes
+            end += 1
+        self.entering, self.slices = self.slices[:end], self.slices[end:]
         return self.entering
 
     def entered(self, rest: Sequence[Slice]) -> None:
-        before, self.entering = self.items, []
-        self.slices = sorted([*rest, *self.slices], key=lambda slice_: slice_.sort_key)
+        before = self.items
+        self._count(self.entering, -1)
+        self._count(rest, 1)
+        self.entering = []
+        is_in_order = not rest or not self.slices or rest[-1].sort_key <= self.slices[0].sort_key
+        self.slices[:0] = rest
+        if not is_in_order:
+            # Something joined meanwhile.
+            self.slices.sort(key=lambda slice_: slice_.sort_key)
         if self.items < before:
             self._tell_left()
 
-    def withdraw(self, flow: str | None = None) -> list[Slice]:
-        """Takes out what is of this flow, or all of it."""
-        gone = [s for s in self.slices if flow is None or s.run.head.flow == flow]
+    def withdraw(self, flow: str | None = None, run_id: bytes | None = None) -> list[Slice]:
+        """Takes out what is of this flow, or of this run, or all of it."""
+
+        def matches(slice_: Slice) -> bool:
+            head = slice_.run.head
+            return (flow is None or head.flow == flow) and run_id in (None, head.run_id)
+
+        gone = [slice_ for slice_ in self.slices if matches(slice_)]
         if gone:
-            self.slices = [s for s in self.slices if flow is not None and s.run.head.flow != flow]
-            self._tell_left()
+            self._remove(gone, [slice_ for slice_ in self.slices if not matches(slice_)])
         return gone
 
-    def _tell_left(self) -> None:
-        self.left.set()
-        self.left = trio.Event()
+    def forget(self, locks: Collection[bytes]) -> None:
+        """Under these nothing is acquired any more: somebody else has the rows, or nobody."""
+        gone = [slice_ for slice_ in self.slices if _lock_of(slice_) in locks]
+        if gone:
+            self._remove(gone, [slice_ for slice_ in self.slices if _lock_of(slice_) not in locks])
 
     def wake(self) -> None:
         self.woken.set()
         self.woken = trio.Event()
+
+    def _remove(self, gone: Sequence[Slice], kept: list[Slice]) -> None:
+        self._count(gone, -1)
+        self.slices = kept
+        self._tell_left()
+
+    def _count(self, slices: Iterable[Slice], sign: int) -> None:
+        for slice_ in slices:
+            self.items += sign * slice_.items
+            self.bytes += sign * slice_.bytes
+
+    def _tell_left(self) -> None:
+        self.has_moved = True
+        self.left.set()
+        self.left = trio.Event()
+
+
+def _lock_of(slice_: Slice) -> bytes | None:
+    owner = slice_.run.owner
+    return owner.lock if isinstance(owner, InCold) else None
 
 
 def to_acquire(room: Limits, in_hand: Limits, limits: Limits, bytes_free: int | None) -> Limits:

@@ -8,12 +8,14 @@ met by the next round. Rounds go on until nothing waits, within a time: then the
 
 Durable when answered: journal items have a DELETED mark in a group commit, cold ones left in a
 transaction; the books count all of them as deleted. A step that has begun is carried through,
-shielded, within a deadline. When a store fails, what was withdrawn from warm goes back there.
+shielded, within a deadline. When a store fails, or is too slow, what was withdrawn from warm goes
+back there; but for what the journal was told, which it will record.
 
 What it can't do: keep purged items in the history.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import structlog
@@ -115,13 +117,24 @@ class Purging:
             await self._warm.enter(queue, others, NO_LIMITS)
         in_journal = [part for part in slices if isinstance(part.run.owner, InJournal)]
         in_cold = [part for part in slices if isinstance(part.run.owner, InCold)]
-        outcomes = [outcome for part in in_journal for outcome in outcomes_of(part)]
-        found = await self._settle(outcomes)
-        try:
-            return found + await self._delete_cold(in_cold)
-        except StoreUnavailable:
+        async with self._given_back(queue, [*in_cold, *in_journal]):
             # What was deleted after all is met there once more, and found to be gone.
-            await self._warm.enter(queue, in_cold, NO_LIMITS)
+            found = await self._delete_cold(in_cold)
+        for first in range(0, len(in_journal), OUTCOMES_MAX):
+            last = first + OUTCOMES_MAX
+            async with self._given_back(queue, in_journal[last:]):
+                some = in_journal[first:last]
+                found += await self._settle([one for part in some for one in outcomes_of(part)])
+        return found
+
+    @asynccontextmanager
+    async def _given_back(self, queue: str, slices: Sequence[Slice]) -> AsyncIterator[None]:
+        """What was withdrawn goes back to warm if a step fails: nobody else would bring it."""
+        try:
+            yield
+        except (StoreUnavailable, trio.Cancelled):
+            with trio.CancelScope(shield=True):
+                await self._warm.enter(queue, slices, NO_LIMITS)
             raise
 
     async def _delete_cold(self, slices: Sequence[Slice]) -> int:

@@ -130,7 +130,7 @@ class HttpSettings(Section):
     """Other names by which it may be asked, as behind a proxy."""
     show_payloads: bool = False
     """Whether the read token shows payloads; the admin's does."""
-    request_bytes_max: Annotated[Size, sizes("64Ki", "64Mi")] = 8 * MIB
+    request_bytes_max: Annotated[Size, sizes("64Ki", "64Mi")] = 2 * MIB
     max_connections: Annotated[Count, numbers(1, 4096)] = 256
     rate_limit: Annotated[float, numbers(0, 10**6)] = 200
     """Requests a second of one client; 0: no limit."""

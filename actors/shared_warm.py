@@ -12,13 +12,20 @@ run out by this host's clock: for runs of this daemon's journal and rows of the 
 owners are told by themselves. The shared queue is told when it is back (`untold`), and only then
 does another daemon hear of its runs; what it refuses then is stale.
 
-It owns nothing. Cancellation is as the port says. Leases of the own queue have negative tokens.
+When the queue has forgotten everything, what this daemon's workers have in hand is not entered
+again, and its outcome counts as long as its lease would have lasted.
+
+It owns nothing. Cancellation is as the port says. A lease of the own queue is known by its token,
+which is a small number.
 """
 
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Final
 
 import structlog
@@ -44,6 +51,10 @@ log = structlog.get_logger()
 
 UNTOLD_MAX: Final = 1000
 """Outcomes that wait to be told; the oldest are let go, and their leases run out."""
+OWN_BELOW: Final = 1 << 56
+"""Tokens of this process's own queue, which counts them; the shared queue's begin with a byte that
+is not 0."""
+NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,13 @@ class SharedWarm:
         """Leases on items that this daemon knows to be done."""
         self._now_ms = now_ms
         self._leased: dict[int, tuple[str, Leased]] = {}
+        self._orphans: set[int] = set()
+        """Tokens of leases that were out when the queue forgot everything."""
+        self._under_way: dict[int, tuple[str, Sequence[Slice]]] = {}
+        """Steps with the queue that have not been answered, and what they are about."""
+        self._steps = count()
+        self.withdrawals = self.withdrawing = 0
+        """How often something was taken out, and how often that is under way."""
         self._changed = trio.Event()
 
     # Whether it is there.
@@ -105,33 +123,60 @@ class SharedWarm:
             await self.remote.keep_rows_valid(queue, self.out.locks(queue), self.valid_s)
 
     def rows_in_hand(self) -> set[bytes]:
-        """Rows of the cold store of which this daemon's workers have leased something."""
-        owners = [leased.slice.run.owner for _, leased in self._leased.values()]
+        """Rows of the cold store of which this daemon's workers have leased something, or which
+        are on their way to the queue or from it."""
+        owners = [slice_.run.owner for _, slice_ in self._busy()]
         return {owner.row for owner in owners if isinstance(owner, InCold)}
 
     def in_hand(self, queue: str) -> dict[int, int]:
-        """Items of this daemon's runs that its own workers have leased: bits, by position."""
-        now_ms = self._now_ms()
+        """The same of this daemon's runs: bits, by position."""
         found: dict[int, int] = {}
-        for token, (at, leased) in list(self._leased.items()):
+        for at, slice_ in self._busy():
+            if at == queue and isinstance(slice_.run.owner, InJournal):
+                position = slice_.run.owner.position
+                found[position] = found.get(position, 0) | slice_.bits
+        return found
+
+    def _busy(self) -> Iterator[tuple[str, Slice]]:
+        now_ms = self._now_ms()
+        for token, (queue, leased) in list(self._leased.items()):
             if leased.until_ms <= now_ms:
                 del self._leased[token]
-            elif at == queue and isinstance(leased.slice.run.owner, InJournal):
-                position = leased.slice.run.owner.position
-                found[position] = found.get(position, 0) | leased.slice.bits
-        return found
+                self._orphans.discard(token)
+            else:
+                yield queue, leased.slice
+        for queue, slices in self._under_way.values():
+            for slice_ in slices:
+                yield queue, slice_
+
+    def has_forgotten(self) -> None:
+        """The queue has lost its memory: nobody there knows of leases that are out."""
+        self.untold.clear()
+        self._orphans.update(self._leased)
+
+    @contextmanager
+    def moving(self, queue: str, slices: Sequence[Slice]) -> Iterator[None]:
+        """While a step is under way nobody can say whether these are in the queue."""
+        step = next(self._steps)
+        self._under_way[step] = queue, slices
+        try:
+            yield
+        finally:
+            del self._under_way[step]
 
     # The port.
 
     async def enter(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
         if self.is_away or not slices:
             return await self.own.enter(queue, slices, limits)
-        # Before anybody can lease them, and say what became of them.
+        # Before anybody can lease them, and say what became of them. Rows are valid from then on.
         self.out.add(queue, slices)
+        self.valid_until = max(self.valid_until, trio.current_time() + self.valid_s)
         try:
-            if queue not in self._valid_queues:
-                await self.keep_valid([queue])
-            entered = await self.remote.enter(queue, slices, limits)
+            with self.moving(queue, slices):
+                if queue not in self._valid_queues:
+                    await self.keep_valid([queue])
+                entered = await self.remote.enter(queue, slices, limits)
         except StoreUnavailable as problem:
             # They may be there: they are treated as if they were.
             self.lose(problem)
@@ -151,7 +196,7 @@ class SharedWarm:
         wanted = (queue, items_max, bytes_max, lease_s, except_flows)
         own = await self.own.lease(*wanted)
         if own or self.is_away:
-            return [replace(leased, token=-leased.token) for leased in own]
+            return own
         try:
             return await self._known(queue, await self.remote.lease(*wanted))
         except StoreUnavailable as problem:
@@ -179,33 +224,47 @@ class SharedWarm:
         return known
 
     async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
-        own = [ending._replace(token=-ending.token) for ending in endings if ending.token < 0]
-        shared = [ending for ending in endings if ending.token > 0]
-        answers = dict(zip((-e.token for e in own), await self.own.end(queue, own), strict=True))
-        if shared:
-            told = await self._end(queue, shared)
-            answers |= dict(zip((e.token for e in shared), told, strict=True))
+        own = [ending for ending in endings if ending.token < OWN_BELOW]
+        shared = [ending for ending in endings if ending.token >= OWN_BELOW]
+        if not shared:
+            return await self.own.end(queue, own)
+        answers = dict(zip((e.token for e in own), await self.own.end(queue, own), strict=True))
+        told = await self._end(queue, shared)
+        answers |= dict(zip((e.token for e in shared), told, strict=True))
         return [answers[ending.token] for ending in endings]
 
     async def _end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
-        leases = [self._leased.pop(ending.token, None) for ending in endings]
+        leases = [self._leased.get(ending.token) for ending in endings]
         try:
             if self.is_away:
                 raise StoreUnavailable("the shared warm queue is away")
             answers = await self.remote.end(queue, endings)
         except StoreUnavailable as problem:
             self.lose(problem)
-            now_ms = self._now_ms()
-            answers = [known is not None and known[1].until_ms > now_ms for known in leases]
+            answers = [self._lasts(known) for known in leases]
             self.untold += (
                 Untold(queue, ending)
                 for ending, counts in zip(endings, answers, strict=True)
                 if counts
             )
-        for ending, known, ok in zip(endings, leases, answers, strict=True):
-            if ok and known is not None and not isinstance(known[1].slice.run.owner, Abroad):
+        again: list[Slice] = []
+        for at, (ending, known) in enumerate(zip(endings, leases, strict=True)):
+            self._leased.pop(ending.token, None)
+            if known is None or isinstance(known[1].slice.run.owner, Abroad):
+                continue
+            if not answers[at] and ending.token in self._orphans and self._lasts(known):
+                # Nobody else has it: what is in hand was not entered again.
+                answers[at] = True
+                again += ending.again
+            if answers[at]:
                 self.out.gone(queue, known[1].slice, ending.again)
+            self._orphans.discard(ending.token)
+        if again:
+            await self.enter(queue, again, NO_LIMITS)
         return answers
+
+    def _lasts(self, known: tuple[str, Leased] | None) -> bool:
+        return known is not None and known[1].until_ms > self._now_ms()
 
     async def tell_untold(self) -> None:
         """What was concluded while the queue was away. StoreUnavailable: it still is."""
@@ -217,10 +276,10 @@ class SharedWarm:
             self.untold.popleft()
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:
-        own = [-token for token in tokens if token < 0]
-        shared = [token for token in tokens if token > 0]
+        own = [token for token in tokens if token < OWN_BELOW]
+        shared = [token for token in tokens if token >= OWN_BELOW]
         kept = await self.own.extend(queue, own, lease_s)
-        answers = dict(zip((-token for token in own), kept, strict=True))
+        answers = dict(zip(own, kept, strict=True))
         if shared:
             until_ms = self._now_ms() + round(lease_s * 1000)
             try:
@@ -258,12 +317,14 @@ class SharedWarm:
         which = (queue, flow, positions, run_id)
         slices = await self.own.withdraw(*which)
         if not self.is_away:
+            self.withdrawals += 1
+            self.withdrawing += 1
             try:
-                taken = await self.remote.withdraw(*which)
+                slices += self._taken(queue, await self.remote.withdraw(*which))
             except StoreUnavailable as problem:
                 self.lose(problem)
-                return slices
-            slices += self._taken(queue, taken)
+            finally:
+                self.withdrawing -= 1
         return slices
 
     async def locate(self, queue: str, run_ids: frozenset[bytes]) -> Mapping[bytes, Whereabouts]:

@@ -205,9 +205,11 @@ class Streams:
         if self._catalogue.is_paused(queue):
             return False
         fill = await self._warm.fill(queue)
-        if fill.waiting:
+        is_promoted = self._routing.promoted(queue) > 0 or queue in self._routing.acquiring
+        is_to_clear = fill.waiting > 0 or is_promoted
+        if is_to_clear:
             self._clear_soon(queue)
-        return fill.waiting > 0 or journal.to_come > 0 or journal.handed_over > stream.taken
+        return is_to_clear or journal.to_come > 0 or journal.handed_over > stream.taken
 
     def _begin(self, queue: str, consumer: str) -> None:
         self._consumers[queue].add(consumer)

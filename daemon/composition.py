@@ -296,6 +296,7 @@ async def compose(
         promoter.wake,
         wall_ms,
         settings.socket.max_run_bytes,
+        routing.lines,
     )
     purging = Purging(
         to_spooler.clone(),

@@ -33,8 +33,10 @@ class Memory:
         self._events: Counter[str] = Counter()
         """The same by what the payload says it is."""
         self._refused = 0
+        self._senders: Counter[str] = Counter()
+        """Deliveries that were taken, by the path of the request: each sender may have its own."""
 
-    def answer(self, body: bytes) -> tuple[int, dict[str, Any]]:
+    def answer(self, body: bytes, sender: str = "/") -> tuple[int, dict[str, Any]]:
         """The status and the body of the answer to a batch."""
         with self._lock:
             status = self._status()
@@ -43,6 +45,7 @@ class Memory:
                 return status, {"error": "the CRM is down" if status == 503 else "an odd failure"}
             items = [json.loads(line) for line in body.splitlines()]
             results = [self._take(item) for item in items]
+            self._senders[sender] += sum(result["status"] == 200 for result in results)
             return 200, {"results": results}
 
     def _status(self) -> int:
@@ -70,6 +73,7 @@ class Memory:
                 "events": len(self._events),
                 "refused": self._refused,
                 "answers": dict(self._answers),
+                "senders": dict(self._senders),
             }
 
 
@@ -79,7 +83,7 @@ class Answering(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self._send(*self.memory.answer(body))
+        self._send(*self.memory.answer(body, self.path))
 
     def do_GET(self) -> None:
         self._send(200, self.memory.report())

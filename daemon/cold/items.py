@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from actors.finished import Keeps, keep_nothing
 from actors.slices import lowest_bit
 from actors.tiers import ColdPart, ColdScan, ColdSight, NewRow
-from daemon.cold import keys
 from daemon.cold.books import Books, Place
 from daemon.cold.connection import Database
 from daemon.cold.history import Cutter, Ended, note_ended, tries
@@ -227,7 +226,6 @@ def _void(
         runs = Unpacked()
         if not insert_row(db, new, FAILED if new.is_dead else QUEUED, now, runs):
             raise ValueError(f"there is a row {new.row.hex()} already")
-        keys.follow(db, Run(new.head, new.data), new.bits)
         books.enter(place_of(new.head), items, runs.write(new.head), is_dead=new.is_dead)
         follow(db, runs.run(new.head, new.data), new.bits)
     books.write(db)

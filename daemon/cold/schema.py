@@ -190,6 +190,16 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "ALTER TABLE receipts ADD COLUMN ignored INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE receipts ADD COLUMN conflict INTEGER NOT NULL DEFAULT 0",
     ),
+    # How far the ticks of schedules are installed.
+    (
+        """CREATE TABLE ticks (
+            name TEXT PRIMARY KEY,
+            queue TEXT NOT NULL,
+            fingerprint TEXT NOT NULL,
+            until_ms INTEGER NOT NULL,
+            seen_ms INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+    ),
 )
 
 

@@ -51,6 +51,7 @@ from daemon.cold.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.cold.dead import SqliteDeadLetters
 from daemon.cold.items import SqliteItems
 from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
+from daemon.cold.ticks import SqliteTicks
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
@@ -75,6 +76,7 @@ class SqliteCold:
         self._rules: KeyRules = no_keys
         self.dead_letters = SqliteDeadLetters(self._db, now_ms)
         self.items = SqliteItems(self._db, now_ms)
+        self.ticks = SqliteTicks(self._db, now_ms)
 
     async def open(self) -> None:
         await self._db.open()

@@ -18,6 +18,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +33,23 @@ from daemon.handlers.command_results import ItemResults
 from daemon.handlers.exits import describe_exit, shell_status
 from daemon.handlers.lines import Encoded, encode_batch
 from daemon.handlers.verdicts import all_failed, report
+from daemon.masking import masked_words
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 """So much of the end of its standard error is kept."""
 READ_BYTES: Final = 64 * 1024
 PIPES_S: Final = 0.5
 """How long after a program's end its pipes are read, if something it left behind holds them."""
+
+
+def name_of(command: Sequence[str]) -> str:
+    """All of it, since two scripts that share an interpreter are two destinations; but this is seen
+    in metrics, logs and lists, and so without secrets."""
+    shown = masked_words(command)
+    name = f"command:{shlex.join(shown)}"
+    if shown == list(command):
+        return name
+    return f"{name} #{sha256(shlex.join(command).encode()).hexdigest()[:8]}"
 
 
 class CommandDelivery:
@@ -47,8 +59,7 @@ class CommandDelivery:
         problem = why_not_startable(settings)
         if problem:
             raise CannotStart(f"queues.{queue}.handler.{problem}")
-        # All of it: two scripts that share an interpreter are two destinations.
-        self.destination = f"command:{shlex.join(settings.command)}"
+        self.destination = name_of(settings.command)
         self.batch_items = settings.batch_items
         self.batch_bytes = settings.batch_bytes
         self.timeout_s = settings.timeout + settings.kill_after + PIPES_S

@@ -62,6 +62,11 @@ class Access:
             self._digests = digests
             log.info("http.tokens_reloaded")
 
+    def admin(self, authorization: str | None) -> Who:
+        """Who sends this header, and may change something. Problem 401 or 403 if nobody."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return check_writes(self.who(token.strip() if scheme.lower() == "bearer" else None))
+
     def who(self, token: str | None) -> Who:
         """Problem 401 if nobody."""
         if self.is_open:
@@ -107,6 +112,12 @@ def read_token(file: Path) -> bytes:
     return sha256(token.encode()).digest()
 
 
+def check_writes(who: Who) -> Who:
+    if not who.may_write:
+        raise Problem(403, "this token may read, and not change")
+    return who
+
+
 _bearer = HTTPBearer(
     scheme_name="token",
     description="The token of `http.read_token_file` or `http.admin_token_file`; on loopback "
@@ -124,9 +135,7 @@ async def _reader(request: Request, credentials: Credentials) -> Who:
 
 
 async def _admin(who: Annotated[Who, Depends(_reader)]) -> Who:
-    if not who.may_write:
-        raise Problem(403, "this token may read, and not change")
-    return who
+    return check_writes(who)
 
 
 Reader = Annotated[Who, Depends(_reader)]

@@ -63,4 +63,4 @@ def make_api(desk: Desk, access: Access) -> FastAPI:
 
 def make_app(desk: Desk, access: Access) -> App:
     """What the server calls."""
-    return Guard(make_api(desk, access), desk.settings.http, lambda: access.is_open)
+    return Guard(make_api(desk, access), desk.settings.http, access)

@@ -25,6 +25,7 @@ ANSWER_S: Final = 30.0
 """For an actor to answer."""
 
 T = TypeVar("T")
+Perform = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Desk:
     settings: Settings
     """As at the start; queues are the catalogue's."""
     catalogue: Catalogue
-    perform: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    perform: Perform
     """A CONTROL operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
     report: Callable[[], Awaitable[dict[str, Any]]]
     """The books and what the actors know, as `forebay stats --json`."""

@@ -7,6 +7,7 @@ client goes away the stream ends; after `stopping` it ends properly, so that a b
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -14,6 +15,8 @@ from starlette.responses import Response
 
 from actors.event_ring import EventRing, Numbered
 from actors.tiers import StoreUnavailable
+from daemon.http.problems import Problem
+from daemon.masking import masked
 
 SAMPLE_S: Final = 2.0
 FRESH_S: Final = 1.0
@@ -76,10 +79,8 @@ class EventStream(Response):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._until_gone, receive, nursery.cancel_scope)
                 nursery.start_soon(self._until_stopping, nursery.cancel_scope)
-                if scope["method"] != "HEAD":
-                    await self._write(send)
-                nursery.cancel_scope.cancel()
-            if self._stopping.is_set() or scope["method"] == "HEAD":
+                await self._write(send)
+            if self._stopping.is_set():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Callable[[Message], Awaitable[None]]) -> None:
@@ -99,7 +100,7 @@ class EventStream(Response):
             missed = events[0].number - self._after - 1
             lines.append(told("missed", {"count": missed}))
         self._after = max([self._after, *(event.number for event in events)])
-        return lines + [told("change", event.row, event) for event in events]
+        return lines + [told("change", masked(event.row), event) for event in events]
 
     async def _sample(self) -> bytes:
         try:
@@ -111,8 +112,10 @@ class EventStream(Response):
     async def _until_gone(
         self, receive: Callable[[], Awaitable[Message]], scope: trio.CancelScope
     ) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        # A body that never ends (Problem) is no reason to go on either.
+        with suppress(Problem):
+            while (await receive())["type"] != "http.disconnect":
+                pass
         scope.cancel()
 
     async def _until_stopping(self, scope: trio.CancelScope) -> None:

@@ -2,7 +2,8 @@
 
 Every request passes here first: its Host and Origin, the rate of its client, the size and the pace
 of its body; every answer gets the security headers on its way out. What is refused is a problem as
-any other. Plain ASGI: nothing is buffered.
+any other. Plain ASGI: nothing is buffered. Whoever changes something shows a token here, before its
+body is read: the routes would see to that too, once they have parsed it.
 
 Two traps of the server below are mended here. A body that nobody reads would hold its connection
 forever, so that what is left of it is discarded before an answer ends; and an exception that
@@ -23,7 +24,9 @@ import trio
 
 from actors.settings import HttpSettings
 from actors.units import format_size
+from daemon.http.access import Access
 from daemon.http.problems import Problem, internal_error, render
+from daemon.masking import masked_query
 
 log = structlog.get_logger()
 
@@ -53,6 +56,8 @@ SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
 }
 """Of every answer, unless its route says otherwise."""
 
+QUERY_MAX: Final = 500
+"""Characters of a line in the log."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LEASING: Final = "/api/queue-items/next"
 """A GET that changes something: it takes items."""
@@ -128,25 +133,30 @@ class Rates:
 
 
 class Body:
-    """A request's body as it comes: bounded in size and in time."""
+    """A request's body as it comes: bounded in size and in time.
+
+    The time is the client's: what passes while nobody asks for more of the body is not."""
 
     def __init__(self, receive: Receive, size_max: int | None, patience_s: float) -> None:
         self._receive = receive
         self._size_max = size_max
         self._patience_s = patience_s
-        self._due = trio.current_time() + patience_s
+        self._left_s = patience_s
         self._bytes = 0
         self.is_over = False
 
     async def receive(self) -> Message:
         if self.is_over:
             return await self._receive()
+        began = trio.current_time()
         try:
-            with trio.fail_at(self._due):
+            with trio.fail_at(began + self._left_s):
                 message = await self._receive()
         except trio.TooSlowError:
             text = f"the request did not come within {self._patience_s:g} s, or too slowly"
             raise Problem(408, text, headers={"Connection": "close"}) from None
+        finally:
+            self._left_s -= trio.current_time() - began
         self._note(message)
         if self._size_max is not None and self._bytes > self._size_max:
             raise too_large(self._size_max)
@@ -166,9 +176,8 @@ class Body:
     def _note(self, message: Message) -> None:
         size = len(message.get("body", b""))
         self._bytes += size
-        self._due += size / PACE_BYTES_S
         # A body that is fast now may not be slow for hours later.
-        self._due = min(self._due, trio.current_time() + self._patience_s)
+        self._left_s = min(self._left_s + size / PACE_BYTES_S, self._patience_s)
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self.is_over = True
 
@@ -178,12 +187,12 @@ def too_large(size_max: int) -> Problem:
 
 
 class Guard:
-    """Around the application; `is_open`: no token is needed, so that the name counts."""
+    """Around the application. Where no token is needed, the name counts by which it is asked."""
 
-    def __init__(self, app: App, settings: HttpSettings, is_open: Callable[[], bool]) -> None:
+    def __init__(self, app: App, settings: HttpSettings, access: Access) -> None:
         self._app = app
         self._settings = settings
-        self._is_open = is_open
+        self._access = access
         self._hosts = own_hosts(settings)
         self._rates = Rates(settings.rate_limit)
 
@@ -216,10 +225,11 @@ class Guard:
             raise Problem(429, text, retry_after_s=wait_s)
         host = headers.get(b"host", "")
         name = host_of(host) if is_plain(host) else ""
-        if self._is_open() and not is_loopback(name) and name not in self._hosts:
+        if self._access.is_open and not is_loopback(name) and name not in self._hosts:
             raise Problem(421, f"this server is not {name[:100] or 'nameless'}: see http.hosts")
         if changes_something(scope["method"], scope["path"]):
             check_origin(headers, host)
+            scope["state"]["who"] = self._access.admin(headers.get(b"authorization"))
         length = headers.get(b"content-length", "")
         if size_max is not None and length.isdecimal() and int(length) > size_max:
             raise too_large(size_max)
@@ -285,7 +295,16 @@ class Answer:
         who = self._scope["state"].get("who")
         method, path = self._scope["method"], self._scope["path"]
         if who is not None and is_worth_a_line(method, path):
-            log.info("http.admin", who=who.name, method=method, path=path, status=self._status)
+            query = masked_query(self._scope.get("query_string", b"").decode("latin-1"))
+            more = {"query": query[:QUERY_MAX]} if query else {}
+            log.info(
+                "http.admin",
+                who=who.name,
+                method=method,
+                path=path,
+                **more,
+                status=self._status,
+            )
 
 
 def with_security(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -60,7 +60,7 @@ EXAMPLES: Final[Mapping[int, tuple[str, str]]] = {
     408: ("too-slow", "the request did not come within 30 s"),
     409: ("conflict", "there is a queue crm already"),
     410: ("gone", "this is over"),
-    413: ("too-large", "a request has at most 8Mi"),
+    413: ("too-large", "a request has at most 2Mi"),
     415: ("unsupported-media-type", "the body must be application/json"),
     421: ("wrong-host", "this server is not example.org: see http.hosts"),
     422: ("invalid", "limit: Input should be less than or equal to 1000"),

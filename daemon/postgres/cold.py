@@ -52,6 +52,7 @@ from daemon.postgres.connection import Connection, Database
 from daemon.postgres.dead import PostgresDeadLetters
 from daemon.postgres.items import PostgresItems
 from daemon.postgres.schema import migrate
+from daemon.postgres.ticks import PostgresTicks
 from daemon.postgres.wakes import Wakes
 from daemon.postgres.writes import PostgresDecisions
 
@@ -104,6 +105,7 @@ class PostgresCold:
         self.wakes = Wakes(listen_url or own_url, schema, daemon, timeout_s, bridge, on_wake)
         self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
         self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
+        self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
 
     async def open(self) -> None:

@@ -68,11 +68,10 @@ class PostgresItems:
     async def delete_all(self, parts: Sequence[ColdPart]) -> list[bool]:
         async def work(con: Connection) -> list[bool]:
             # In one order: two that delete the same rows would wait for each other.
-            done = {
-                part: await self._void_in(con, *part, None, keep_nothing)
-                for part in sorted(set(parts), key=lambda part: part[0])
-            }
-            return [done[part] for part in parts]
+            done = [False] * len(parts)
+            for at in sorted(range(len(parts)), key=lambda at: parts[at].row):
+                done[at] = await self._void_in(con, *parts[at], None, keep_nothing)
+            return done
 
         return await self._db.write(work, is_repeatable=False)
 

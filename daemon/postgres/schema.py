@@ -177,6 +177,16 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # What is decided about writes whose stages are with many daemons.
     write_statements.TABLES,
+    # How far the ticks of schedules are installed.
+    (
+        """CREATE TABLE ticks (
+            name text PRIMARY KEY,
+            queue text NOT NULL,
+            fingerprint text NOT NULL,
+            until_ms bigint NOT NULL,
+            seen_ms bigint NOT NULL
+        ) WITH (fillfactor = 50)""",
+    ),
 )
 
 

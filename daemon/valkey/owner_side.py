@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import trio
 
 from actors.clock import Clock
-from actors.slices import InJournal, Slice
+from actors.slices import InCold, InJournal, Slice
 from actors.tiers import StoreUnavailable
 from daemon.valkey import keys
 from daemon.valkey.entries import (
@@ -122,6 +122,20 @@ class OwnerSide(SharedQueues):
             if not slices:
                 return found
             found += _by_run(slices, self._daemon)
+            start = b"(" + slices[-1][:RUN_KEY_BYTES] + _LAST
+
+    async def rows_present(self, queue: str) -> set[tuple[bytes, bytes]]:
+        """Row and lock of all rows of the cold store that are here, leased ones too."""
+        found: set[tuple[bytes, bytes]] = set()
+        start = b"[C"
+        while True:
+            _, slices = await self._run(keys.PRESENT, queue, start, b"[C" + _LAST, PRESENT_SLICES)
+            if not slices:
+                return found
+            for packed in slices:
+                owner = owner_of(packed[:RUN_KEY_BYTES], self._daemon)
+                assert isinstance(owner, InCold)
+                found.add((owner.row, owner.lock))
             start = b"(" + slices[-1][:RUN_KEY_BYTES] + _LAST
 
     async def withdraw(

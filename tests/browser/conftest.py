@@ -45,9 +45,9 @@ def page(watched: Watch) -> Page:
     return watched.page()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A daemon for the tests of a file that only look."""
+    """A daemon for all tests that only look, or leave things as they were."""
     directory = Path(os.path.realpath(tmp_path_factory.mktemp("world")))
     with World(directory).running() as world:
         yield world

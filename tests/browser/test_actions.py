@@ -1,5 +1,11 @@
-"""What an operator does on the page, end to end with the daemon: pause, resume, retry, delete."""
+"""What an operator does on the page, end to end with the daemon: pause, resume, retry, delete,
+breakers. One daemon; each test has a queue of its own, and leaves no dead letters."""
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from playwright.sync_api import Page, expect
 
 from actors.dead_groups import shape_of
@@ -8,6 +14,8 @@ from tests.browser.world import World
 
 ERRORS = [
     '422 from https://crm.example/hook: {"error": "email is not valid"}',
+    "HTTP/1.1 503 for item 503, status: 404, exit code 65, 500.5 and code 4711",
+    "٣ customers",
     "no customer 4711 in 0198c0de-0a00-7000-8000-000000000001-17",
     "it's 'quoted', at 0xdeadBEEF and 1.2.3.4",
     "two\n\n lines   and deadbeefdeadbeefdead",
@@ -19,6 +27,21 @@ SHAPES = """async (texts) => {
   const { shapeOf } = await import(new URL("dead_jobs.js", here));
   return texts.map(shapeOf);
 }"""
+
+
+@pytest.fixture(scope="module")
+def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = Path(os.path.realpath(tmp_path_factory.mktemp("acting")))
+    with World(directory).running() as world:
+        yield world
+
+
+@pytest.fixture
+def own_world(acting: World) -> Iterator[World]:
+    yield acting
+    acting.mended.unlink(missing_ok=True)
+    with acting.client() as client:
+        client.control("dead.remove", which={})
 
 
 def test_pause_and_resume(own_world: World, page: Page) -> None:
@@ -62,22 +85,22 @@ def test_retry_of_dead_letters_end_to_end(own_world: World, page: Page) -> None:
 
 
 def test_retry_that_fails_again_is_tried_once(own_world: World, page: Page) -> None:
-    own_world.push("mail", 3)
+    own_world.push("letters", 3)
     go(page, own_world.page)
     page.locator("#dead-list li").get_by_role("button", name="Retry").click()
     page.locator("#confirm-yes").click()
-    expect(page.locator("#said")).to_have_text("3 of mail wait for delivery again.")
-    own_world.until_books("mail", {"accepted": 3, "dead": 3})
+    expect(page.locator("#said")).to_have_text("3 of letters wait for delivery again.")
+    own_world.until_books("letters", {"accepted": 3, "dead": 3})
 
 
 def test_delete_of_dead_letters(own_world: World, page: Page) -> None:
-    own_world.push("mail", 2)
+    own_world.push("cards", 2)
     go(page, own_world.page)
     page.locator("#dead-list li").get_by_role("button", name="Delete").click()
     expect(page.locator("#confirm-yes")).to_have_class("danger")
     page.locator("#confirm-yes").click()
-    expect(page.locator("#said")).to_have_text("2 of mail deleted.")
-    own_world.until_books("mail", {"accepted": 2, "deleted": 2})
+    expect(page.locator("#said")).to_have_text("2 of cards deleted.")
+    own_world.until_books("cards", {"accepted": 2, "deleted": 2})
 
 
 def test_errors_have_the_shape_that_the_daemon_gives_them(page: Page, world: World) -> None:
@@ -87,7 +110,7 @@ def test_errors_have_the_shape_that_the_daemon_gives_them(page: Page, world: Wor
 
 def test_dead_letter_is_looked_at_and_retried(own_world: World, watched: Watch) -> None:
     page = watched.page()
-    own_world.push("mail", 1, flow="signup", action="welcome", headers={"correlation_id": "c-17"})
+    own_world.push("notes", 1, flow="signup", action="welcome", headers={"correlation_id": "c-17"})
     go(page, own_world.page)
     page.locator("#dead-list li a").click()
     expect(page.locator("#item-state")).to_have_text("FAILED")
@@ -100,11 +123,48 @@ def test_dead_letter_is_looked_at_and_retried(own_world: World, watched: Watch) 
     own_world.mended.touch()
     page.get_by_role("button", name="Retry").click()
     page.locator("#confirm-yes").click()
-    own_world.until_books("mail", {"accepted": 1, "delivered": 1})
+    own_world.until_books("notes", {"accepted": 1, "delivered": 1})
     # The queue keeps what was delivered: the same address tells how it ended.
     expect(page.locator("#item-state")).to_have_text("DONE")
     expect(page.locator("#timeline li").last).to_contain_text("delivered")
     expect(page.get_by_role("button", name="Retry")).to_be_hidden()
+
+
+def test_breaker_is_opened_and_closed(own_world: World, page: Page) -> None:
+    own_world.push("notes", 1)
+    go(page, own_world.page)
+    breaker = page.locator("#breakers li").first
+    expect(breaker.locator(".chip")).to_have_text("closed")
+    breaker.get_by_role("button", name="Open the breaker of command:").click()
+    expect(page.locator("#confirm-text")).to_contain_text("Nothing is sent to command:")
+    page.locator("#confirm-yes").click()
+    expect(breaker.locator(".chip")).to_have_text("open")
+    expect(breaker.locator(".note")).to_have_text("opened by an operator")
+    with own_world.client() as client:
+        (found,) = client.control("breakers.list")["breakers"]
+        assert found["forced"]
+    button = breaker.get_by_role("button", name="Close the breaker of command:")
+    expect(button).to_be_focused()
+    button.click()
+    page.locator("#confirm-yes").click()
+    expect(breaker.locator(".chip")).to_have_text("closed")
+    with own_world.client() as client:
+        (found,) = client.control("breakers.list")["breakers"]
+        assert (found["state"], found["forced"]) == ("closed", False)
+
+
+def test_item_shows_its_receipt_and_leads_to_its_job(own_world: World, page: Page) -> None:
+    job = "0198c0de-0a00-7000-8000-000000000001-17"
+    with own_world.client() as client, client.write("written", headers={"job_id": job}) as write:
+        write.push(["one", "two"])
+    with own_world.client() as client:
+        (item, *_) = client.control("items.find", which={"queue": "written"})["items"]
+    go(page, f"{own_world.page}/items/{item['id']}")
+    about = page.locator("#item-about")
+    expect(about).to_contain_text("2 accepted · 2 pending")
+    expect(about.get_by_role("link", name=job)).to_have_attribute(
+        "href", f"/queue-metrics/items/{job}"
+    )
 
 
 def test_waiting_item_is_deleted(own_world: World, watched: Watch) -> None:

@@ -4,7 +4,8 @@ Nothing is staged in the page: items are pushed, leased and delivered by the rea
 
 - crm: nobody takes its items; more than fit into warm, in two flows
 - search, archive: nobody takes theirs either
-- mail: a command that refuses everything until the file `mended` exists: dead letters
+- mail, letters, cards, notes: a command that refuses everything until the file `mended` exists:
+  dead letters
 """
 
 import json
@@ -21,6 +22,7 @@ from forebay.client import Client
 from tests.ops.commands import HANG_S, Host, running
 
 REFUSED = 65
+REFUSING = ("mail", "letters", "cards", "notes")
 POLL_S = 0.1
 WAITING = 1250
 BOOKS = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
@@ -44,7 +46,7 @@ class World:
             "queues": {
                 "crm": {"warm_max_items": 1000, "description": "customer updates"},
                 "search": {},
-                "mail": {"handler": handler, "history": "all"},
+                **{name: {"handler": handler, "history": "all"} for name in REFUSING},
             },
         }
         self.host = Host(directory, config)

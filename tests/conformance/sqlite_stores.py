@@ -18,7 +18,7 @@ TIMEOUT_S = 5.0
 def without_newest(db: sqlite3.Connection) -> None:
     """Takes away what the versions after the one with `receipts.corrupt` have brought."""
     db.execute("DROP TRIGGER bodies_gone")
-    for table in ("keys", "homes", "offered", "aliases"):
+    for table in ("ticks", "keys", "homes", "offered", "aliases"):
         db.execute(f"DROP TABLE {table}")
     for column in ("accepted", "duplicate"):
         db.execute(f"ALTER TABLE totals DROP COLUMN {column}")

@@ -103,6 +103,7 @@ class Life:
             catalogue.paused_flows,
             settings.cold.acquire_timeout,
             now_ms,
+            rig.warm_bytes_max,
         )
         hand_over = HandOver(cold, self.to_spooler.clone(), self.failover, self._wake)
         self.hand_over = hand_over
@@ -199,6 +200,7 @@ class Life:
                     self.promoter.wake,
                     now_ms,
                     settings.socket.max_run_bytes,
+                    self.routing.lines,
                 ).operations,
             },
         )

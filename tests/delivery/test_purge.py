@@ -124,3 +124,28 @@ async def test_cold_that_fails_gives_back_to_warm(
         while (await purge(rig))["more"]:
             await trio.lowlevel.checkpoint()
         assert await rig.books() == {"accepted": 210, "deleted": 210}
+
+
+async def test_cold_that_does_not_answer_gives_back_to_warm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither rows nor runs of the journal are left in nobody's hands."""
+    async with running(tmp_path, {"q": PULL}) as rig:
+        await rig.push(7, due_s=3600)
+        await rig.until_books(cold=7)
+        rig.advance(3600)
+        await rig.push(5)
+        await rig.until_books(warm=12)
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.life.sqlite.items, "delete_all", never_answers)
+            patch.setattr(purging, "STEP_S", 0.01)
+            with pytest.raises(StoreUnavailable):
+                await purge(rig)
+        assert await rig.books() == {"accepted": 12, "held": 12, "warm": 12}
+        assert (await purge(rig))["deleted"] == 12
+        assert await rig.books() == {"accepted": 12, "deleted": 12}
+
+
+async def never_answers(*_: object) -> list[bool]:
+    await trio.sleep_forever()
+    return []

@@ -22,8 +22,9 @@ def shared_world(request: pytest.FixtureRequest) -> Iterator[World]:
         b.launch("--wait-for-stores")
         made.put_right()
         yield made
-        assert a.daemon is not None and a.daemon.poll() is None
-        assert b.daemon is not None and b.daemon.poll() is None
+        for host in made.hosts:
+            assert host.daemon is not None
+            assert host.daemon.poll() is None
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ class Member(Host):
         self.name = directory.name
         self.valkey, self.postgres = fronts["valkey"], fronts["postgres"]
         self._log_file = directory / "daemon.log"
+        self.variables: dict[str, str] = {}
+        """Of the daemon's environment, beside the usual ones."""
 
     def start(self, *options: str) -> None:
         """Starts the daemon and returns when it serves."""
@@ -59,7 +61,10 @@ class Member(Host):
         shared = ("--warm", "valkey", "--cold", "postgres")
         with self._log_file.open("ab") as log:
             self.daemon = subprocess.Popen(
-                [*QUICK, "run", *shared, *options], env=self.environment, stderr=log, stdout=log
+                [*QUICK, "run", *shared, *options],
+                env=self.environment | self.variables,
+                stderr=log,
+                stdout=log,
             )
 
     def kill(self) -> None:
@@ -114,9 +119,14 @@ class Member(Host):
 
     def drain(self, queue: str, items: int) -> list[str]:
         """The ids of so many items that a consumer here takes and acknowledges."""
-        with self.take(queue, items) as taken:
-            taken.ack()
-            return taken.ids
+        found: list[str] = []
+        deadline = time.monotonic() + PATIENCE_S
+        with self.client() as client:
+            while len(found) < items:
+                assert time.monotonic() < deadline, f"{len(found)} of {items} items of {queue}"
+                with client.lease(queue, items - len(found), wait_s=0.2) as lease:
+                    found += [item.id for item in lease]
+        return found
 
     def finds_nothing(self, queue: str) -> bool:
         """Whether a consumer here is given nothing; what it is given, it gives back."""
@@ -144,6 +154,13 @@ class Taken:
         self.items: list[Item] = []
         self._client = host.client()
         self._leases: list[Lease] = []
+        try:
+            self._take(queue, items, lease_s)
+        except BaseException:
+            self._client.abort()
+            raise
+
+    def _take(self, queue: str, items: int, lease_s: float) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while len(self.items) < items:
             assert time.monotonic() < deadline, f"{len(self.items)} of {items} items of {queue}"
@@ -293,5 +310,7 @@ def world(valkey_options: tuple[str, ...] = ()) -> Iterator[World]:
             yield made
         finally:
             made.close()
-            if "FOREBAY_KEEP" not in os.environ:
+            if "FOREBAY_KEEP" in os.environ:
+                print(f"kept: {directory}")
+            else:
                 shutil.rmtree(directory, ignore_errors=True)

@@ -282,3 +282,12 @@ def test_commands_that_share_an_interpreter_are_different_destinations() -> None
     )
     assert one.destination == same.destination == "command:/bin/sh 'a b.sh'"
     assert one.destination != other.destination
+
+
+def test_destination_names_no_secret_and_is_still_its_own() -> None:
+    one, other = (
+        opened({"type": "command", "command": ["/bin/sh", "a.sh", f"--token={secret}"]})
+        for secret in ("first", "second")
+    )
+    assert one.destination.startswith("command:/bin/sh a.sh '--token=***' #")
+    assert one.destination != other.destination

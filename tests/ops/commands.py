@@ -97,8 +97,8 @@ class Host:
 
 @contextmanager
 def running(host: Host) -> Iterator[Host]:
-    host.start()
     try:
+        host.start()
         yield host
     finally:
         if host.daemon is not None:

@@ -14,7 +14,7 @@ from daemon.identity import daemon_id
 from tests.fleet.world import Member, World, until, world
 from tests.ops.commands import Host, running
 
-PULLED = {name: {"handler": {"type": "pull"}} for name in ("left", "back", "mixed")}
+PULLED = {name: {"handler": {"type": "pull"}} for name in ("left", "mixed")}
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +42,25 @@ def seen(host: Member, daemon: str) -> dict[str, Any]:
     return next((each for each in daemons if each["daemon"] == daemon), {})
 
 
+def has(host: Member, owner: Member, queue: str, *, items: int, leased: int = 0) -> bool:
+    """Whether the owner has so much of a queue in Valkey."""
+    wanted = {"queue": queue, "items": items, "leased": leased}
+    return wanted in seen(host, id_of(owner)).get("queues", [])
+
+
 def wait_for_lapse(lost: Member, other: Member) -> None:
     until(lambda: not seen(other, id_of(lost))["is_valid"])
 
 
-def test_what_a_lost_daemon_has_in_valkey_is_adopted_once(both: World) -> None:
+def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_returns(
+    both: World,
+) -> None:
     a, b = both.hosts
     a.push("left", 100, run_items=20)
-    until(lambda: seen(b, id_of(a)).get("items") == 100)
+    until(lambda: has(b, a, "left", items=100))
     found = listed(b)
     assert found[id_of(a)]["state"] == "valid"
     assert not found[id_of(a)]["is_this"]
-    assert {"queue": "left", "items": 100, "leased": 0} in found[id_of(a)]["queues"]
 
     refused = b.command("fleet", "adopt", id_of(a), "--yes")
     assert refused.returncode == 5
@@ -79,39 +86,31 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_once(both: World) -> None:
     assert b.finds_nothing("left")
     assert b.queue("left")["delivered"] >= 97
     assert [entry["items"] for entry in b.events("fleet.adopted")] == [97]
+    # It returns after all: its journal has them, and they are delivered again.
     a.start()
+    assert sorted(b.drain("left", 97)) == sorted(taken)
 
 
-def test_what_another_host_has_in_hand_stays_in_its_hand(both: World) -> None:
+def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) -> None:
     a, b = both.hosts
     a.push("mixed", 10)
-    with b.take("mixed", 4) as in_hand:
-        in_hand.nack(in_hand.items[:1], delay_s=0, error="not now")
-        with b.take("mixed", 1) as again:
-            assert again.ids == in_hand.ids[:1]
-            a.kill()
-            wait_for_lapse(a, b)
-            told = b.command("fleet", "adopt", id_of(a), "--yes")
-            assert b": 6 items adopted" in told.stdout
-            assert b"4 items in other hands" in told.stderr
-            again.ack()
+    with b.take("mixed", 3) as in_hand:
+        with b.take("mixed", 1) as failing:
+            [failed] = failing.ids
+            failing.nack(failing.items, delay_s=0, error="not now")
+            failing.ack()
+        until(lambda: has(b, a, "mixed", items=10, leased=3))
+        a.kill()
+        wait_for_lapse(a, b)
+        told = b.command("fleet", "adopt", id_of(a), "--yes")
+        assert b": 7 items adopted" in told.stdout
+        assert b"3 items in other hands" in told.stderr
         in_hand.ack()
-    taken = b.drain("mixed", 6)
-    assert not {*taken} & {*in_hand.ids}
-    assert len({*taken, *in_hand.ids}) == 10
+    with b.take("mixed", 7) as taken:
+        assert {item.id: item.attempt for item in taken.items if item.attempt} == {failed: 1}
+        assert len({*taken.ids, *in_hand.ids}) == 10
+        taken.ack()
     a.start()
-
-
-def test_a_host_that_returns_delivers_again_with_the_same_ids(both: World) -> None:
-    a, b = both.hosts
-    a.push("back", 5)
-    until(lambda: seen(b, id_of(a))["items"] == 5)
-    a.kill()
-    wait_for_lapse(a, b)
-    b.ok("fleet", "adopt", id_of(a), "--yes")
-    taken = b.drain("back", 5)
-    a.start()
-    assert sorted(b.drain("back", 5)) == sorted(taken)
 
 
 def test_the_daemon_at_hand_and_unknown_ones_are_not_adopted(both: World) -> None:

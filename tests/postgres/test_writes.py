@@ -1,6 +1,6 @@
 """Two daemons decide about writes in one database: one outcome, whoever asks, however often."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import permutations
 
 import pytest
@@ -26,7 +26,7 @@ from tests.conformance.postgres_stores import PostgresStores
 THIS, OTHER = b"this daemon.....", b"the other daemon"
 W, V = b"W" * 16, b"V" * 16
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
-TTL_MS = 1000
+TTL_MS = 100_000
 
 
 class Fleet(PostgresStores):
@@ -205,7 +205,7 @@ async def test_a_write_expires_when_no_daemon_has_heard_of_it(fleet: Fleet) -> N
     await fleet.this.seal(V, sealed(B))
     fleet.advance(2 * TTL_MS)
     # The other daemon has staged something lately that is not sealed yet.
-    lately = [Unheard(W, TTL_MS // 2 - 1001, is_kept=False)]
+    lately = [Unheard(W, TTL_MS // 2, is_kept=False)]
     assert await fleet.other.expire(lately, TTL_MS) == [V]
     await fleet.other.seal(W, sealed(C))
     fleet.advance(TTL_MS - 1)
@@ -224,6 +224,28 @@ async def test_what_nobody_has_sealed_expires_here_too_unless_it_may_have_ended(
     assert [v.write for v in await fleet.this.verdicts([W, V])] == [W]
 
 
+async def race(fleet: Fleet, write: bytes, order: Sequence[str]) -> dict[str, object]:
+    """All of them at once, begun in this order; what each was answered."""
+    outcomes: dict[str, object] = {}
+    deciding: dict[str, Callable[[], Awaitable[object]]] = {
+        "publish": lambda: fleet.this.publish(wish(write, A, B)),
+        "abort": lambda: fleet.other.abort(write, 10),
+        "expire": lambda: fleet.this.expire([], TTL_MS),
+        "seal": lambda: fleet.other.seal(write, sealed(C)),
+    }
+
+    async def decide(how: str) -> None:
+        try:
+            outcomes[how] = await deciding[how]()
+        except Refused as refused:
+            outcomes[how] = refused.code
+
+    async with trio.open_nursery() as nursery:
+        for how in order:
+            nursery.start_soon(decide, how)
+    return outcomes
+
+
 @pytest.mark.parametrize("order", list(permutations(["publish", "abort", "expire"])))
 async def test_of_deciders_that_race_one_wins_and_all_agree(
     fleet: Fleet, order: tuple[str, ...]
@@ -233,23 +255,7 @@ async def test_of_deciders_that_race_one_wins_and_all_agree(
         await fleet.this.seal(write, sealed(A))
         await fleet.other.seal(write, sealed(B))
         fleet.advance(TTL_MS)
-        outcomes: dict[str, object] = {}
-        deciding = {
-            "publish": lambda: fleet.this.publish(wish(write, A, B)),
-            "abort": lambda: fleet.other.abort(write, 10),
-            "expire": lambda: fleet.this.expire([], TTL_MS),
-            "seal": lambda: fleet.other.seal(write, sealed(C)),
-        }
-
-        async def decide(how: str) -> None:
-            try:
-                outcomes[how] = await deciding[how]()
-            except Refused as refused:
-                outcomes[how] = refused.code
-
-        async with trio.open_nursery() as nursery:
-            for how in (*order, "seal"):
-                nursery.start_soon(decide, how)
+        outcomes = await race(fleet, write, [*order, "seal"])
         (here,), (there,) = await fleet.this.verdicts([write]), await fleet.other.verdicts([write])
         assert here.is_published == there.is_published
         if here.is_published:
@@ -266,22 +272,21 @@ async def test_of_deciders_that_race_one_wins_and_all_agree(
 
 
 async def test_of_one_version_that_two_publish_at_once_one_is_visible(fleet: Fleet) -> None:
+    outcomes: list[Published] = []
+
+    async def publish(decisions: Decisions, write: bytes, stage: bytes, version: int) -> None:
+        outcomes.append(await decisions.publish(wish(write, stage, app="feed", version=version)))
+
     for version in range(8):
-        writes = [bytes([65 + version, side]) * 8 for side in range(2)]
-        await fleet.this.seal(writes[0], sealed(A))
-        await fleet.other.seal(writes[1], sealed(B))
-        outcomes: list[Published] = []
-
-        async def publish(decisions: Decisions, what: PublishWish) -> None:
-            outcomes.append(await decisions.publish(what))
-
+        mine, theirs = (bytes([65 + version, side]) * 8 for side in range(2))
+        await fleet.this.seal(mine, sealed(A))
+        await fleet.other.seal(theirs, sealed(B))
         async with trio.open_nursery() as nursery:
-            first = wish(writes[0], A, app="feed", version=version)
-            nursery.start_soon(publish, fleet.this, first)
-            second = wish(writes[1], B, app="feed", version=version)
-            nursery.start_soon(publish, fleet.other, second)
-        assert sorted(done.outcome for done in outcomes) == ["duplicate", "published"]
-        assert outcomes[0].write == outcomes[1].write
+            nursery.start_soon(publish, fleet.this, mine, A, version)
+            nursery.start_soon(publish, fleet.other, theirs, B, version)
+        first, second = outcomes[-2:]
+        assert {first.outcome, second.outcome} == {"duplicate", "published"}
+        assert first.write == second.write
 
 
 async def test_many_that_seal_at_once_are_all_there(fleet: Fleet) -> None:

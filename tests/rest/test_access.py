@@ -57,6 +57,17 @@ def test_read_token_reads_and_does_not_change(guarded: Serving) -> None:
     assert guarded.http.get("/api/v2/queues", headers=bearer(READ)).json() == {"queues": []}
 
 
+@pytest.mark.parametrize("token, status", [(None, 401), (READ, 403)])
+def test_body_of_who_may_not_change_is_not_even_parsed(
+    guarded: Serving, token: str | None, status: int
+) -> None:
+    """Megabytes of JSON of a stranger's would hold up the whole daemon."""
+    headers = {"Content-Type": "application/json", **(bearer(token) if token else {})}
+    for path in ("/api/queue-items/add", "/api/v2/queues", "/api/v2/dead-letters/retry"):
+        answer = guarded.http.post(path, content=b"{ no JSON", headers=headers)
+        assert answer.status_code == status, answer.text
+
+
 def test_admin_token_changes_and_the_log_says_who(guarded: Serving) -> None:
     made = guarded.http.post("/api/v2/queues", json={"queue": "made"}, headers=bearer(ADMIN))
     assert made.status_code == 201

@@ -2,14 +2,19 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from actors.settings import HttpSettings
 from daemon.http.limits import (
+    Body,
     Rates,
     bytes_max,
     changes_something,
@@ -17,6 +22,7 @@ from daemon.http.limits import (
     is_worth_a_line,
     own_hosts,
 )
+from daemon.http.problems import Problem
 from tests.rest.serving import Serving, problem, serving_on
 
 MIB = 2**20
@@ -51,13 +57,13 @@ def ask_forever(sock: socket.socket, request: bytes) -> None:
 
 
 def test_body_over_the_limit_is_413(serving: Serving) -> None:
-    answer = serving.http.post("/api/v2/queues", content=b"x" * (9 * MIB))
-    assert "8Mi" in problem(answer, 413, "too-large")["detail"]
+    answer = serving.http.post("/api/v2/queues", content=b"x" * (3 * MIB))
+    assert "2Mi" in problem(answer, 413, "too-large")["detail"]
 
 
 def test_body_of_unknown_length_over_the_limit_is_413(serving: Serving) -> None:
     def parts() -> Iterator[bytes]:
-        for _ in range(10 * 16):
+        for _ in range(3 * 16):
             yield b"x" * (MIB // 16)
 
     problem(serving.http.post("/api/v2/queues", content=parts()), 413, "too-large")
@@ -67,10 +73,10 @@ def test_body_of_unknown_length_over_the_limit_is_413(serving: Serving) -> None:
 
 def test_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> None:
     """The server below would wait for a reader forever, and its connection with it."""
-    head = b"GET /api/v2/queues HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4194304\r\n\r\n"
+    head = b"GET /api/v2/queues HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2097152\r\n\r\n"
     with serving_on(tmp_path, max_connections=2, rate_limit=0) as served:
         # Half of the body is all that ever comes.
-        socks = [speak(served, head + b"x" * (2 * MIB)) for _ in range(2)]
+        socks = [speak(served, head + b"x" * MIB) for _ in range(2)]
         for sock in socks:
             assert all_of(sock).startswith(b"HTTP/1.1 200 ")
         wait_for_a_place(served)
@@ -148,6 +154,37 @@ def test_keep_alive_serves_one_request_after_the_other(serving: Serving) -> None
 # Pure.
 
 
+async def one_by_one(*messages: tuple[float, bytes]) -> AsyncIterator[dict[str, Any]]:
+    """Parts of a body, each after so many seconds; then nothing comes any more."""
+    for seconds, data in messages:
+        await trio.sleep(seconds)
+        yield {"type": "http.request", "body": data, "more_body": True}
+    await trio.sleep_forever()
+
+
+async def test_time_that_nobody_asks_for_the_body_is_not_the_clients(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A full queue holds up a stream of items for as long as it takes."""
+    parts = one_by_one((9.0, b"a"), (0.5, b"b"))
+    body = Body(partial(anext, parts), None, 10.0)
+    await body.receive()
+    await trio.sleep(60)
+    assert (await body.receive())["body"] == b"b"
+    with pytest.raises(Problem, match="408"):
+        await body.receive()
+    assert trio.current_time() == pytest.approx(70.0, abs=0.1)
+
+
+async def test_time_is_gained_by_what_comes(autojump_clock: trio.testing.MockClock) -> None:
+    parts = one_by_one((9.0, b"x" * 4096), (4.5, b"b"), (1.0, b"c"))
+    body = Body(partial(anext, parts), None, 10.0)
+    await body.receive()
+    await body.receive()
+    with pytest.raises(Problem, match="408"):
+        await body.receive()
+
+
 def test_bucket_lets_a_burst_through_and_then_the_rate() -> None:
     rates = Rates(10)
     assert [rates.take("a", 0.0) for _ in range(20)] == [0.0] * 20
@@ -186,8 +223,8 @@ def test_operators_are_logged_and_items_are_not() -> None:
 def test_only_bulk_adding_is_of_any_length() -> None:
     settings = HttpSettings()
     assert bytes_max("POST", "/api/v2/queues/crm/items", settings) is None
-    assert bytes_max("POST", "/api/v2/queues/a/b/items", settings) == 8 * MIB
-    assert bytes_max("PUT", "/api/v2/queues/crm/items", settings) == 8 * MIB
+    assert bytes_max("POST", "/api/v2/queues/a/b/items", settings) == settings.request_bytes_max
+    assert bytes_max("PUT", "/api/v2/queues/crm/items", settings) == settings.request_bytes_max
 
 
 @pytest.mark.parametrize(

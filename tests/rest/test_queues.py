@@ -1,11 +1,15 @@
 """Queues over HTTP: made, seen, changed, paused, purged, deleted; their figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
-from daemon.http.masking import MASK, holds_mask, masked
+from daemon.http.problems import Problem
+from daemon.http.routes.queues import empty
+from daemon.masking import MASK, holds_mask, masked
 from tests.ops.commands import HANG_S
 from tests.rest.serving import Serving, problem, serving_on
 
@@ -137,6 +141,18 @@ def test_what_a_consumer_has_keeps_its_queue(serving: Serving) -> None:
     assert serving.books("leased") == {"accepted": 2, "delivered": 1, "deleted": 1}
 
 
+async def test_emptying_a_queue_ends_whatever_comes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def perform(_: str, __: Mapping[str, Any]) -> dict[str, Any]:
+        await trio.sleep(10)
+        return {"more": True}
+
+    with pytest.raises(Problem, match="send it again"):
+        await empty(perform, "q")
+    assert trio.current_time() <= 30
+
+
 def test_stats_say_where_items_are_and_how_long_they_took(serving: Serving) -> None:
     made(serving, "fast", handler={"type": "null"})
     serving.push("fast", *(str(number) for number in range(50)))
@@ -171,23 +187,39 @@ CRM = {
         "headers": {"Authorization": f"Bearer {SECRET}", "X-Team": "a"},
     }
 }
+COMMAND = {
+    "handler": {"type": "command", "command": ["true", "--token", SECRET, f"--key={SECRET}"]}
+}
 
 
 @pytest.fixture(scope="module")
 def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    config = {"queues": {"crm": CRM}, "auto_create_queues": False}
+    config = {"queues": {"crm": CRM, "program": COMMAND}, "auto_create_queues": False}
     with serving_on(tmp_path_factory.mktemp("secretive"), config) as served:
         yield served
 
 
 def test_secrets_are_masked_everywhere(secretive: Serving) -> None:
-    for path in (f"{QUEUES}/crm", QUEUES, "/api/v2/configuration", "/api/v2/breakers"):
+    secretive.push("program", "one")
+    while not (breakers := secretive.http.get("/api/v2/breakers").json()["breakers"]):
+        pass
+    program = breakers[0]["destination"]
+    forced = secretive.http.put(
+        "/api/v2/breakers", params={"destination": program}, json={"state": "open"}
+    )
+    assert forced.json()["forced"]
+    configuration = ("/api/v2/configuration", f"{QUEUES}/crm", QUEUES)
+    for path in (*configuration, "/api/v2/breakers", "/api/v2/events/recent", "/metrics"):
         answer = secretive.http.get(path)
         assert answer.status_code == 200
         assert SECRET not in answer.text
     handler = secretive.http.get(f"{QUEUES}/crm").json()["settings"]["handler"]
     assert handler["headers"] == {"Authorization": MASK, "X-Team": "a"}
     assert handler["url"] == f"https://crm.example/hook?api_key={MASK}&team=a"
+    # What has changed is told with the destination's name, and the log says what was done to it.
+    assert program in secretive.http.get("/api/v2/events/recent").text
+    lines = [line for line in secretive.host.log() if line["event"] == "http.admin"]
+    assert f"destination={program}" in [line.get("query") for line in lines]
 
 
 def test_the_configurations_queue_is_changed_there(secretive: Serving) -> None:
@@ -221,7 +253,23 @@ def test_masking(name: str, text: str, shown: str) -> None:
     assert masked({"a": [{name: text}, 1, None]}) == {"a": [{name: shown}, 1, None]}
 
 
+@pytest.mark.parametrize(
+    "words, shown",
+    [
+        (["curl", "-H", "Authorization: Bearer pw"], ["curl", "-H", f"Authorization: {MASK}"]),
+        (["a", "--api-key", "pw", "b"], ["a", "--api-key", MASK, "b"]),
+        (["a", "--token=pw", "--no-auth", "-v"], ["a", f"--token={MASK}", "--no-auth", "-v"]),
+        (["sh", "-c", "PASSWORD='pw' x"], ["sh", "-c", "PASSWORD='pw' x"]),
+        (["sh", "-c", "PASSWORD=pw x"], ["sh", "-c", f"PASSWORD={MASK} x"]),
+        (["a", "redis://u:pw@h", "b=c"], ["a", f"redis://u:{MASK}@h", "b=c"]),
+    ],
+)
+def test_words_of_a_command_are_masked(words: list[str], shown: list[str]) -> None:
+    assert masked({"command": words}) == {"command": shown}
+
+
 def test_masks_are_seen() -> None:
     assert holds_mask({"a": [{"b": MASK}]})
     assert holds_mask({"url": f"redis://u:{MASK}@h"})
+    assert holds_mask({"url": f"https://h/?token={MASK}"})
     assert not holds_mask({"a": "**"})

@@ -70,7 +70,9 @@ class DeadGroup(BaseModel):
     """Dead letters of one queue that failed for the same reason."""
 
     queue: str
-    error: str = Field(description="The last error, without numbers, ids and quoted words")
+    error: str = Field(
+        description="The last error, without numbers but codes, without ids and quoted words"
+    )
     example: str
     example_id: str
     count: int

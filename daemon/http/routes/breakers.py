@@ -8,8 +8,8 @@ from pydantic.config import JsonDict
 
 from daemon.http.access import Admin, Reader
 from daemon.http.desk import Desk
-from daemon.http.masking import masked, masked_address
 from daemon.http.problems import Problem, documented
+from daemon.masking import masked, masked_address
 
 BREAKER_EXAMPLE: Final[JsonDict] = {
     "destination": "https://crm.example",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
-from daemon.http.masking import masked
+from daemon.masking import masked
 
 
 class Configuration(BaseModel):

@@ -22,7 +22,8 @@ from actors.event_ring import EVENTS_KEPT
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.event_stream import EventStream, Samples
-from daemon.http.problems import Problem
+from daemon.http.problems import Problem, draining
+from daemon.masking import masked
 
 WATCHERS_MAX: Final = 64
 
@@ -70,7 +71,7 @@ def routes(desk: Desk) -> APIRouter:
     ) -> EventList:
         """The latest changes of breakers, stores and queues, and of the daemon's life."""
         found = desk.events.after(after)[-limit:]
-        events = [Event(number=event.number, **event.row) for event in found]
+        events = [Event(number=event.number, **masked(event.row)) for event in found]
         return EventList(events=events, latest=desk.events.latest)
 
     @router.get(
@@ -96,7 +97,9 @@ def routes(desk: Desk) -> APIRouter:
         ] = None,
     ) -> Response:
         """Changes as they happen, and a sample every two seconds."""
-        if desk.is_draining or places.available_tokens < 1:
+        if desk.is_draining:
+            raise draining()
+        if places.available_tokens < 1:
             text = f"at most {WATCHERS_MAX} clients watch at a time"
             raise Problem(503, text, "busy", retry_after_s=5)
         return EventStream(desk.events, samples, desk.stopping, places, first_after(last_event_id))

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from actors.clock import wall_ms
 from actors.pull import Holdings
-from actors.slices import indexes, lowest_bit
+from actors.slices import lowest_bit
 from actors.tiers import StoreUnavailable
 from daemon.http.access import Admin
 from daemon.http.desk import Desk
@@ -142,8 +142,9 @@ def held(desk: Desk, item_id: str, text: str) -> tuple[str, int]:
     if leased is None:
         raise lease_lost()
     part = leased.slice
-    ids = Run(part.run.head, part.run.data).packed_ids()
-    if [ids[index] for index in indexes(part.bits)] != [wanted]:
+    index = lowest_bit(part.bits)
+    (packed,) = Run(part.run.head, part.run.data).packed_ids(index, index + 1)
+    if part.bits != 1 << index or packed != wanted:
         raise Problem(409, f"this lease is not on item {item_id}", "lease-lost")
     return queue, int(number)
 

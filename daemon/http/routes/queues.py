@@ -5,18 +5,21 @@ A queue of the configuration file can be paused and purged here, not changed: 40
 
 from typing import Annotated, Any, Final, Literal
 
+import trio
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from daemon.http.access import Admin, Reader
-from daemon.http.desk import Desk
-from daemon.http.masking import holds_mask, masked
+from daemon.http.desk import Desk, Perform
+from daemon.http.models.items import QUEUE_PATTERN
 from daemon.http.problems import Problem, documented
 from daemon.http.routes.queue_stats import QueueStats, queue_stats
+from daemon.masking import holds_mask, masked
 from forebay.limits import QUEUE_BYTES_MAX
 
-QUEUE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+EMPTY_S: Final = 20.0
+"""For a queue to be emptied in one request."""
 QueueName = Annotated[
     str,
     Path(
@@ -154,7 +157,7 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         """Forgets a queue's definition."""
         _check_is_ours(desk, queue)
         if items == "delete":
-            await empty(desk, queue)
+            await empty(desk.perform, queue)
         held = (await desk.report())["queues"].get(queue, {})
         if held.get("held", 0) or held.get("staged", 0):
             text = f"{queue} holds {held['held']} items and {held['staged']} staged ones"
@@ -181,16 +184,25 @@ def _running(router: APIRouter, desk: Desk) -> None:
         return Purged(queue=queue, deleted=found["deleted"], more=found["more"])
 
 
-async def empty(desk: Desk, queue: str) -> None:
-    """Deletes what waits and the dead letters; what is in somebody's hands stays."""
-    more, cursor = True, None
-    while more:
-        more = (await desk.perform("queue.purge", {"queue": queue}))["more"]
-    more = True
-    while more:
+async def empty(perform: Perform, queue: str) -> None:
+    """Deletes what waits and the dead letters; what is in somebody's hands stays. Problem 409 if
+    there was no time for all of it."""
+    deadline = trio.current_time() + EMPTY_S
+    while (await perform("queue.purge", {"queue": queue}))["more"]:
+        _check_time(queue, deadline)
+    cursor = None
+    while True:
         fields = {"which": {"queue": queue}, "cursor": cursor}
-        cursor = (await desk.perform("dead.remove", fields))["cursor"]
-        more = cursor is not None
+        cursor = (await perform("dead.remove", fields))["cursor"]
+        if cursor is None:
+            return
+        _check_time(queue, deadline)
+
+
+def _check_time(queue: str, deadline: float) -> None:
+    if trio.current_time() >= deadline:
+        text = f"{queue} holds more than could be deleted in {EMPTY_S:g} s: send it again"
+        raise Problem(409, text, "not-empty")
 
 
 def shown(queue: dict[str, Any]) -> QueueObject:

@@ -9,15 +9,17 @@ const POLL_MS = 400;
 const SHAPE_MAX = 200;
 const OVER = new Set(["done", "cancelled", "failed"]);
 
-// As actors/dead_groups.py has it; tests/browser/test_dead.py asks both.
+// As actors/dead_groups.py has it; tests/browser/test_actions.py asks both.
 const VARIES = new RegExp([
+  "(^[1-5]\\d\\d\\b(?![.\\d])"
+    + "|\\b(?:http(?:/[\\d.]+)?|status|code|errno|exit|exited with)[ :=]{1,2}\\d{1,3}\\b(?![.\\d]))",
   "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?:-\\d+)?",
   "0x[0-9a-f]+", "\\b[0-9a-f]{16,}\\b", "\\d+(?:\\.\\d+)*", "'[^']{0,200}'", '"[^"]{0,200}"',
 ].join("|"), "gi");
 
 /** An error without what differs from item to item. */
 export function shapeOf(text) {
-  const shape = text.split(/\s+/).filter(Boolean).join(" ").replace(VARIES, "…");
+  const shape = text.split(/\s+/).filter(Boolean).join(" ").replace(VARIES, (_, code) => code ?? "…");
   return [...shape].slice(0, SHAPE_MAX).join("");
 }
 

@@ -13,7 +13,8 @@ const address = `/api/queue-items/${encodeURIComponent(id)}`;
 const STATES = { DONE: "good", FAILED: "bad", DELETED: "plain", RUNNING: "warn" };
 const EVENTS = { delivered: "good", dead: "bad", failed: "bad", running: "warn" };
 const WAITING = new Set(["SPOOLED", "SCHEDULED", "QUEUED", "COLD_QUEUED"]);
-let shown = "";
+const ITEM_ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{1,4}$/i;
+let shown = "", receipt = null;
 
 async function refresh() {
   let item;
@@ -24,9 +25,20 @@ async function refresh() {
     showNothing(problem);
     return;
   }
-  const said = JSON.stringify(item);
+  receipt = item.receipt ? await receiptOf(item.receipt) : null;
+  const said = JSON.stringify([item, receipt]);
   if (said !== shown) show(item);
   shown = said;
+}
+
+/** What became of the write that it came with; null: that is not kept any more. */
+async function receiptOf(write) {
+  try {
+    return await get(`/api/v2/receipts/${encodeURIComponent(write)}`);
+  } catch (problem) {
+    if (!(problem instanceof Refused)) throw problem;
+    return null;
+  }
 }
 
 /** What is gone is no failure of the page: what was delivered is kept only where its queue does. */
@@ -78,9 +90,22 @@ function about(item) {
     ["Attempts", String(item.attempt)],
     ["Owner", item.owner],
     ["Waiting for", WAITING.has(item.state) ? age(Date.now() - item.enqueued_ms) : null],
-    ["Correlation id", item.correlation_id], ["Receipt", item.receipt], ["Job", item.job],
+    ["Correlation id", item.correlation_id],
+    ["Receipt", item.receipt && make("span", {}, make("code", {}, item.receipt), make("br"), receiptWords())],
+    ["Job", item.job && jobLink(item.job)],
   ];
   return found.filter(([, value]) => value !== null && value !== undefined && value !== "");
+}
+
+function receiptWords() {
+  if (receipt === null) return "what became of its write is not kept any more";
+  const parts = ["accepted", "delivered", "dead", "dropped", "deleted", "pending"];
+  return parts.filter((name) => receipt[name]).map((name) => `${count(receipt[name])} ${name}`).join(" · ");
+}
+
+/** A job is an item of its own, or has an id that somebody else gave it. */
+function jobLink(job) {
+  return ITEM_ID.test(job) ? make("a", { href: `/queue-metrics/items/${encodeURIComponent(job)}` }, job) : job;
 }
 
 function pairs(entries) {

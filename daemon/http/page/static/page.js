@@ -2,6 +2,7 @@
 
 import { bindAppearance } from "./appearance.js";
 import { Beat } from "./beat.js";
+import { BreakerList } from "./breakers.js";
 import { DeadLetters } from "./dead.js";
 import { byId } from "./elements.js";
 import { Live } from "./live.js";
@@ -9,7 +10,7 @@ import { QueueList } from "./queue_list.js";
 import { QueueTable } from "./queue_table.js";
 import { RunningPanel } from "./running.js";
 import { Sources } from "./sources.js";
-import { breakerEntry, figuresOf, showFigures, showSpool, showStates } from "./states.js";
+import { figuresOf, showFigures, showSpool, showStates } from "./states.js";
 import { bindTip } from "./tip.js";
 import { bindTokenDialog } from "./token.js";
 
@@ -22,6 +23,7 @@ const again = () => {
 };
 const list = new QueueList(again, () => beat.soon());
 const dead = new DeadLetters(again);
+const breakers = new BreakerList(again);
 table.onfilter = (text) => list.filterBy(text);
 
 async function refresh() {
@@ -33,7 +35,7 @@ async function refresh() {
   list.show(seen.queues, seen.nowMs);
   showSpool(seen.spool);
   showStates("stores", seen.stores, "No store answers.");
-  showStates("breakers", seen.breakers.map(breakerEntry), "No queue delivers anywhere yet.");
+  breakers.show(seen.breakers);
   dead.show(seen.dead.groups, seen.nowMs, seen.dead.isPartial);
   showFigures(figuresOf(seen.figures));
   beat.remarks = seen.problems;

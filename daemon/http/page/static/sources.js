@@ -86,15 +86,6 @@ export class Sources {
     for (const series of answers.flatMap((answer) => answer.series)) this.series.set(series.queue, series);
     return answers[0];
   }
-
-  /** What changes slowly, or costs the daemon more, is asked for less often. */
-  async seldom(name, ask) {
-    const before = this.kept.get(name);
-    if (before && Date.now() - before.atMs < SELDOM[name]) return before.answer;
-    const answer = await ask();
-    this.kept.set(name, { answer, atMs: Date.now() });
-    return answer;
-  }
 }
 
 const pluginWords = ({ plugin, version }) => (plugin ? `provided by ${plugin} ${version ?? ""}`.trim() : "");
@@ -200,7 +191,7 @@ function storesOf(spool, stores, settings) {
 function breakerOf(breaker) {
   const retry = breaker.open_until_ms;
   return { destination: breaker.destination, state: breaker.state, failures: breaker.failures,
-    isForced: breaker.forced, untilMs: retry ?? null };
+    isForced: breaker.forced, untilMs: retry ?? null, lastError: breaker.last_error };
 }
 
 function groupOf(group) {

@@ -1,7 +1,7 @@
-// The figures at a glance, the spool, the stores and the breakers.
+// The figures at a glance, the spool and the stores.
 
 import { arrange, byId, chip, make, setAttribute, setText } from "./elements.js";
-import { age, bytes, count, rate, time } from "./words.js";
+import { age, bytes, count, rate } from "./words.js";
 
 export function showFigures(figures) {
   for (const [name, { text, note, tone }] of Object.entries(figures)) {
@@ -59,14 +59,4 @@ export function showStates(listId, entries, emptyText) {
   if (list.dataset.said === said) return;
   list.dataset.said = said;
   arrange(list, lines.length ? lines : [make("li", { class: "muted" }, emptyText)]);
-}
-
-const BREAKER_TONES = { closed: "good", open: "bad", half_open: "warn", "half-open": "warn" };
-
-export function breakerEntry(breaker) {
-  const failed = breaker.failures ? `${count(breaker.failures)} failed in a row` : "";
-  const until = breaker.untilMs === null ? "" : `tried again at ${time(breaker.untilMs)}`;
-  const note = breaker.isForced ? "opened by an operator" : [failed, until].filter(Boolean).join(", ");
-  return { name: breaker.destination, word: breaker.state.replace("_", "-"),
-    tone: BREAKER_TONES[breaker.state] ?? "plain", note };
 }

@@ -1,11 +1,14 @@
 """Secrets, left out of what is shown: passwords in addresses, tokens, keys and the like.
 
-By name, because nothing else tells a secret from a text: what a member is called decides, and in
-an address the user's password and parameters with such a name. Pure.
+By name, because nothing else tells a secret from a text: what a member is called decides, in an
+address the user's password and parameters with such a name, and in a command's words what follows
+such a name (`--token=…`, `--token …`, `Authorization: …`). Pure.
+
+What it can't do: know a secret that nothing names.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -13,6 +16,8 @@ MASK: Final = "***"
 
 _SECRET = re.compile(r"auth|cookie|credential|key|passw|secret|signature|token", re.IGNORECASE)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+_NAMED = re.compile(r"([\w.-]+)(\s*[=:]\s*)(?:(?:bearer|basic)\s+)?[^\s\"']+", re.IGNORECASE)
+_MASKED = re.compile(r"(^|[:=]\s?)\*\*\*")
 _HARMLESS: Final = frozenset(
     {"read_token_file", "admin_token_file", "key_file", "idempotency_key", "unique_key"}
 )
@@ -24,6 +29,8 @@ def masked(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: masked(child, str(key)) for key, child in value.items()}
     if isinstance(value, list | tuple):
+        if value and all(isinstance(child, str) for child in value) and not is_secret(name):
+            return masked_words(value)
         return [masked(child, name) for child in value]
     if isinstance(value, str) and value:
         return MASK if is_secret(name) else masked_address(value)
@@ -34,9 +41,32 @@ def is_secret(name: str) -> bool:
     return name not in _HARMLESS and _SECRET.search(name) is not None
 
 
+def masked_words(words: Sequence[str]) -> list[str]:
+    """The words of a command."""
+    shown: list[str] = []
+    before = ""
+    for word in words:
+        follows = before.startswith("-") and "=" not in before and is_secret(before)
+        is_value = follows and not word.startswith("-")
+        shown.append(MASK if is_value else masked_address(_NAMED.sub(_masked_named, word)))
+        before = word
+    return shown
+
+
+def _masked_named(found: re.Match[str]) -> str:
+    name, sign = found.groups()
+    return f"{name}{sign}{MASK}" if is_secret(name) else found[0]
+
+
 def masked_address(text: str) -> str:
     """A text, in which addresses stand without what only their owners may know."""
     return _ADDRESS.sub(lambda found: _masked_one(found[0]), text) if "://" in text else text
+
+
+def masked_query(text: str) -> str:
+    """The query of an address, decoded, for people."""
+    pairs = parse_qsl(text, keep_blank_values=True)
+    return "&".join(f"{name}={masked(value, name)}" for name, value in pairs)
 
 
 def _masked_one(text: str) -> str:
@@ -60,4 +90,4 @@ def holds_mask(value: Any) -> bool:
         return any(holds_mask(child) for child in value.values())
     if isinstance(value, list | tuple):
         return any(holds_mask(child) for child in value)
-    return isinstance(value, str) and (value == MASK or f":{MASK}@" in value)
+    return isinstance(value, str) and _MASKED.search(value) is not None

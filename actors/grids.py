@@ -1,0 +1,176 @@
+"""Grids: the moments at which a schedule ticks, as pure arithmetic. No clock, no I/O.
+
+A period lies on the grid of 1970 (every 10 s: at :00, :10, :20), so that installing it again never
+moves it. Cron expressions and daily times are wall clock times of a zone, worked out on the
+calendar alone and then placed on the line of time:
+
+- A time that does not exist, because clocks are put forward over it, ticks once, at the first
+  moment after the gap; however many times of the grid lie in the gap.
+- A time that exists twice ticks once, at the first.
+- A cron expression whose hour begins with `*` means the time that passes, not times of the day:
+  it ticks in the hour that comes twice both times, and has nothing to make up for after a gap.
+
+What it can't do: seconds in cron expressions (`every` has them), or expressions that are random
+(`R`, `H`), since each daemon would have another grid.
+"""
+
+import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from functools import partial
+from itertools import islice, takewhile
+from typing import Final, Protocol
+from zoneinfo import ZoneInfo
+
+from croniter import croniter
+
+CRON_FIELDS: Final = 5
+DAY_MS: Final = 86_400_000
+FIRST_SPAN_MS: Final = 3_600_000
+SPAN_GROWTH: Final = 8
+
+_EPOCH: Final = datetime(1970, 1, 1)
+_RANDOM: Final = re.compile(r"(?:^|,)[rh](?:$|[(/,])", re.IGNORECASE)
+
+
+class Grid(Protocol):
+    def after(self, ms: int) -> Iterator[int]:
+        """The ticks later than this, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    period_ms: int
+
+    def after(self, ms: int) -> Iterator[int]:
+        tick = (ms // self.period_ms + 1) * self.period_ms
+        while True:
+            yield tick
+            tick += self.period_ms
+
+
+LocalTimes = Callable[[datetime], Iterator[datetime]]
+"""Wall clock times later than one, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """Times of a zone's wall clock."""
+
+    zone: ZoneInfo
+    times: LocalTimes
+    is_passing: bool = False
+    """It is about the time that passes, and not about times of the day."""
+
+    def after(self, ms: int) -> Iterator[int]:
+        found = self._next(ms)
+        while found is not None:
+            yield found
+            found = self._next(found)
+
+    def _next(self, ms: int) -> int | None:
+        local = _EPOCH + timedelta(milliseconds=ms + self._offset_ms(ms))
+        # While the clocks are changed the order of local times is not that of moments: those
+        # around have to be looked at as well.
+        offsets = [self._offset_ms(ms + days * DAY_MS) for days in (-1, 0, 1)]
+        change = timedelta(milliseconds=max(offsets) - min(offsets))
+        found: int | None = None
+        enough = datetime.max
+        for naive in self.times(local - change):
+            if naive > enough:
+                break
+            moments = [moment for moment in self._moments(naive) if moment > ms]
+            if moments and (found is None or moments[0] < found):
+                found = moments[0]
+            if found is not None:
+                enough = min(enough, naive + change)
+        return found
+
+    def _moments(self, naive: datetime) -> list[int]:
+        """When the wall clock shows this time, or what is done instead."""
+        wall_ms = (naive - _EPOCH) // timedelta(milliseconds=1)
+        first, second = (
+            wall_ms - _ms(naive.replace(tzinfo=self.zone, fold=fold).utcoffset()) for fold in (0, 1)
+        )
+        if first == second:
+            return [first]
+        if first < second:
+            return [first, second] if self.is_passing else [first]
+        if self.is_passing:
+            return []
+        # Clocks are put forward between the two.
+        before_ms = self._offset_ms(second)
+        seconds = range(second // 1000, first // 1000 + 1)
+        at = bisect_left(seconds, True, key=lambda s: self._offset_ms(s * 1000) != before_ms)
+        return [seconds[at] * 1000]
+
+    def _offset_ms(self, ms: int) -> int:
+        return _ms(datetime.fromtimestamp(ms // 1000, UTC).astimezone(self.zone).utcoffset())
+
+
+def cron_grid(expression: str, zone: ZoneInfo) -> WallClock:
+    """ValueError for anything that is not an expression of five fields that ever comes true."""
+    fields = expression.split()
+    if len(fields) != CRON_FIELDS:
+        raise ValueError(
+            f"{expression!r} has {len(fields)} fields, not {CRON_FIELDS}: minute, hour, day of "
+            "the month, month, day of the week (seconds are for `every`)"
+        )
+    if any(_RANDOM.search(field) for field in fields):
+        raise ValueError(f"{expression!r} is random: every daemon would have times of its own")
+    grid = WallClock(zone, partial(_cron_times, expression), fields[1].startswith("*"))
+    try:
+        if next(iter(_cron_times(expression, datetime(2000, 1, 1))), None) is None:
+            raise ValueError("it never comes true")
+    except (ValueError, KeyError, OverflowError) as problem:
+        raise ValueError(f"{expression!r} is no cron expression: {problem}") from problem
+    return grid
+
+
+def daily_grid(at: time, zone: ZoneInfo) -> WallClock:
+    return WallClock(zone, partial(_daily_times, at))
+
+
+def next_ticks(grid: Grid, after_ms: int, most: int) -> list[int]:
+    return list(islice(grid.after(after_ms), most))
+
+
+def latest_ticks(grid: Grid, after_ms: int, until_ms: int, most: int) -> list[int]:
+    """The last of the ticks that are later than the one and not later than the other.
+
+    Looks back step by step: after a year away, nobody wants to walk through all of it."""
+    if most <= 0 or until_ms <= after_ms:
+        return []
+    span = FIRST_SPAN_MS
+    while True:
+        start = max(after_ms, until_ms - span)
+        ticks = takewhile(lambda tick: tick <= until_ms, grid.after(start))
+        found = deque(ticks, maxlen=most)
+        if len(found) == most or start == after_ms:
+            return list(found)
+        span *= SPAN_GROWTH
+
+
+def _cron_times(expression: str, after: datetime) -> Iterator[datetime]:
+    times = croniter(expression, after, ret_type=datetime)
+    try:
+        while True:
+            yield times.get_next()
+    except (ValueError, OverflowError):
+        # None for so many years that there will be none.
+        return
+
+
+def _daily_times(at: time, after: datetime) -> Iterator[datetime]:
+    naive = datetime.combine(after.date(), at)
+    while True:
+        if naive > after:
+            yield naive
+        naive += timedelta(days=1)
+
+
+def _ms(offset: timedelta | None) -> int:
+    return (offset or timedelta()) // timedelta(milliseconds=1)

@@ -1,0 +1,161 @@
+"""The book of schedules: which there are, and which of them this daemon has installed.
+
+Schedules come from the configuration or from operators at run time. The configuration has the last
+word: what it defines is not changed at run time. What was defined at run time, and what was
+installed (so that a schedule that disappears from the configuration is found and removed), is kept
+by `save`, which is durable when it returns, before anybody hears of the change. It is this
+daemon's own: in a fleet, a schedule of all daemons stands in the configuration of all.
+
+One task may change it at a time: actors/cron.py sees to it. All may read it between awaits.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import structlog
+from pydantic import ValidationError
+
+from actors.catalogue import first_problem
+from actors.schedules import SCHEDULES_MAX, ScheduleSettings, check_name
+from actors.section import Clash
+from actors.settings import merge
+from forebay.errors import Refused
+
+log = structlog.get_logger()
+
+Origin = Literal["file", "control"]
+
+
+class Installed(NamedTuple):
+    fingerprint: str
+    is_done: bool
+    """False: it was about to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept across restarts."""
+
+    run_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What was said of each schedule."""
+    installed: Mapping[str, Installed] = field(default_factory=dict)
+
+
+SaveKept = Callable[[Kept], Awaitable[None]]
+
+
+class ScheduleBook:
+    def __init__(
+        self, configured: Mapping[str, ScheduleSettings], kept: Kept, save: SaveKept
+    ) -> None:
+        self._configured = configured
+        self._kept = kept
+        self._save = save
+        self._run_time: dict[str, ScheduleSettings] = {}
+        self._adopt(kept)
+
+    # Reading.
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleSettings]:
+        return {**self._run_time, **self._configured}
+
+    @property
+    def installed(self) -> Mapping[str, Installed]:
+        return self._kept.installed
+
+    def find(self, name: str) -> ScheduleSettings:
+        found = self._configured.get(name) or self._run_time.get(name)
+        if found is None:
+            raise Refused("NOT_FOUND", f"there is no schedule {name}")
+        return found
+
+    def origin(self, name: str) -> Origin:
+        return "file" if name in self._configured else "control"
+
+    # Changing.
+
+    async def add(self, name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
+        if name in self.schedules:
+            raise Refused("CONFLICT", f"there is a schedule {name} already")
+        if len(self._run_time) >= SCHEDULES_MAX:
+            raise Refused("BAD_REQUEST", f"there are {SCHEDULES_MAX} schedules already")
+        return await self._define(name, keys)
+
+    async def change(self, name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
+        self._check_is_ours(name)
+        return await self._define(name, merge(dict(self._kept.run_time[name]), dict(keys)))
+
+    async def remove(self, name: str) -> None:
+        self._check_is_ours(name)
+        rest = {key: value for key, value in self._kept.run_time.items() if key != name}
+        await self._keep(replace(self._kept, run_time=rest))
+
+    async def note_installed(self, installed: Mapping[str, Installed]) -> None:
+        if installed != self._kept.installed:
+            await self._keep(replace(self._kept, installed=dict(installed)))
+
+    def reload(self, configured: Mapping[str, ScheduleSettings]) -> None:
+        """Another configuration is in force."""
+        self._configured = configured
+        self._adopt(self._kept)
+
+    def _check_is_ours(self, name: str) -> None:
+        self.find(name)
+        if name in self._configured:
+            text = f"{name} is defined in the configuration: change it there"
+            raise Refused("CONFLICT", text)
+
+    async def _define(self, name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
+        settings = build(name, keys)
+        await self._keep(replace(self._kept, run_time={**self._kept.run_time, name: dict(keys)}))
+        return settings
+
+    async def _keep(self, kept: Kept) -> None:
+        await self._save(kept)
+        self._adopt(kept)
+
+    def _adopt(self, kept: Kept) -> None:
+        self._kept = kept
+        self._run_time = {}
+        for name, keys in kept.run_time.items():
+            try:
+                self._run_time[name] = build(name, keys)
+            except Refused as problem:
+                log.error("cron.definition_unusable", schedule=name, error=problem.text)
+
+
+def build(name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
+    try:
+        check_name(name)
+        return ScheduleSettings.model_validate(dict(keys))
+    except ValidationError as problem:
+        raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
+    except (Clash, ValueError) as problem:
+        raise Refused("BAD_REQUEST", f"{name}: {problem}") from problem
+
+
+def kept_to_json(kept: Kept) -> str:
+    installed = {name: list(one) for name, one in kept.installed.items()}
+    return json.dumps(
+        {"version": 1, "schedules": dict(kept.run_time), "installed": installed}, indent=1
+    )
+
+
+def kept_from_json(text: str) -> Kept:
+    """ValueError if it makes no sense."""
+    try:
+        content = json.loads(text)
+        if content["version"] != 1:
+            raise ValueError(f"version {content['version']}")
+        if not all(isinstance(keys, dict) for keys in content["schedules"].values()):
+            raise ValueError("the keys of a schedule are no object")
+        installed = {
+            name: Installed(str(fingerprint), bool(is_done))
+            for name, (fingerprint, is_done) in content["installed"].items()
+        }
+        return Kept(content["schedules"], installed)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"not a book of schedules: {problem!r}") from problem

@@ -1,0 +1,81 @@
+"""Ticks of schedules in SQLite: the marks, and what is installed and deleted with them.
+
+One transaction for all schedules that are looked after at once. Ticks are items of keyed pushes
+(daemon/cold/offers.py), decided on by a rule of their own.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from actors.ticks import (
+    TICK_RULE,
+    Marks,
+    TickChange,
+    TickMark,
+    TickOutcome,
+    key_span,
+)
+from daemon.cold import keys, offers
+from daemon.cold.books import Books
+from daemon.cold.connection import Database
+from forebay.keyed import KeyOutcome
+
+
+class SqliteTicks:
+    """Made by SqliteCold, whose connection it shares."""
+
+    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+        self._db = db
+        self._now_ms = now_ms
+
+    async def marks(self) -> Marks:
+        rows = await self._db.read(lambda db: db.execute(SELECT_MARKS).fetchall())
+        return Marks(self._now_ms(), {name: TickMark(*rest) for name, *rest in rows})
+
+    async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
+        is_new_work = any(change.offers for change in changes)
+        work = partial(_change, changes=changes, now=self._now_ms())
+        return await self._db.write(work, is_new_work=is_new_work)
+
+
+def _change(db: sqlite3.Connection, changes: Sequence[TickChange], now: int) -> list[TickOutcome]:
+    return [_change_one(db, change, now) for change in changes]
+
+
+def _change_one(db: sqlite3.Connection, change: TickChange, now: int) -> TickOutcome:
+    found = db.execute(SELECT_MARK, (change.name,)).fetchone()
+    if (None if found is None else TickMark(*found)) != change.before:
+        return TickOutcome(is_done=False)
+    if change.after is None:
+        db.execute(DELETE_MARK, (change.name,))
+    else:
+        db.execute(PUT_MARK, (change.name, *change.after))
+    dropped = installed = 0
+    if change.before is not None and change.drop is not None:
+        first, last = key_span(change.name, change.before, change.drop)
+        dropped = _drop(db, change.before.queue, first, last)
+    if change.offers:
+        answers = offers.offer(db, change.offers, lambda _: TICK_RULE, now)
+        installed = sum(outcomes.count(KeyOutcome.CREATED) for outcomes in answers)
+    return TickOutcome(True, dropped, installed)
+
+
+def _drop(db: sqlite3.Connection, queue: str, first: bytes, last: bytes) -> int:
+    wanted = [key for (key,) in db.execute(SELECT_SPAN, (queue, first, last)).fetchall()]
+    held = keys.find(db, queue, wanted, with_rows=True)
+    waiting = [one for one in held.values() if one.holder.phase == "waiting"]
+    if waiting:
+        books = Books()
+        keys.void(db, waiting, books)
+        books.write(db)
+        keys.release(db, waiting)
+    return len(waiting)
+
+
+SELECT_MARKS: Final = "SELECT name, queue, fingerprint, until_ms, seen_ms FROM ticks"
+SELECT_MARK: Final = "SELECT queue, fingerprint, until_ms, seen_ms FROM ticks WHERE name = ?"
+PUT_MARK: Final = "INSERT OR REPLACE INTO ticks VALUES (?, ?, ?, ?, ?)"
+DELETE_MARK: Final = "DELETE FROM ticks WHERE name = ?"
+SELECT_SPAN: Final = "SELECT key FROM keys WHERE queue = ? AND key > ? AND key <= ?"

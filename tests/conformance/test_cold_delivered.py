@@ -1,0 +1,137 @@
+"""The short way to settle what was delivered says and leaves the same as the long one.
+
+Hypothesis makes rows (of shared bodies, of writes, with failures, unlocked, run out) and outcomes
+(stale, doubled, partial, of unknown rows), and settles them both ways in two databases.
+"""
+
+import sqlite3
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.finished import Keep
+from actors.slices import ItemError
+from actors.tiers import NewRow, RowOutcome
+from daemon.cold import settling
+from daemon.cold.books import Books
+from daemon.cold.delivered import settle_delivered
+from daemon.cold.rows import QUEUED, Unpacked, insert_row, place_of
+from daemon.cold.schema import migrate
+from forebay import encode_run
+from forebay.run import RunHead, read_head
+from forebay.stage_frames import WRITE_HEADER
+
+NOW = 1_000_000
+COUNT = 5
+ALL = (1 << COUNT) - 1
+LOCKS = [bytes([number]) * 16 for number in (1, 2)]
+WRITES = ["", "ab" * 16, "cd" * 16]
+KEEPS: dict[str, Keep] = {"a": "none", "b": "failures", "c": "all"}
+TABLES = ("runs", "bodies", "flows", "totals", "receipts", "history", "aliases", "keys")
+
+
+class Body(NamedTuple):
+    head: RunHead
+    data: bytes
+
+
+class MadeRow(NamedTuple):
+    new: NewRow
+    lock: bytes | None
+    is_due: bool
+    """Its lease has run out, or it was never leased."""
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+bits = st.integers(1, ALL)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> Body:
+    write = draw(st.sampled_from(WRITES))
+    data = encode_run(
+        [b"x"] * COUNT,
+        queue=draw(st.sampled_from(sorted(KEEPS))),
+        flow=draw(texts),
+        action=draw(texts),
+        headers={WRITE_HEADER: write} if write else {},
+        run_id=draw(st.binary(min_size=16, max_size=16)),
+    )
+    return Body(read_head(data), data)
+
+
+@st.composite
+def made_rows(draw: st.DrawFn) -> list[MadeRow]:
+    found = draw(st.lists(bodies(), min_size=1, max_size=3, unique_by=lambda b: b.head.run_id))
+    rows = []
+    for number in range(draw(st.integers(1, 6))):
+        body = draw(st.sampled_from(found))
+        attempt = draw(st.integers(0, 1))
+        errors = (ItemError(1, NOW, "no"),) * attempt
+        row = bytes([number]) * 16
+        new = NewRow(row, body.head, body.data, draw(bits), attempt, 0, errors)
+        lock = draw(st.sampled_from([*LOCKS, None]))
+        rows.append(MadeRow(new, lock, lock is None or draw(st.booleans())))
+    return rows
+
+
+outcomes = st.builds(
+    RowOutcome,
+    row=st.integers(0, 7).map(lambda number: bytes([number]) * 16),
+    lock=st.sampled_from(LOCKS),
+    delivered=st.integers(0, 2 * ALL + 1),
+)
+
+
+def filled(rows: list[MadeRow]) -> sqlite3.Connection:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(db)
+    books, runs = Books(), Unpacked()
+    for made in rows:
+        new = made.new
+        assert insert_row(db, new, QUEUED, NOW, runs)
+        db.execute(
+            "UPDATE runs SET lock_uuid = ?, is_due = ? WHERE id = ?",
+            (made.lock, int(made.is_due), new.row),
+        )
+        write = runs.write(new.head)
+        books.take(place_of(new.head), new.bits.bit_count(), write, is_dead=False)
+    books.write(db)
+    return db
+
+
+def all_of(db: sqlite3.Connection) -> dict[str, list[Any]]:
+    return {table: sorted(db.execute(f"SELECT * FROM {table}"), key=repr) for table in TABLES}
+
+
+def keeps(queue: str) -> Keep:
+    return KEEPS[queue]
+
+
+@given(made_rows(), st.lists(outcomes, max_size=8))
+def test_both_ways_of_settling_answer_and_leave_the_same(
+    rows: list[MadeRow], wanted: list[RowOutcome]
+) -> None:
+    short, long = filled(rows), filled(rows)
+    try:
+        answers = settling.settle(short, wanted, NOW, keeps)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settling, "settle_delivered", lambda *_: None)
+            assert answers == settling.settle(long, wanted, NOW, keeps)
+        assert all_of(short) == all_of(long)
+    finally:
+        short.close()
+        long.close()
+
+
+def test_the_short_way_is_taken_unless_history_keeps_the_row() -> None:
+    """Otherwise both ways would be one, and equal for no reason."""
+    for queue, is_short in (("a", True), ("b", True), ("c", False)):
+        data = encode_run([b"x"] * COUNT, queue=queue)
+        new = NewRow(b"r" * 16, read_head(data), data, ALL)
+        db = filled([MadeRow(new, LOCKS[0], False)])
+        outcome = RowOutcome(new.row, LOCKS[0], delivered=ALL)
+        assert (settle_delivered(db, [outcome], keeps, Books()) is not None) is is_short
+        db.close()

@@ -1,0 +1,122 @@
+"""PostgreSQL is away: overflow stays in the journals, keyed pushes are refused for now, and
+everything goes on by itself when it is back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forebay import KeyOutcome, Refused
+from tests.fleet.world import Member, World, until
+
+Act = Callable[[World], object]
+
+ITEMS = 100
+ROOM = 20
+
+
+def forbid(world: World) -> None:
+    """As a standby does: it can be read."""
+    sql = world.postgres.sql
+    sql(f"ALTER DATABASE {world.database} SET default_transaction_read_only = on")
+    disconnect(world)
+
+
+def allow(world: World) -> None:
+    world.postgres.sql(f"ALTER DATABASE {world.database} RESET default_transaction_read_only")
+    disconnect(world)
+
+
+def disconnect(world: World) -> None:
+    """FATAL: terminating connection due to administrator command."""
+    which = f"datname = '{world.database}' AND pid <> pg_backend_pid()"
+    world.postgres.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {which}")
+
+
+def nothing(_: World) -> None:
+    """`put_right` does it."""
+
+
+FAULTS: dict[str, tuple[Act, Act]] = {
+    "stopped": (lambda world: world.postgres.stop(), nothing),
+    "hanging": (lambda world: world.postgres.pause(), nothing),
+    "read-only": (forbid, allow),
+}
+PULLED: tuple[str, ...] = ("cut",)
+QUEUES: dict[str, dict[str, Any]] = {
+    **{
+        f"small-{name}": {"handler": {"type": "pull"}, "warm_max_items": ROOM}
+        for name in (*FAULTS, "cut")
+    },
+    **{f"keyed-{name}": {"unique": "ignore"} for name in (*FAULTS, "cut")},
+}
+
+
+def offer(host: Member, queue: str, key: str) -> KeyOutcome:
+    with host.client(timeout=5) as client:
+        return client.offer(queue, key, f"payload of {key}")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_overflow_stays_in_the_journal_and_keys_are_refused_for_now(
+    name: str, both: World, a: Member, b: Member
+) -> None:
+    small, keyed = f"small-{name}", f"keyed-{name}"
+    begin, end = FAULTS[name]
+    assert offer(b, keyed, "one") is KeyOutcome.CREATED
+    both.wait_settled(keyed)
+    begin(both)
+    a.push(small, ITEMS)
+    until(lambda: a.events("promoter.cold_is_away"))
+    # More than fits into warm: the rest comes from the journal, all of it.
+    found = b.drain(small, ITEMS)
+    with pytest.raises(Refused) as refused:
+        offer(b, keyed, "two")
+    assert refused.value.retryable
+
+    end(both)
+    both.put_right()
+    until(lambda: not both.books(small)["held"])
+    assert len(set(found)) == ITEMS
+    assert both.books(small)["delivered"] == ITEMS
+    # The same key again is another item, since the first is done.
+    until(lambda: is_taken(a, keyed, "two"))
+    until(lambda: len(both.delivered(keyed)) == 2)
+    assert set(both.delivered(keyed).values()) == {1}
+    until(lambda: len(a.events("promoter.cold_is_back")) == len(a.events("promoter.cold_is_away")))
+
+
+def is_taken(host: Member, queue: str, key: str) -> bool:
+    try:
+        return offer(host, queue, key) in (KeyOutcome.CREATED, KeyOutcome.IGNORED)
+    except Refused as refused:
+        if not refused.retryable:
+            raise
+        return False
+
+
+def test_ended_connections_are_nobodys_business(both: World, a: Member, b: Member) -> None:
+    a.push("small-cut", ITEMS)
+    first = b.drain("small-cut", 30)
+    disconnect(both)
+    rest = b.drain("small-cut", ITEMS - 30)
+    assert len({*first, *rest}) == ITEMS
+    disconnect(both)
+    assert offer(a, "keyed-cut", "one") is KeyOutcome.CREATED
+    assert both.wait_settled("small-cut")["delivered"] == ITEMS
+    assert both.wait_settled("keyed-cut")["delivered"] == 1
+
+
+def test_overflow_of_one_host_is_delivered_by_another(both: World, a: Member, b: Member) -> None:
+    a.push("small-stopped", ITEMS)
+    until(lambda: both.books("small-stopped")["held"] == ITEMS)
+    a.kill()
+    # What is in the store has no owner but the store.
+    until(lambda: b.queue("small-stopped").get("moved_in"))
+    in_store = b.stats()["shared"]["small-stopped"]["held"]
+    assert in_store >= ITEMS - ROOM
+    found = b.drain("small-stopped", in_store)
+    a.start()
+    found += b.drain("small-stopped", ITEMS - in_store)
+    assert len(set(found)) == ITEMS
+    both.wait_settled("small-stopped")

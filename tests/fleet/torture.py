@@ -1,0 +1,241 @@
+"""The torture: a fleet under a fault each second, and books that balance all the same.
+
+    python -m tests.fleet.torture --seconds 600 [--seed N]
+
+Three daemons, one Valkey, one PostgreSQL. Four producers push without end, two of them to `plain`
+in mixed priorities, two to `keyed`, where each key may be created once. When the time is over
+everything is put right and drained. Then: nothing that was acknowledged is missing, everything that
+was delivered had been accepted, the fleet's books say so to the item, a key was created once, and
+what was delivered twice was in hand when a fault befell somebody who had to do with it.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from forebay import Client, ForebayError, KeyOutcome
+from tests.fleet.faults import LEASE_S, Fault, Faults
+from tests.fleet.landing import PATH
+from tests.fleet.world import World, until, world
+
+HOSTS: Final = ("a", "b", "c")
+KEYS: Final = 50_000
+PAUSE_S: Final = 0.08
+TOLD_S: Final = 3.0
+"""So long after a delivery its owner may not have recorded it: mail is read every second, marks are
+synced every second, and both wait for their turn."""
+DRAIN_S: Final = 90.0
+
+
+class Delivery(NamedTuple):
+    at: float
+    host: str
+    id: str
+    payload: str
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What one producer has pushed, by payload: which names the producer and its host."""
+
+    acknowledged: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    """Whose push failed: they are there, or not."""
+    created: Counter[str] = field(default_factory=Counter)
+    """By key."""
+    failures: list[str] = field(default_factory=list)
+
+
+class Producer(threading.Thread):
+    def __init__(self, number: int, queue: str, fleet: World, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.pushed = Pushed()
+        self.stopping = threading.Event()
+        self.queue = queue
+        self._host = fleet.hosts[number % len(fleet.hosts)]
+        self._name = f"{self._host.name}{number}"
+        self._random = random.Random(seed + number)
+        self._next = 0
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                with self._host.client(timeout=DRAIN_S) as client:
+                    while not self.stopping.wait(PAUSE_S):
+                        self._push(client)
+            except ForebayError as error:
+                self.pushed.failures.append(repr(error))
+
+    def _push(self, client: Client) -> None:
+        payloads = [self._payload() for _ in range(self._random.randint(1, 30))]
+        self.pushed.unknown |= set(payloads)
+        priority = self._random.choice((0, 5, 5, 5, 10))
+        if self.queue == "keyed":
+            outcomes = client.offer_batch(self.queue, [(p.split()[1], p) for p in payloads])
+            for payload, outcome in zip(payloads, outcomes, strict=True):
+                self.pushed.unknown.discard(payload)
+                if outcome is KeyOutcome.CREATED:
+                    self.pushed.acknowledged.add(payload)
+                    self.pushed.created[payload.split()[1]] += 1
+        else:
+            client.push(self.queue, payloads, priority=priority)
+            self.pushed.acknowledged |= set(payloads)
+            self.pushed.unknown -= set(payloads)
+
+    def _payload(self) -> str:
+        self._next += 1
+        return f"{self._name}-{self._next} k{self._random.randrange(KEYS)}"
+
+
+def queues() -> dict[str, Any]:
+    handler = {
+        "type": "python",
+        "function": "tests.fleet.landing:land",
+        "batch": True,
+        "batch_items": 40,
+        "timeout": "500ms",
+    }
+    queue = {
+        "handler": handler,
+        "warm_max_items": 400,
+        "max_retries": 1000,
+        "backoff": {"initial": "50ms", "max": "500ms"},
+        "breaker": {"enabled": False},
+        "workers": {"count": 2},
+    }
+    return {"plain": queue, "keyed": {**queue, "unique": "ignore", "unique_window": "1d"}}
+
+
+def torture(seconds: float, seed: int) -> str:
+    """What it was like, in a few lines; AssertionError if something does not hold."""
+    with world() as fleet:
+        for name in HOSTS:
+            host = fleet.add(name, {"queues": queues()})
+            host.variables = {PATH: str(host.directory / "landed")}
+            host.launch("--wait-for-stores")
+        fleet.put_right()
+        producers = [Producer(at, "keyed" if at % 2 else "plain", fleet, seed) for at in range(4)]
+        faults = Faults(fleet, seed)
+        for producer in producers:
+            producer.start()
+        faults.run(seconds)
+        try:
+            return settle(fleet, faults, producers)
+        except BaseException:
+            for fault in faults.done:
+                print(time.strftime("%H:%M:%S", time.gmtime(fault.began)), fault)
+            raise
+
+
+def settle(fleet: World, faults: Faults, producers: list[Producer]) -> str:
+    began = time.monotonic()
+    assert not faults.problems, faults.problems
+    fleet.put_right()
+    for producer in producers:
+        producer.stopping.set()
+    for producer in producers:
+        producer.join(DRAIN_S)
+        assert not producer.is_alive(), "a push was never answered"
+    wait_drained(fleet)
+    drained_s = time.monotonic() - began
+    lines = [f"{len(faults.done)} faults, drained in {drained_s:.1f} s"]
+    for queue in ("plain", "keyed"):
+        pushed = [producer.pushed for producer in producers if producer.queue == queue]
+        lines.append(check(queue, fleet, pushed, faults.done))
+    return "\n".join(lines)
+
+
+def wait_drained(fleet: World) -> None:
+    def is_drained() -> bool:
+        reports = [host.stats() for host in fleet.hosts]
+        return not any(report["queues"][q]["held"] for report in reports for q in report["queues"])
+
+    try:
+        until(is_drained, DRAIN_S)
+    except AssertionError:
+        for host in fleet.hosts:
+            print(host.name, {q: e for q, e in host.stats()["queues"].items() if e["held"]})
+        raise
+
+
+def check(queue: str, fleet: World, pushed: list[Pushed], faults: list[Fault]) -> str:
+    acknowledged = set().union(*(one.acknowledged for one in pushed))
+    unknown = set().union(*(one.unknown for one in pushed))
+    deliveries = list(landed(fleet, queue))
+    payloads = {delivery.payload for delivery in deliveries}
+    ids: dict[str, list[Delivery]] = defaultdict(list)
+    for delivery in sorted(deliveries):
+        ids[delivery.id].append(delivery)
+
+    missing = acknowledged - payloads
+    assert not missing, f"{len(missing)} acknowledged items are missing: {sorted(missing)[:5]}"
+    strange = payloads - acknowledged - unknown
+    assert not strange, f"{len(strange)} items were never accepted: {sorted(strange)[:5]}"
+    assert len(ids) == len(payloads), "an item was stored under two ids"
+    books = fleet.books(queue)
+    assert books["accepted"] == books["delivered"] == len(ids), f"{books}, {len(ids)} items"
+    assert not books["dead"] + books["dropped"] + books["deleted"] + books["held"], books
+    if queue == "keyed":
+        check_keys(pushed, payloads)
+    twice = {at: many for at, many in ids.items() if len(many) > 1}
+    for many in twice.values():
+        check_excused(many, faults)
+    again = sum(len(many) - 1 for many in twice.values())
+    return f"{queue}: {len(ids)} items, {again} deliveries again, of {len(twice)} items"
+
+
+def check_keys(pushed: list[Pushed], payloads: set[str]) -> None:
+    created = sum((one.created for one in pushed), Counter())
+    assert set(created.values()) <= {1}, "a key was created twice"
+    keys = Counter(payload.split()[1] for payload in payloads)
+    assert set(keys.values()) <= {1}, "two items of a key were delivered"
+
+
+def check_excused(many: list[Delivery], faults: list[Fault]) -> None:
+    """Each delivery but the last was in hand, or not recorded yet, when something befell the host
+    that made it, the item's owner, or a server."""
+    for delivery in many[:-1]:
+        concerned = {delivery.host, delivery.payload[0], "valkey", "postgres"}
+        assert any(
+            fault.target in concerned
+            and fault.began <= delivery.at + TOLD_S
+            and fault.ended >= delivery.at - LEASE_S
+            for fault in faults
+        ), f"delivered again without a reason: {many}"
+
+
+def landed(fleet: World, queue: str) -> Iterator[Delivery]:
+    for host in fleet.hosts:
+        path = Path(host.variables[PATH])
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            if line.endswith(b"}\n"):
+                batch = json.loads(line)
+                if batch["queue"] == queue:
+                    for id_, payload in zip(batch["ids"], batch["payloads"], strict=True):
+                        yield Delivery(batch["at"], host.name, id_, payload)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A fleet under a fault each second.")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=new_seed())
+    given = parser.parse_args()
+    print(f"FOREBAY_SEED={given.seed}", flush=True)
+    print(torture(given.seconds, given.seed))
+
+
+def new_seed() -> int:
+    return int(os.environ.get("FOREBAY_SEED") or random.randrange(2**32))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

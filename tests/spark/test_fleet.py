@@ -1,0 +1,279 @@
+"""Two hosts: a worker and a daemon on each, one PostgreSQL, and a driver on the first host.
+
+Whatever fails, every row is visible once, on one of the two. The tests share the cluster and the
+daemons; the last one kills the driver, and goes on with another.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay import Item, connect
+from tests.ops.commands import Host, running
+from tests.servers.postgres import fresh_database
+from tests.spark.proxy import Moment, Proxy
+from tests.spark.pulling import pull_all, staged
+from tests.spark.test_cluster import SPARK_CLASS
+from tests.spark.test_stream_sink import Feed
+
+HANG_S = 180.0
+"""Nothing is measured by it: what never comes should fail the test."""
+ROWS = 2000
+DEPLOY = "org.apache.spark.deploy"
+
+pytestmark = pytest.mark.skipif(not SPARK_CLASS.exists(), reason="this PySpark has no cluster")
+
+
+class Driver:
+    """An application, in a process group with its JVM."""
+
+    def __init__(self, master: str, place: Path, environment: dict[str, str]) -> None:
+        place.mkdir()
+        self._jobs = 0
+        self._log = (place / "log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("fleet_driver.py"), master, place],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+            text=True,
+        )
+
+    def begin(self, queue: str, parts: int, **job: Any) -> None:
+        assert self._process.stdin is not None
+        self._jobs += 1
+        line = {"id": self._jobs, "queue": queue, "parts": parts, **job}
+        print(json.dumps(line), file=self._process.stdin, flush=True)
+
+    def wait(self) -> None:
+        """Until everything that was begun has succeeded."""
+        assert self._process.stdout is not None
+        while self._jobs:
+            line = self._process.stdout.readline()
+            assert line, (self._process.poll(), Path(self._log.name).read_text()[-4000:])
+            assert json.loads(line)["error"] is None, line
+            self._jobs -= 1
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for end in (self._process.stdin, self._process.stdout, self._log):
+            assert end is not None
+            end.close()
+
+
+class World:
+    """`decide` is asked what becomes of each frame between the driver and its host's daemon."""
+
+    def __init__(self, here: Host, there: Host, master: str, place: Path) -> None:
+        self.here, self.there = here, there
+        self.hosts = (here, there)
+        self.decide: Callable[[Moment], bool] = lambda _: True
+        self._master = master
+        self._place = place
+        self.front = Proxy(place / "p.sock", here.socket, lambda moment: self.decide(moment))
+        self.driver = self._start("one")
+
+    def replace_driver(self) -> None:
+        self.driver.kill()
+        self.decide = lambda _: True
+        self.driver = self._start("two")
+
+    def _start(self, name: str) -> Driver:
+        return Driver(self._master, self._place / name, environment(self.front.path))
+
+    def accepted(self, queue: str) -> int:
+        return sum(self.here_and_there(queue))
+
+    def here_and_there(self, queue: str) -> list[int]:
+        """Items that became visible on each host."""
+        found = []
+        for host in self.hosts:
+            with connect(host.socket) as client:
+                found.append(int(client.stats()["queues"].get(queue, {}).get("accepted", 0)))
+        return found
+
+    def staged(self, queue: str) -> int:
+        return sum(staged(host.socket, queue) for host in self.hosts)
+
+    def check_all_once(self, queue: str, rows: int = ROWS) -> list[int]:
+        """Every row is visible once, and nothing is left; how many were on each host."""
+        until(lambda: self.accepted(queue) >= rows and not self.staged(queue))
+        on_hosts = [pull_all(host.socket, queue) for host in self.hosts]
+        found: list[Item] = [item for items in on_hosts for item in items]
+        assert sorted(int(item.text) for item in found) == list(range(rows))
+        assert len({item.id for item in found}) == rows
+        writes = {item.headers["forebay-write"] for item in found}
+        for host in self.hosts:
+            with connect(host.socket) as client:
+                receipts = [client.receipt(write).wait(timeout=HANG_S) for write in writes]
+            assert sum(receipt.accepted for receipt in receipts) == rows
+            assert sum(receipt.delivered for receipt in receipts) == rows
+        return [len(items) for items in on_hosts]
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + HANG_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def environment(own_socket: Path) -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if "FOREBAY" not in name}
+    found |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return found | {"SPARK_DAEMON_MEMORY": "256m", "FOREBAY_SOCKET": str(own_socket)}
+
+
+def start_cluster(stack: ExitStack, place: Path, hosts: Sequence[Host]) -> str:
+    """A master, and a worker for each host, which knows its own socket alone."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    commands = [(["master.Master", "--host", "127.0.0.1", "--port", str(port)], place / "none")]
+    for number, host in enumerate(hosts, 1):
+        at = f"127.0.0.{number}"
+        room = ["--cores", "1", "--memory", "600m", "--work-dir", str(place / at)]
+        commands.append((["worker.Worker", master, "--host", at, *room], host.socket))
+    log = stack.enter_context((place / "cluster.log").open("wb"))
+    for (name, *options), own_socket in commands:
+        process = stack.enter_context(
+            subprocess.Popen(
+                [SPARK_CLASS, f"{DEPLOY}.{name}", *options, "--webui-port", "0"],
+                env=environment(own_socket),
+                stdout=log,
+                stderr=log,
+            )
+        )
+        stack.callback(process.kill)
+    return master
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    place = tmp_path_factory.mktemp("f")
+    with ExitStack() as stack:
+        url = stack.enter_context(fresh_database())
+        hosts = []
+        for name in "ab":
+            (place / name).mkdir()
+            hosts.append(Host(place / name, {"cold": {"type": "postgres", "url": url}}))
+        master = start_cluster(stack, place, hosts)
+        world = World(*hosts, master, place)
+        stack.callback(lambda: world.driver.kill())
+        stack.enter_context(world.front)
+        for host in hosts:
+            stack.enter_context(running(host))
+        yield world
+
+
+@pytest.fixture(scope="module")
+def written(world: World) -> World:
+    """Saves that need no attention, as many at a time as two cores can take."""
+    world.driver.begin("spread", 4, rows=ROWS, change="meet")
+    world.driver.begin("replayed", 3, rows=ROWS, version=1)
+    world.driver.wait()
+    world.driver.begin("retried", 3, rows=ROWS, change="fail")
+    world.driver.begin("speculative", 4, rows=ROWS, change="hang")
+    world.driver.begin("replayed", 2, rows=ROWS, version=1, shuffled=True)
+    world.driver.wait()
+    return world
+
+
+def test_a_save_is_spread_over_both_hosts_and_published_by_one(written: World) -> None:
+    assert all(written.check_all_once("spread"))
+
+
+def test_tasks_that_fail_and_are_tried_again(written: World) -> None:
+    written.check_all_once("retried")
+
+
+def test_a_task_that_runs_on_both_hosts_at_once(written: World) -> None:
+    written.check_all_once("speculative")
+
+
+def test_a_transaction_that_is_replayed_in_other_partitions(written: World) -> None:
+    written.check_all_once("replayed")
+
+
+def test_daemons_that_are_killed_between_seal_and_publish(world: World) -> None:
+    """The driver's own is back for the next try; the other one is away when it is decided."""
+    seen: list[Moment] = []
+
+    def kill_both(moment: Moment) -> bool:
+        seen.append(moment)
+        if seen != ["publish"]:
+            return True
+        world.there.stop(signal.SIGKILL)
+        world.here.stop(signal.SIGKILL)
+        world.here.start()
+        return False
+
+    world.decide = kill_both
+    try:
+        world.driver.begin("killed", 4, rows=ROWS, change="meet")
+        world.driver.wait()
+        assert seen.count("publish") == 2
+        with connect(world.here.socket) as client:
+            here = client.stats()["queues"]["killed"]["accepted"]
+    finally:
+        world.there.start()
+    assert here < ROWS
+    assert all(world.check_all_once("killed"))
+
+
+def test_a_driver_that_is_killed_before_and_after_its_commit_is_decided(
+    world: World, tmp_path: Path
+) -> None:
+    """A batch and a stream each: published, but the driver never hears of it; and staged, but the
+    daemon is never asked."""
+    feeds = {name: Feed(make(tmp_path / name)) for name in ("stream-after", "stream-before")}
+    for feed in feeds.values():
+        feed.add(300)
+        feed.add(200)
+
+    def begin(moment: str, parts: int, **how: Any) -> None:
+        feed = feeds[f"stream-{moment}"]
+        places = {"source": str(feed.source), "checkpoint": str(feed.checkpoint)}
+        world.driver.begin(f"batch-{moment}", parts, rows=ROWS, version=1, **how)
+        world.driver.begin(f"stream-{moment}", parts, **places)
+
+    world.decide = lambda moment: moment != "published"
+    begin("after", 3)
+    until(lambda: world.accepted("batch-after") and world.accepted("stream-after"))
+    world.decide = lambda moment: moment != "publish"
+    begin("before", 3)
+    until(lambda: world.staged("batch-before") == ROWS and world.staged("stream-before") == 300)
+    world.replace_driver()
+    assert world.accepted("batch-before") == world.accepted("stream-before") == 0
+
+    begin("after", 2, shuffled=True)
+    begin("before", 2, shuffled=True)
+    world.driver.wait()
+    for moment in ("after", "before"):
+        world.check_all_once(f"stream-{moment}", 500)
+    world.check_all_once("batch-after")
+    # The first driver's stages of a batch that it never published are nobody's, and expire.
+    until(lambda: world.accepted("batch-before") == ROWS)
+    found = [item for host in world.hosts for item in pull_all(host.socket, "batch-before")]
+    assert sorted(int(item.text) for item in found) == list(range(ROWS))
+    assert len({item.id for item in found}) == ROWS
+
+
+def make(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
