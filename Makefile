@@ -16,7 +16,7 @@ SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe screenshots clean
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet torture screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -82,6 +82,9 @@ imports: venv ## import-linter: who may import whom
 pytest: $(JAVA) $(CHROMIUM) ## the tests alone; make pytest ARGS='-k spool -x'
 	@$(WITH_JAVA) $(WITH_CHROMIUM) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
 
+torture: venv ## three daemons, a fault each second; make torture SECONDS=3600 [SEED=N]
+	$(BIN)/python -m tests.fleet.torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
 fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 	$(BIN)/python -m tests.fuzz.run_codec
 
@@ -97,7 +100,10 @@ bench-spark: $(VENV_BENCH) $(JAVA) ## the Spark sink and source, beside JDBC, Re
 bench-observe: $(VENV_BENCH) ## what watching costs: /metrics and the page's data, under load
 	$(BIN)/python -m bench.observe
 
-bench: bench-intake bench-deliver bench-spark bench-observe ## every benchmark
+bench-fleet: $(VENV_BENCH) ## what a fleet shares: through Valkey, overflow and keys in PostgreSQL
+	$(BIN)/python -m bench.fleet $(ARGS)
+
+bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet ## every benchmark
 
 screenshots: $(CHROMIUM) ## the page's pictures in docs/images, of a daemon at work
 	@$(WITH_CHROMIUM) $(BIN)/python -m bench.screenshots

@@ -1,54 +1,34 @@
-"""Messages to the spooler that are waited for until they are answered.
+"""Asking the spooler: a question goes into its inbox with where the answer is to be put.
 
-Nothing is owned. On cancel the answer goes nowhere; what was asked for may be done.
+Owns nothing, and has no deadline of its own: whoever asks has one. On cancel the answer is made and
+thrown away.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import trio
 
 from actors.messages import SpoolerMessage
 from actors.tiers import StoreUnavailable
-from forebay.errors import Refused
 
-Spooler = trio.MemorySendChannel[SpoolerMessage]
-Make = Callable[[Callable[[Any], None]], SpoolerMessage]
-"""Makes the message, given what is called with the answer."""
+T = TypeVar("T")
 
 
-async def ask(spooler: Spooler, make: Make) -> Any:
-    """The answer, whatever it is. StoreUnavailable: the spooler has stopped."""
-    (found,) = await ask_all(spooler, [make])
-    return found
-
-
-async def ask_all(spooler: Spooler, makes: Sequence[Make]) -> list[Any]:
-    """The answers, in order. What is asked for together may share a commit."""
-    answers: dict[int, Any] = {}
+async def ask(
+    spooler: trio.MemorySendChannel[SpoolerMessage],
+    question: Callable[[Callable[[T | OSError], None]], SpoolerMessage],
+) -> T:
+    """What the spooler answers. StoreUnavailable if the journal cannot be read."""
+    found: list[T | OSError] = []
     there = trio.Event()
 
-    def answerer(number: int) -> Callable[[Any], None]:
-        def answer(what: Any) -> None:
-            answers[number] = what
-            if len(answers) == len(makes):
-                there.set()
+    def answer(value: T | OSError) -> None:
+        found.append(value)
+        there.set()
 
-        return answer
-
-    try:
-        for number, make in enumerate(makes):
-            await spooler.send(make(answerer(number)))
-    except trio.BrokenResourceError:
-        raise StoreUnavailable("the spooler has stopped") from None
-    if makes:
-        await there.wait()
-    return [answers[number] for number in range(len(makes))]
-
-
-async def request(spooler: Spooler, make: Make) -> dict[str, Any]:
-    """The answer; raises it if it is a refusal."""
-    answer: dict[str, Any] | Refused = await ask(spooler, make)
-    if isinstance(answer, Refused):
-        raise answer
-    return answer
+    await spooler.send(question(answer))
+    await there.wait()
+    if isinstance(found[0], OSError):
+        raise StoreUnavailable(f"the journal cannot be read: {found[0].strerror}")
+    return found[0]

@@ -50,6 +50,7 @@ class Follower:
         self._expire_s = min(EXPIRE_S, max(NOTE_S, stage_ttl_s / 4))
         self._now_ms = now_ms
         self._woken = trio.Event()
+        self._running = trio.CancelScope()
         self._is_away = False
         self._unfinished: set[bytes] | None = None
         """Published writes of which this journal may hold items; None: not asked for yet."""
@@ -65,14 +66,16 @@ class Follower:
         await self._try(self.follow)
 
     async def run(self) -> None:
-        """Never returns."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow_on)
-            nursery.start_soon(self._repeat, self.note_parts, NOTE_S)
-            nursery.start_soon(self._repeat, self.expire, self._expire_s)
+        """Returns after `close`."""
+        with self._running:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow_on)
+                nursery.start_soon(self._repeat, self.note_parts, NOTE_S)
+                nursery.start_soon(self._repeat, self.expire, self._expire_s)
 
     async def close(self) -> None:
         """Nothing is delivered any more: the last word on it, while the spooler is there."""
+        self._running.cancel()
         with trio.move_on_after(LAST_NOTE_S):
             await self._try(self.note_parts)
 

@@ -14,12 +14,13 @@ from typing import Final
 
 import trio
 
+from actors.asking import ask
 from actors.finished import FinishedRow
 from actors.messages import FindRun, JournalRun, SpoolerMessage
 from actors.refusals import bad_request, not_found
 from actors.sightings import Sighting, of_cold, of_journal
 from actors.slices import lowest_bit
-from actors.tiers import ColdItems, ColdSight, StoreUnavailable, WarmQueue, Whereabouts
+from actors.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
 from forebay.ids import parse_item_id
 from forebay.run import IDS
 
@@ -92,16 +93,4 @@ async def whereabouts(warm: WarmQueue, queue: str, run_id: bytes) -> Whereabouts
 async def ask_for_run(
     spooler: trio.MemorySendChannel[SpoolerMessage], run_id: bytes
 ) -> list[JournalRun]:
-    found: list[list[JournalRun] | OSError] = []
-    there = trio.Event()
-
-    def answer(runs: list[JournalRun] | OSError) -> None:
-        found.append(runs)
-        there.set()
-
-    await spooler.send(FindRun(run_id, answer))
-    await there.wait()
-    (runs,) = found
-    if isinstance(runs, OSError):
-        raise StoreUnavailable(f"the journal cannot be read: {runs}")
-    return runs
+    return await ask(spooler, lambda answer: FindRun(run_id, answer))

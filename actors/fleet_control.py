@@ -14,6 +14,7 @@ export --release`). Nor does it carry the texts of earlier errors; attempts and 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -71,6 +72,9 @@ class LostOwnersPort(Protocol):
 
     async def claim(self, daemon: bytes, for_s: float) -> bool:
         """Nobody else adopts it for so long; False: somebody else does."""
+
+    async def disclaim(self, daemon: bytes) -> None:
+        """Others may adopt it."""
 
     async def left(self, queue: str, daemon: bytes, cursor: bytes) -> LeftThere:
         """A page of what waits; nothing is changed."""
@@ -137,23 +141,32 @@ class FleetControl:
         check_adoptable(standing, self._this, now_ms)
         if not await owners.claim(standing.daemon, CLAIM_S):
             raise Refused("BUSY", "another daemon adopts it now", retry_after_ms=1000)
-        until = self._now() + STEP_S
+        try:
+            runs, items, is_over = await self._adopt_all(standing)
+        finally:
+            # If it cannot be told, the claim runs out.
+            with trio.CancelScope(shield=True), suppress(StoreUnavailable):
+                await owners.disclaim(standing.daemon)
+        if items:
+            log.warning("fleet.adopted", daemon=standing.daemon.hex(), items=items)
+        return adopted(standing, runs, items, more=not is_over)
+
+    async def _adopt_all(self, standing: Standing) -> tuple[int, int, bool]:
+        """How many runs and items, and whether that was all."""
+        owners, until = self._port(), self._now() + STEP_S
         runs = items = 0
         for queue in sorted(standing.queues):
             cursor = b""
             while True:
                 page = await owners.left(queue, standing.daemon, cursor)
-                stored = await self._store_page(queue, standing.daemon, page)
-                runs, items = runs + len(page.slices), items + stored
-                cursor = page.cursor
+                items += await self._store_page(queue, standing.daemon, page)
+                runs, cursor = runs + len(page.slices), page.cursor
                 if not cursor:
                     break
                 if self._now() >= until:
-                    return adopted(standing, runs, items, more=True)
+                    return runs, items, False
                 await owners.claim(standing.daemon, CLAIM_S)
-        if items:
-            log.warning("fleet.adopted", daemon=standing.daemon.hex(), items=items)
-        return adopted(standing, runs, items, more=False)
+        return runs, items, True
 
     async def _store_page(self, queue: str, daemon: bytes, page: LeftThere) -> int:
         """Stores the page, then takes it out; how many items."""

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from actors.asking import ask
 from actors.messages import Inquire, JournalRun, ScanRuns, SpoolerMessage
 from actors.sightings import Sighting, correlation_of, of_cold, of_journal, of_letter, summary
 from actors.slices import indexes, item_bits
@@ -29,7 +30,6 @@ from actors.tiers import (
     DeadFilter,
     DeadLetter,
     DeadLetters,
-    StoreUnavailable,
     WarmQueue,
     Whereabouts,
 )
@@ -198,30 +198,14 @@ class ItemSearch:
         """The next queue that has something in the journal; empty: there is none."""
         if which.queue is not None:
             return which.queue if not queue else ""
-        report = await self._ask(Inquire)
+        report: dict[str, Any] = await ask(self._spooler, Inquire)
         names = (name for name, entry in report["queues"].items() if entry["held"])
         return min((name for name in names if name > queue), default="")
 
     async def _scan_journal(self, queue: str, after: int) -> tuple[list[JournalRun], int | None]:
-        answer: Any = await self._ask(
-            lambda answer: ScanRuns(queue, after, STEP_ROWS, STEP_BYTES, answer)
+        return await ask(
+            self._spooler, lambda answer: ScanRuns(queue, after, STEP_ROWS, STEP_BYTES, answer)
         )
-        if isinstance(answer, OSError):
-            raise StoreUnavailable(f"the journal cannot be read: {answer}")
-        runs, after_position = answer
-        return runs, after_position
-
-    async def _ask(self, question: Callable[[Callable[[Any], None]], SpoolerMessage]) -> Any:
-        found: list[Any] = []
-        there = trio.Event()
-
-        def answer(value: Any) -> None:
-            found.append(value)
-            there.set()
-
-        await self._spooler.send(question(answer))
-        await there.wait()
-        return found[0]
 
 
 def compare(

@@ -13,7 +13,9 @@ or when the other's ticks have run out: two daemons that are configured differen
 each other's work all the time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from actors.grids import Grid, latest_ticks, next_ticks
@@ -60,11 +62,11 @@ class Step:
     """When to look again."""
 
 
-def refresh_s(ticks: tuple[int, ...] | list[int]) -> float:
+def refresh_s(ticks: Sequence[int]) -> float:
     """How long until the look-ahead is to be looked at again."""
     if len(ticks) < 2:
         return REFRESH_S_MAX
-    apart_s = min(b - a for a, b in zip(ticks, ticks[1:], strict=False)) / 1000
+    apart_s = min(b - a for a, b in pairwise(ticks)) / 1000
     return min(max(apart_s / AHEAD, REFRESH_S_MIN), REFRESH_S_MAX)
 
 

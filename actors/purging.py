@@ -21,6 +21,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from actors.asking import ask
 from actors.control import Fields, Operation
 from actors.handover import Asked
 from actors.messages import Fate, JournalRun, ScanRuns, Settle, Settled, SpoolerMessage, Voided
@@ -155,19 +156,9 @@ class Purging:
     # The journal.
 
     async def _scan(self, queue: str, after: int) -> tuple[list[JournalRun], int | None]:
-        answers: list[tuple[list[JournalRun], int | None] | OSError] = []
-        there = trio.Event()
-
-        def answer(found: tuple[list[JournalRun], int | None] | OSError) -> None:
-            answers.append(found)
-            there.set()
-
-        await self._spooler.send(ScanRuns(queue, after, SCAN_RUNS, SCAN_BYTES, answer))
-        await there.wait()
-        found = answers[0]
-        if isinstance(found, OSError):
-            raise StoreUnavailable(f"the journal cannot be read: {found.strerror}")
-        runs, rest = found
+        runs, rest = await ask(
+            self._spooler, lambda answer: ScanRuns(queue, after, SCAN_RUNS, SCAN_BYTES, answer)
+        )
         return runs, None if rest is None else rest + 1
 
     async def _from_journal(self, runs: Sequence[JournalRun]) -> int:

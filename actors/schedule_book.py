@@ -44,12 +44,20 @@ class Kept:
 
 
 SaveKept = Callable[[Kept], Awaitable[None]]
+Check = Callable[[ScheduleSettings], int]
+"""The priority of a schedule's ticks. Refused if its queue or its priority does not exist."""
 
 
 class ScheduleBook:
     def __init__(
-        self, configured: Mapping[str, ScheduleSettings], kept: Kept, save: SaveKept
+        self,
+        configured: Mapping[str, ScheduleSettings],
+        kept: Kept,
+        save: SaveKept,
+        check: Check,
     ) -> None:
+        """`check` is asked about what operators define."""
+        self._check = check
         self._configured = configured
         self._kept = kept
         self._save = save
@@ -110,6 +118,7 @@ class ScheduleBook:
 
     async def _define(self, name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
         settings = build(name, keys)
+        self._check(settings)
         await self._keep(replace(self._kept, run_time={**self._kept.run_time, name: dict(keys)}))
         return settings
 

@@ -20,6 +20,7 @@ from pydantic import (
 
 from actors.event_settings import EventSettings
 from actors.queue_settings import QueueSettings
+from actors.schedules import ScheduleName, ScheduleSettings, check_schedules
 from actors.section import (
     GIB,
     KIB,
@@ -283,7 +284,7 @@ class Settings(Section):
     defaults: QueueSettings = QueueSettings()
     queues: dict[QueueName, QueueSettings] = Field(default={})
     """Each with the defaults merged in."""
-    schedules: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
+    schedules: dict[ScheduleName, ScheduleSettings] = Field(default={})
     triggers: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
     events: EventSettings = EventSettings()
     log: LogSettings = LogSettings()
@@ -314,6 +315,11 @@ class Settings(Section):
                 "warm.type",
                 "cold.type",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_are_possible(self) -> Self:
+        check_schedules(self.schedules, self.priorities)
         return self
 
     @model_validator(mode="after")

@@ -54,6 +54,9 @@ UNTOLD_MAX: Final = 1000
 OWN_BELOW: Final = 1 << 56
 """Tokens of this process's own queue, which counts them; the shared queue's begin with a byte that
 is not 0."""
+FILL_S: Final = 0.05
+"""So long what the queue said last of how full it is will do. It keeps its limits itself, whatever
+is believed here; a look before every step took a third of all commands."""
 NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
 
 
@@ -83,6 +86,8 @@ class SharedWarm:
         """Leases on items that this daemon knows to be done."""
         self._now_ms = now_ms
         self._leased: dict[int, tuple[str, Leased]] = {}
+        self._fills: dict[str, tuple[float, Fill]] = {}
+        """When it was said, and what."""
         self._orphans: set[int] = set()
         """Tokens of leases that were out when the queue forgot everything."""
         self._under_way: dict[int, tuple[str, Sequence[Slice]]] = {}
@@ -183,6 +188,7 @@ class SharedWarm:
             return Entered([], await self.fill(queue))
         for slice_ in entered.rest:
             self.out.gone(queue, slice_)
+        self._fills[queue] = trio.current_time(), entered.fill
         return entered
 
     async def lease(
@@ -360,7 +366,10 @@ class SharedWarm:
     async def wait_change(self, queue: str) -> None:
         changed = self._changed
         remote = None if self.is_away else partial(self._wait, self.remote.wait_change, queue)
-        await first_of(partial(self.own.wait_change, queue), changed.wait, remote)
+        try:
+            await first_of(partial(self.own.wait_change, queue), changed.wait, remote)
+        finally:
+            self._fills.pop(queue, None)
 
     async def _wait(self, wait: Callable[[str], Awaitable[None]], queue: str) -> None:
         try:
@@ -374,10 +383,18 @@ class SharedWarm:
         own = await self.own.fill(queue)
         if not self.is_away:
             try:
-                return total(own, await self.remote.fill(queue))
+                return total(own, await self._fill(queue))
             except StoreUnavailable as problem:
                 self.lose(problem)
         return total(own, self._lent_out(queue))
+
+    async def _fill(self, queue: str) -> Fill:
+        now = trio.current_time()
+        at, fill = self._fills.get(queue, (0.0, Fill()))
+        if now - at > FILL_S:
+            fill = await self.remote.fill(queue)
+            self._fills[queue] = now, fill
+        return fill
 
     async def fills(self) -> Mapping[str, Fill]:
         found = dict(await self.own.fills())

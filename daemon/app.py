@@ -101,7 +101,7 @@ async def _serve(
 ) -> None:
     cold = stores.cold
     parts = await compose(settings, make_files, listening, stores)
-    reload = Reload(settings, load, parts.catalogue, parts.send_limit)
+    reload = Reload(settings, load, parts.catalogue, parts.send_limit, parts.cron)
     http = None if http_socket is None else make_http(parts, http_socket, reload)
     _keep_imported()
 
@@ -126,6 +126,7 @@ async def _serve(
             storing.start_soon(parts.follower.run)
         storing.start_soon(parts.receipts.run)
         storing.start_soon(parts.keyed.run)
+        await storing.start(parts.cron.run)
         storing.start_soon(parts.history.run)
         storing.start_soon(parts.jobs.run)
         storing.start_soon(

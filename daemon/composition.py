@@ -18,9 +18,11 @@ from typing import Any, Final
 import trio
 
 from actors.breaker import Breakers
-from actors.catalogue import Catalogue
+from actors.catalogue import Catalogue, not_found
 from actors.clock import wall_ms
 from actors.control import Controls
+from actors.cron import Cron
+from actors.cron_control import CronControl
 from actors.dead_groups import DeadGroups
 from actors.deciding import Deciding
 from actors.decisions import Follower
@@ -53,6 +55,8 @@ from actors.rate import SendLimit
 from actors.receipts import Receipts
 from actors.report import INQUIRIES_MAX, Reporter
 from actors.router import Router, Routing
+from actors.schedule_book import ScheduleBook
+from actors.schedules import ScheduleSettings
 from actors.settings import Settings
 from actors.settlement import Settlement
 from actors.shared_warm import SharedWarm
@@ -73,9 +77,12 @@ from daemon.listen import ListeningSocket
 from daemon.memory import machine_limit_bytes, size_queues
 from daemon.postgres.cold import PostgresCold
 from daemon.postgres.writes import DECIDED
+from daemon.schedules_file import load_schedules, schedules_saver
 from daemon.stores import Stores
 from daemon.valkey.lost_owners import LostOwners
 from daemon.valkey.shared_limits import SharedBreaker, SharedRate
+from forebay.errors import BadRun, Refused
+from forebay.priorities import resolve
 
 SPOOLER_INBOX: Final = 2048
 
@@ -107,6 +114,7 @@ class Parts:
     follower: Follower | None
     """Of what a fleet decides about writes."""
     keyed: KeyedIntake
+    cron: Cron
     ingest: Ingest
     jobs: Jobs
     metrics: Metrics
@@ -258,11 +266,27 @@ async def compose(
         lambda: spooler.disk_is_low,
     )
 
+    def has_ticks(queue: str) -> None:
+        see_queue(queue)
+        has_come_to_cold(queue)
+
+    def check_schedule(schedule: ScheduleSettings) -> int:
+        return usable_priority(schedule, catalogue)
+
+    book = ScheduleBook(
+        settings.schedules,
+        load_schedules(settings.state_dir),
+        schedules_saver(settings.state_dir),
+        check_schedule,
+    )
+    cron = Cron(book, cold.ticks, check_schedule, has_ticks)
+
     def more() -> dict[str, Any]:
         return describe(routing, failover, breakers, dispatch, settlement) | {
             "events": events.figures(),
             "history_dropped_total": history.dropped_total,
             "keyed": keyed.figures(),
+            "cron": cron.figures(),
             "away_total": {
                 "cold": promoter.away_total,
                 "warm": 0 if shared_warm is None else shared_warm.away_total,
@@ -321,6 +345,7 @@ async def compose(
             **jobs.operations,
             **purging.operations,
             **KeyControl(cold).operations,
+            **CronControl(cron, wall_ms).operations,
             **DeadGroups(cold.dead_letters).operations,
             **FleetControl(lost_owners, to_spooler.clone(), stores.daemon).operations,
         },
@@ -337,6 +362,11 @@ async def compose(
         keyed=to_keyed,
         is_keyed=lambda queue: catalogue.settings_of(queue).unique != "off",
     )
+    is_away: dict[str, Callable[[], bool]] = {
+        "cold": lambda: promoter.cold_is_away,
+        "disk": lambda: spooler.disk_is_low,
+        "warm": lambda: shared_warm is not None and shared_warm.is_away,
+    }
     metrics = Metrics(
         Sources(
             report=reporter.report,
@@ -352,11 +382,7 @@ async def compose(
             ingest=ingest.figures,
             send_limit=send_limit,
             streams=routing.streams,
-            is_away={
-                "cold": lambda: promoter.cold_is_away,
-                "disk": lambda: spooler.disk_is_low,
-                "warm": lambda: shared_warm is not None and shared_warm.is_away,
-            },
+            is_away=is_away,
             now_ms=wall_ms,
         )
     )
@@ -376,7 +402,7 @@ async def compose(
         dispatch=dispatch,
         breakers=breakers,
         events=ring,
-        is_cold_away=lambda: promoter.cold_is_away,
+        is_away=is_away,
         stopping=trio.Event(),
         metrics=metrics,
     )
@@ -401,6 +427,7 @@ async def compose(
         receipts=receipts,
         follower=follower,
         keyed=keyed,
+        cron=cron,
         ingest=ingest,
         jobs=jobs,
         metrics=metrics,
@@ -410,6 +437,16 @@ async def compose(
 
 def key_rule(settings: QueueSettings) -> KeyRule:
     return KeyRule(settings.unique, round(settings.unique_window * 1000))
+
+
+def usable_priority(schedule: ScheduleSettings, catalogue: Catalogue) -> int:
+    """The priority of a schedule's ticks. Refused if its queue or its priority does not exist."""
+    if catalogue.queue(schedule.queue) is None:
+        raise not_found(schedule.queue)
+    try:
+        return resolve(schedule.priority, lambda: catalogue.priorities)
+    except BadRun as problem:
+        raise Refused("BAD_REQUEST", str(problem)) from problem
 
 
 def disowned(unconfirmed: list[Unconfirmed]) -> dict[int, list[Origin]]:

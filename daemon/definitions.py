@@ -44,12 +44,13 @@ def saver(directory: Path) -> Save:
     async def save(definitions: Definitions) -> None:
         text = definitions_to_json(definitions)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_replace, directory / NAME, text)
+            await trio.to_thread.run_sync(replace_file, directory / NAME, text)
 
     return save
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
+    """As a whole, and durable on return."""
     new = path.with_suffix(".new")
     with new.open("w") as file:
         file.write(text)

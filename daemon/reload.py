@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from actors.catalogue import Catalogue
+from actors.cron import Cron
 from actors.handling import HandlerUnusable
 from actors.rate import SendLimit
 from actors.settings import Settings
@@ -20,19 +21,25 @@ from daemon.systemd import notify, reloading
 log = structlog.get_logger()
 
 RELOADED: Final = frozenset(
-    {"queues", "defaults", "auto_create_queues", "global_send_limit", "priorities"}
+    {"queues", "defaults", "auto_create_queues", "global_send_limit", "priorities", "schedules"}
 )
 Load = Callable[[], Settings]
 
 
 class Reload:
     def __init__(
-        self, settings: Settings, load: Load | None, catalogue: Catalogue, send_limit: SendLimit
+        self,
+        settings: Settings,
+        load: Load | None,
+        catalogue: Catalogue,
+        send_limit: SendLimit,
+        cron: Cron,
     ) -> None:
         self._settings = settings
         self._load = load
         self._catalogue = catalogue
         self._send_limit = send_limit
+        self._cron = cron
         self._others: list[Callable[[], None]] = []
 
     def also(self, other: Callable[[], None]) -> None:
@@ -58,6 +65,7 @@ class Reload:
             log.error("daemon.not_reloaded", error=str(problem), in_force="as before")
             return
         self._send_limit.change(settings.global_send_limit)
+        await self._cron.reload(settings.schedules)
         log.info("daemon.reloaded", queues=len(settings.queues))
         waiting = restart_needed(self._settings, settings)
         if waiting:

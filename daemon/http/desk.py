@@ -49,7 +49,8 @@ class Desk:
     dispatch: Dispatch
     breakers: Breakers
     events: EventRing
-    is_cold_away: Callable[[], bool]
+    is_away: Mapping[str, Callable[[], bool]]
+    """Stores by name: `cold`, `warm`, and `disk`, which is away when it is low."""
     stopping: trio.Event
     """Set when the daemon begins to drain: what streams must end, and nothing new is taken."""
     metrics: Metrics

@@ -15,7 +15,7 @@ from typing import Final
 from actors.fleet_control import LeftThere, OwnerInQueue
 from daemon.valkey.entries import journal_owner, pack_token, read_runs, unpack_entry
 from daemon.valkey.lua_state import STATE
-from daemon.valkey.server import Server, script
+from daemon.valkey.server import Client, Server, script
 from daemon.valkey.shared_queue import SharedQueues, millis
 
 LOOK_SLICES: Final = 200
@@ -125,16 +125,30 @@ class LostOwners(SharedQueues):
 
     async def claim(self, daemon: bytes, for_s: float) -> bool:
         """Whether this daemon is the one that adopts, for so long. A daemon that asks again is."""
-        key = f"{self._prefix}:adopts:{daemon.hex()}"
-        mine = self._daemon.hex()
-        was_set = await self._server.command("SET", key, mine, "NX", "PX", millis(for_s))
-        if was_set:
+        key, mine = self._claim_key(daemon), self._daemon.hex()
+
+        async def claim(client: Client) -> bool:
+            if await client.execute_command("SET", key, mine, "NX", "PX", millis(for_s)):
+                return True
+            if await client.execute_command("GET", key) != mine.encode():
+                return False
+            await client.execute_command("PEXPIRE", key, millis(for_s))
             return True
-        holder: bytes | None = await self._server.command("GET", key)
-        if holder != mine.encode():
-            return False
-        await self._server.command("PEXPIRE", key, millis(for_s))
-        return True
+
+        return await self._server.step(claim)
+
+    async def disclaim(self, daemon: bytes) -> None:
+        key, mine = self._claim_key(daemon), self._daemon.hex()
+
+        async def disclaim(client: Client) -> None:
+            # Nobody else takes it in between, unless this step takes longer than the claim lasts.
+            if await client.execute_command("GET", key) == mine.encode():
+                await client.execute_command("DEL", key)
+
+        await self._server.step(disclaim)
+
+    def _claim_key(self, daemon: bytes) -> str:
+        return f"{self._prefix}:adopts:{daemon.hex()}"
 
     async def left(self, queue: str, daemon: bytes, cursor: bytes) -> LeftThere:
         owner = journal_owner(daemon)

@@ -9,6 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from actors.dead_groups import shape_of
+from forebay import encode_run
+from forebay.stage_frames import WRITE_HEADER
+from forebay.writes import new_write_id
 from tests.browser.seeing import Watch, go
 from tests.browser.world import World
 
@@ -155,9 +158,12 @@ def test_breaker_is_opened_and_closed(own_world: World, page: Page) -> None:
 
 def test_item_shows_its_receipt_and_leads_to_its_job(own_world: World, page: Page) -> None:
     job = "0198c0de-0a00-7000-8000-000000000001-17"
-    with own_world.client() as client, client.write("written", headers={"job_id": job}) as write:
-        write.push(["one", "two"])
+    write = new_write_id()
+    headers = {WRITE_HEADER: write.hex(), "job_id": job}
     with own_world.client() as client:
+        staged = client.stage(write)
+        staged.submit(encode_run([b"one", b"two"], queue="written", headers=headers))
+        client.publish(write, [staged.seal().stage])
         (item, *_) = client.control("items.find", which={"queue": "written"})["items"]
     go(page, f"{own_world.page}/items/{item['id']}")
     about = page.locator("#item-about")

@@ -1,4 +1,4 @@
-"""The suite of single items, passed by SQLite and by PostgreSQL."""
+"""The suites of single items and of purging, passed by SQLite and by PostgreSQL."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from actors.tiers import ColdItems
 from daemon.bridge import Bridge
 from tests.conformance.cold_items import ItemsSuite
+from tests.conformance.cold_purge import PurgeSuite
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores
 
@@ -24,7 +25,7 @@ class PostgresItemStores(PostgresStores):
         return self.cold.items
 
 
-class TestSqliteItems(ItemsSuite):
+class TestSqliteItems(ItemsSuite, PurgeSuite):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[SqliteItemStores]:
         stores = SqliteItemStores(tmp_path)
@@ -33,7 +34,7 @@ class TestSqliteItems(ItemsSuite):
         await stores.cold.close()
 
 
-class TestPostgresItems(ItemsSuite):
+class TestPostgresItems(ItemsSuite, PurgeSuite):
     @pytest.fixture
     async def stores(self) -> AsyncIterator[PostgresItemStores]:
         async with Bridge() as bridge:

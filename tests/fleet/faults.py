@@ -15,7 +15,7 @@ from typing import Final
 from tests.fleet.world import Member, World
 
 EVERY_S: Final = 1.0
-LEASE_S: Final = 3.0
+LEASE_S: Final = 4.0
 """A worker's: see quick.py."""
 
 

@@ -24,6 +24,7 @@ def land(items: Sequence[Item]) -> list[Retry | None]:
         "at": time.time(),
         "ids": [item.id for item in landed],
         "payloads": [item.text for item in landed],
+        "attempts": [item.attempt for item in landed],
     }
     where = os.open(os.environ[PATH], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:

@@ -20,8 +20,15 @@ PULLED = {name: {"handler": {"type": "pull"}} for name in ("left", "mixed")}
 @pytest.fixture(scope="module")
 def both() -> Iterator[World]:
     with world() as made:
-        for name in ("a", "b"):
-            made.add(name, {"queues": PULLED}).launch()
+        made.add("a", {"queues": PULLED})
+        made.add("b", {"queues": PULLED})
+        made.add("c", {"auto_create_queues": False})
+        for host in made.hosts:
+            # Long enough that a daemon on a busy machine does not lapse while it is there.
+            config = json.loads(host.config.read_text())
+            config["warm"]["valid"] = "5s"
+            host.config.write_text(json.dumps(config))
+            host.launch("--wait-for-stores")
         made.put_right()
         yield made
 
@@ -55,7 +62,7 @@ def wait_for_lapse(lost: Member, other: Member) -> None:
 def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_returns(
     both: World,
 ) -> None:
-    a, b = both.hosts
+    a, b, _ = both.hosts
     a.push("left", 100, run_items=20)
     until(lambda: has(b, a, "left", items=100))
     found = listed(b)
@@ -92,7 +99,7 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_r
 
 
 def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) -> None:
-    a, b = both.hosts
+    a, b, c = both.hosts
     a.push("mixed", 10)
     with b.take("mixed", 3) as in_hand:
         with b.take("mixed", 1) as failing:
@@ -102,6 +109,11 @@ def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) 
         until(lambda: has(b, a, "mixed", items=10, leased=3))
         a.kill()
         wait_for_lapse(a, b)
+        # Who cannot store it takes nothing out, and lets others have it at once.
+        refused = c.command("fleet", "adopt", id_of(a), "--yes")
+        assert refused.returncode == 5
+        assert b"UNKNOWN_QUEUE" in refused.stderr
+        assert has(b, a, "mixed", items=10, leased=3)
         told = b.command("fleet", "adopt", id_of(a), "--yes")
         assert b": 7 items adopted" in told.stdout
         assert b"3 items in other hands" in told.stderr
@@ -114,7 +126,7 @@ def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) 
 
 
 def test_the_daemon_at_hand_and_unknown_ones_are_not_adopted(both: World) -> None:
-    a, b = both.hosts
+    a, b, _ = both.hosts
     a.push("left", 1)
     until(lambda: seen(a, id_of(a)))
     mine = a.command("fleet", "adopt", id_of(a), "--yes")

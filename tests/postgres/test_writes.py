@@ -1,6 +1,7 @@
 """Two daemons decide about writes in one database: one outcome, whoever asks, however often."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -80,10 +81,9 @@ async def test_exactly_the_named_stages_are_published_wherever_they_are(fleet: F
     await fleet.other.seal(W, sealed(C, 40))
     published = await fleet.this.publish(wish(W, A, B, app="feed\0", version=3))
     assert published == Published("published", W, 30, fleet.now_ms())
-    said = {"is_published": True, "at_ms": fleet.now_ms(), "queues": ("crm", "mail")}
-    common = {**said, "app": "feed\0", "version": 3}
-    assert await fleet.this.verdicts([]) == [Verdict(W, stages=(A,), items=10, **common)]
-    assert await fleet.other.verdicts([]) == [Verdict(W, stages=(B,), items=20, **common)]
+    here = Verdict(W, True, fleet.now_ms(), (A,), 10, ("crm", "mail"), "feed\0", 3)
+    assert await fleet.this.verdicts([]) == [here]
+    assert await fleet.other.verdicts([]) == [replace(here, stages=(B,), items=20)]
     # Asked again, later, elsewhere, even if with other members: what is so.
     fleet.advance(5)
     assert await fleet.other.publish(wish(W, C)) == published

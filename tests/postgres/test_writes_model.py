@@ -20,6 +20,7 @@ NOTHING = WriteView("open", 0, None, (), None)
 TTL_MS = 10_000
 
 Step = tuple[Any, ...]
+Txn = tuple[str, int]
 sides, writes, stages = st.integers(0, 1), st.sampled_from(WRITES), st.sampled_from(STAGES)
 versions = st.none() | st.tuples(st.sampled_from(["app", "other"]), st.integers(0, 3))
 steps = st.one_of(
@@ -67,7 +68,7 @@ class Model:
         return known.stages.get(stage, (0, ""))[1] != "published"
 
     def publish(
-        self, now: int, _: int, write: bytes, named: frozenset[bytes], txn: tuple[str, int] | None
+        self, now: int, _side: int, write: bytes, named: frozenset[bytes], txn: Txn | None
     ) -> object:
         known = self.writes.get(write, ModelWrite(at_ms=now))
         if known.phase == "published":
@@ -146,12 +147,13 @@ class Model:
 async def take(decisions: PostgresDecisions, step: Step) -> object:
     match step:
         case ("seal", _, write, stage):
-            return await decisions.seal(write, SealedStage(stage, 1, 1, ("q",)))
+            await decisions.seal(write, SealedStage(stage, 1, 1, ("q",)))
+            return None
         case ("drop", _, write, stage):
             return await decisions.drop(write, stage)
         case ("publish", _, write, named, txn):
-            wish = PublishWish(write, tuple(named), *(txn or (None, None)), NOTHING)
-            return await decisions.publish(wish)
+            app, version = txn or (None, None)
+            return await decisions.publish(PublishWish(write, tuple(named), app, version, NOTHING))
         case ("abort", _, write):
             return (await decisions.abort(write, 0)).outcome
         case ("expire", _):

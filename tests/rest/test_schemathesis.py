@@ -14,7 +14,7 @@ from tests.rest.serving import serving_on
 
 CASES_MIN = 2000
 SEED = 17
-EXAMPLES = 20
+EXAMPLES = 12
 HANG_S = 600
 """Nothing is measured by it: on a quiet machine of two cores it takes 30 s."""
 CHECKS = (

@@ -160,7 +160,14 @@ def start_cluster(stack: ExitStack, place: Path, hosts: Sequence[Host]) -> str:
             )
         )
         stack.callback(process.kill)
+    # Who asks a master in vain a few times gives up.
+    until(lambda: answers(port))
     return master
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +180,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             (place / name).mkdir()
             hosts.append(Host(place / name, {"cold": {"type": "postgres", "url": url}}))
         master = start_cluster(stack, place, hosts)
-        world = World(*hosts, master, place)
+        world = World(hosts[0], hosts[1], master, place)
         stack.callback(lambda: world.driver.kill())
         stack.enter_context(world.front)
         for host in hosts:

@@ -228,7 +228,6 @@ class TestProblems:
     @pytest.mark.parametrize(
         "setting",
         [
-            "schedules.nightly={cron: x}",
             "triggers.t={}",
         ],
     )

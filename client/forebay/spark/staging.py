@@ -8,8 +8,9 @@ failed, are dropped by the daemon.
 Durable when `stage_rows` returns; visible when `publish` returns. A task or driver that is killed
 leaves stages that nobody sees, and that expire (`spool.stage_ttl`).
 
-Can't be done: publish what lies with a daemon that the driver does not reach. `WriteFailed` says
-which hosts the tasks ran on.
+Daemons that share a cold store publish what lies with any of them. Can't be done: publish what
+lies with a daemon that is alone and that the driver does not reach; `WriteFailed` says which hosts
+the tasks ran on.
 """
 
 import logging
@@ -163,5 +164,6 @@ def _why_refused(write: bytes, messages: Sequence[Staged], problem: Refused) -> 
         f"forebay: write {write.hex()} is not published: the daemon that the driver reaches on "
         f"{socket.gethostname()} does not have all that was staged ({problem.text}). The tasks "
         f"ran on {hosts}, and staged with the daemons there. Either those are other daemons than "
-        "the driver's, which cannot publish for them, or the write had expired"
+        "the driver's, which cannot publish for them unless all of them share a PostgreSQL as "
+        "their cold store, or the write had expired"
     )

@@ -124,8 +124,9 @@ def sample_of(report: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
             "free_bytes": spool["free_bytes"],
         },
         "stores": {
-            "cold": "away" if desk.is_cold_away() else "up",
-            "disk": "low" if desk.spooler.disk_is_low else "up",
+            "cold": "away" if desk.is_away["cold"]() else "up",
+            "warm": "away" if desk.is_away["warm"]() else "up",
+            "disk": "low" if desk.is_away["disk"]() else "up",
         },
         "breakers_open": sum(
             1 for breaker in report.get("breakers", {}).values() if breaker["state"] != "closed"

@@ -37,8 +37,9 @@ def routes(desk: Desk) -> APIRouter:
         """200 if pushes are accepted and stored, else 503; `reasons` says what is wrong."""
         answer = readiness(
             is_draining=desk.is_draining,
-            disk_is_low=desk.spooler.disk_is_low,
-            cold_is_away=desk.is_cold_away(),
+            disk_is_low=desk.is_away["disk"](),
+            cold_is_away=desk.is_away["cold"](),
+            warm_is_away=desk.is_away["warm"](),
         )
         if not answer.is_ready:
             response.status_code = 503
@@ -47,8 +48,10 @@ def routes(desk: Desk) -> APIRouter:
     return router
 
 
-def readiness(*, is_draining: bool, disk_is_low: bool, cold_is_away: bool) -> Ready:
-    """A cold store that is away does not keep the journal from taking work."""
+def readiness(
+    *, is_draining: bool, disk_is_low: bool, cold_is_away: bool, warm_is_away: bool
+) -> Ready:
+    """A tier that is away does not keep the journal from taking work."""
     reasons = []
     if is_draining:
         reasons.append("draining: the daemon is shutting down")
@@ -57,4 +60,6 @@ def readiness(*, is_draining: bool, disk_is_low: bool, cold_is_away: bool) -> Re
     is_ready = not reasons
     if cold_is_away:
         reasons.append("cold: the store is away, overflow stays in the journal")
+    if warm_is_away:
+        reasons.append("warm: the shared queue is away, this host works on alone")
     return Ready(is_ready=is_ready, reasons=reasons)

@@ -8,6 +8,7 @@ const SERIES_MAX = 63;
 const POINTS = 180;
 const DEAD_EVERY_MS = 15_000, SELDOM_MS = 60_000;
 const TROUBLE = { open: 0, half_open: 1, closed: 2 };
+const AWAY = { cold: "overflow stays in the journal", warm: "this host works on alone" };
 const NO_DEAD = { groups: [], is_complete: true };
 
 export class Sources {
@@ -180,9 +181,9 @@ function storesOf(spool, stores, settings) {
     ? { name: "disk", word: "low", tone: "bad", note: "pushes are refused, what is stored drains" }
     : { name: "disk", word: "up", tone: "good", note: `durability ${spool.durability}` };
   const tiers = ["warm", "cold"].map((name) => {
-    const state = stores?.[name] ?? (name === "warm" && settings.warm?.type === "memory" ? "up" : "unknown");
+    const state = stores?.[name] ?? "unknown";
     const tone = { up: "good", unknown: "plain" }[state] ?? "bad";
-    const note = name === "cold" && state === "away" ? "overflow stays in the journal" : settings[name]?.type ?? "";
+    const note = state === "away" ? AWAY[name] : settings[name]?.type ?? "";
     return { name, word: state, tone, note };
   });
   return [disk, ...tiers];
