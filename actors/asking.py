@@ -1,34 +1,54 @@
-"""Asking the spooler: a question goes into its inbox with where the answer is to be put.
+"""Messages to the spooler that are waited for until they are answered.
 
-Owns nothing, and has no deadline of its own: whoever asks has one. On cancel the answer is made and
-thrown away.
+Nothing is owned. On cancel the answer goes nowhere; what was asked for may be done.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
 from actors.messages import SpoolerMessage
 from actors.tiers import StoreUnavailable
+from forebay.errors import Refused
 
-T = TypeVar("T")
+Spooler = trio.MemorySendChannel[SpoolerMessage]
+Make = Callable[[Callable[[Any], None]], SpoolerMessage]
+"""Makes the message, given what is called with the answer."""
 
 
-async def ask(
-    spooler: trio.MemorySendChannel[SpoolerMessage],
-    question: Callable[[Callable[[T | OSError], None]], SpoolerMessage],
-) -> T:
-    """What the spooler answers. StoreUnavailable if the journal cannot be read."""
-    found: list[T | OSError] = []
+async def ask(spooler: Spooler, make: Make) -> Any:
+    """The answer, whatever it is. StoreUnavailable: the spooler has stopped."""
+    (found,) = await ask_all(spooler, [make])
+    return found
+
+
+async def ask_all(spooler: Spooler, makes: Sequence[Make]) -> list[Any]:
+    """The answers, in order. What is asked for together may share a commit."""
+    answers: dict[int, Any] = {}
     there = trio.Event()
 
-    def answer(value: T | OSError) -> None:
-        found.append(value)
-        there.set()
+    def answerer(number: int) -> Callable[[Any], None]:
+        def answer(what: Any) -> None:
+            answers[number] = what
+            if len(answers) == len(makes):
+                there.set()
 
-    await spooler.send(question(answer))
-    await there.wait()
-    if isinstance(found[0], OSError):
-        raise StoreUnavailable(f"the journal cannot be read: {found[0].strerror}")
-    return found[0]
+        return answer
+
+    try:
+        for number, make in enumerate(makes):
+            await spooler.send(make(answerer(number)))
+    except trio.BrokenResourceError:
+        raise StoreUnavailable("the spooler has stopped") from None
+    if makes:
+        await there.wait()
+    return [answers[number] for number in range(len(makes))]
+
+
+async def request(spooler: Spooler, make: Make) -> dict[str, Any]:
+    """The answer; raises it if it is a refusal."""
+    answer: dict[str, Any] | Refused = await ask(spooler, make)
+    if isinstance(answer, Refused):
+        raise answer
+    return answer

@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from actors.asking import Spooler, ask, request
 from actors.decisions import Follower
 from actors.messages import AbortWrite, AskParts, AskWrite, DropStage, Seal
+from actors.requesting import Spooler, ask, request
 from actors.shared_writes import Decisions, Part, Published, PublishWish, SealedStage, WriteView
 from actors.tiers import StoreUnavailable
 from forebay.errors import Refused
@@ -74,7 +74,7 @@ class Deciding:
             return None
         # This journal's part as it is now, the others' as they told it last.
         found: list[Part] = await ask(self._spooler, partial(AskParts, (write,)))
-        (own,) = found or (Part(write),)
+        (own,) = found or (known.own,)
         return {
             "write": write.hex(),
             "published_ms": known.published_ms,

@@ -10,17 +10,16 @@ somebody pushed again); a search finds it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-import trio
-
-from actors.asking import ask
+from actors.asking import Spooler, ask
 from actors.finished import FinishedRow
-from actors.messages import FindRun, JournalRun, SpoolerMessage
+from actors.messages import FindRun, JournalRun, ScanRuns
 from actors.refusals import bad_request, not_found
 from actors.sightings import Sighting, of_cold, of_journal
 from actors.slices import lowest_bit
-from actors.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
+from actors.tiers import ColdItems, ColdSight, StoreUnavailable, WarmQueue, Whereabouts
 from forebay.ids import parse_item_id
 from forebay.run import IDS
 
@@ -30,7 +29,7 @@ LOOKS: Final = 2
 class Finder:
     def __init__(
         self,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
+        spooler: Spooler,
         warm: WarmQueue,
         cold: ColdItems,
         noted: Callable[[bytes], Sequence[FinishedRow]],
@@ -90,7 +89,22 @@ async def whereabouts(warm: WarmQueue, queue: str, run_id: bytes) -> Whereabouts
     return (await warm.locate(queue, frozenset((run_id,)))).get(run_id, Whereabouts())
 
 
-async def ask_for_run(
-    spooler: trio.MemorySendChannel[SpoolerMessage], run_id: bytes
-) -> list[JournalRun]:
-    return await ask(spooler, lambda answer: FindRun(run_id, answer))
+async def ask_for_run(spooler: Spooler, run_id: bytes) -> list[JournalRun]:
+    runs: list[JournalRun] = readable(await ask(spooler, partial(FindRun, run_id)))
+    return runs
+
+
+async def scan_runs(
+    spooler: Spooler, queue: str, after: int, runs_max: int, bytes_max: int
+) -> tuple[list[JournalRun], int | None]:
+    """What the journal has of a queue behind a position, and behind which one to go on."""
+    make = partial(ScanRuns, queue, after, runs_max, bytes_max)
+    found: tuple[list[JournalRun], int | None] = readable(await ask(spooler, make))
+    return found
+
+
+def readable(answer: Any) -> Any:
+    """StoreUnavailable if it says that the journal is not."""
+    if isinstance(answer, OSError):
+        raise StoreUnavailable(f"the journal cannot be read: {answer.strerror}") from answer
+    return answer

@@ -33,6 +33,7 @@ FIRST_SPAN_MS: Final = 3_600_000
 SPAN_GROWTH: Final = 8
 
 _EPOCH: Final = datetime(1970, 1, 1)
+_ONE: Final = re.compile(r"(?<![\w#])(\w+)-\1(/\d+)?(?![\w#])")
 _RANDOM: Final = re.compile(r"(?:^|,)[rh](?:$|[(/,])", re.IGNORECASE)
 
 
@@ -75,8 +76,9 @@ class WallClock:
         local = _EPOCH + timedelta(milliseconds=ms + self._offset_ms(ms))
         # While the clocks are changed the order of local times is not that of moments: those
         # around have to be looked at as well.
-        offsets = [self._offset_ms(ms + days * DAY_MS) for days in (-1, 0, 1)]
-        change = timedelta(milliseconds=max(offsets) - min(offsets))
+        change_ms = self._change_ms(ms, DAY_MS)
+        change_ms = change_ms and self._change_ms(ms, 2 * change_ms)
+        change = timedelta(milliseconds=change_ms)
         found: int | None = None
         enough = datetime.max
         for naive in self.times(local - change):
@@ -107,6 +109,11 @@ class WallClock:
         at = bisect_left(seconds, True, key=lambda s: self._offset_ms(s * 1000) != before_ms)
         return [seconds[at] * 1000]
 
+    def _change_ms(self, ms: int, around_ms: int) -> int:
+        """By how much the clocks are changed so long before or after."""
+        offsets = [self._offset_ms(ms + more) for more in (-around_ms, 0, around_ms)]
+        return max(offsets) - min(offsets)
+
     def _offset_ms(self, ms: int) -> int:
         return _ms(datetime.fromtimestamp(ms // 1000, UTC).astimezone(self.zone).utcoffset())
 
@@ -121,6 +128,8 @@ def cron_grid(expression: str, zone: ZoneInfo) -> WallClock:
         )
     if any(_RANDOM.search(field) for field in fields):
         raise ValueError(f"{expression!r} is random: every daemon would have times of its own")
+    # croniter takes 4-4 for a range that goes all the way round.
+    expression = _ONE.sub(r"\1", " ".join(fields))
     grid = WallClock(zone, partial(_cron_times, expression), fields[1].startswith("*"))
     try:
         if next(iter(_cron_times(expression, datetime(2000, 1, 1))), None) is None:

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from actors.asking import ask
-from actors.messages import Inquire, JournalRun, ScanRuns, SpoolerMessage
+from actors.finding import scan_runs
+from actors.messages import Inquire, JournalRun, SpoolerMessage
 from actors.sightings import Sighting, correlation_of, of_cold, of_journal, of_letter, summary
 from actors.slices import indexes, item_bits
 from actors.states import State
@@ -38,6 +39,7 @@ from forebay.run import KEYS, Run, RunHead
 
 STEP_ROWS: Final = 64
 STEP_BYTES: Final = 1024 * 1024
+STEP_LETTERS: Final = 500
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Of runs, as they are stored."""
 STEPS_MAX: Final = 64
@@ -136,8 +138,13 @@ class ItemSearch:
     ) -> tuple[list[dict[str, Any]], Cursor | None]:
         cursor = base64.b64decode(at.letters) if at.letters else None
         dead = DeadFilter(queue=which.queue, error=which.error)
-        page = await self._dead.find(dead, limit, cursor)
+        page = await self._dead.find(dead, max(limit, letters_at_once(which)), cursor)
         found = [of_letter(letter) for letter in page.letters if letter_matches(letter, which)]
+        if len(found) > limit:
+            # Read again as far as there is room, since only a page's end has a cursor.
+            fitting = [n for n, one in enumerate(page.letters, 1) if letter_matches(one, which)]
+            page = await self._dead.find(dead, fitting[limit - 1], cursor)
+            found = [of_letter(letter) for letter in page.letters if letter_matches(letter, which)]
         if page.cursor is None:
             return found, next_place(which, "dead")
         return found, at._replace(letters=base64.b64encode(page.cursor).decode())
@@ -170,7 +177,7 @@ class ItemSearch:
         queue = at.queue or await self._queue_after("", which)
         if not queue:
             return Step([], next_place(which, "journal"))
-        runs, after = await self._scan_journal(queue, at.at)
+        runs, after = await scan_runs(self._spooler, queue, at.at, STEP_ROWS, STEP_BYTES)
         lent = frozenset(found.run.head.run_id for found in runs if found.is_lent)
         warm = await self._warm.locate(queue, lent) if lent else {}
         now_ms = self._now_ms()
@@ -201,11 +208,6 @@ class ItemSearch:
         report: dict[str, Any] = await ask(self._spooler, Inquire)
         names = (name for name, entry in report["queues"].items() if entry["held"])
         return min((name for name in names if name > queue), default="")
-
-    async def _scan_journal(self, queue: str, after: int) -> tuple[list[JournalRun], int | None]:
-        return await ask(
-            self._spooler, lambda answer: ScanRuns(queue, after, STEP_ROWS, STEP_BYTES, answer)
-        )
 
 
 def compare(
@@ -263,6 +265,12 @@ def letter_matches(letter: DeadLetter, which: ItemFilter) -> bool:
         and (which.key is None or letter.key == which.key)
         and (which.correlation_id is None or correlation_of(letter.headers) == which.correlation_id)
     )
+
+
+def letters_at_once(which: ItemFilter) -> int:
+    """How many are looked at in a step: where few of them may match, more than are wanted."""
+    more = (which.key, which.correlation_id, which.before_ms, which.after_ms)
+    return STEP_LETTERS if any(wanted is not None for wanted in more) else 1
 
 
 def error_matches(errors: Sequence[Any], text: str) -> bool:

@@ -16,6 +16,14 @@ class _Out:
     run: LentRun
     parts: list[Slice]
 
+    def bits_until(self, attempt: int) -> int:
+        """The items of which no more attempts are known."""
+        bits = 0
+        for part in self.parts:
+            if part.attempt <= attempt:
+                bits |= part.bits
+        return bits
+
     def cut(self, bits: int) -> None:
         """These items are no longer there."""
         self.parts = [part for part in (shrunk(part, ~bits) for part in self.parts) if part]
@@ -56,6 +64,12 @@ class LentOut:
             del self._runs[queue][owner.position]
             if not self._runs[queue]:
                 del self._runs[queue]
+
+    def current(self, queue: str, position: int, attempt: int) -> int:
+        """The items of a run that are there and have not been tried more often than that. Of
+        other hosts one hears late: the rest has been leased again since then, and moved on."""
+        known = self._runs.get(queue, {}).get(position)
+        return 0 if known is None else known.bits_until(attempt)
 
     def run_at(self, queue: str, position: int, run_id: bytes) -> LentRun | None:
         known = self._runs.get(queue, {}).get(position)

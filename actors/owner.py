@@ -1,7 +1,7 @@
 """The owner: this daemon's side of the runs that it has in the shared warm queue.
 
 Four duties. It keeps them valid, so that any daemon may lease them. It reads its mail, and has
-recorded what became of its runs on other hosts (actors/posts.py). It looks now and then whether
+recorded what became of its runs on other hosts (actors/mailbox.py). It looks now and then whether
 what it entered is still there, and enters again what is missing. And it notices that the queue is
 away, back, or has forgotten everything:
 
@@ -31,11 +31,12 @@ from typing import Final
 import structlog
 import trio
 
+from actors.borrowing import borrow
 from actors.lent_out import shrunk
-from actors.messages import Borrow, Lease, SpoolerMessage
-from actors.posts import BadPost, Post, conclusion_of, read_post
-from actors.router import lent, parts, unlocked
-from actors.settlement import NO_LIMITS, Concluded, Settlement
+from actors.mailbox import Mailbox
+from actors.messages import SpoolerMessage
+from actors.router import parts, unlocked
+from actors.settlement import NO_LIMITS, Settlement
 from actors.shared_warm import SharedWarm
 from actors.slices import InCold, InJournal, Slice
 from actors.tiers import ColdQueue, StoreUnavailable
@@ -48,7 +49,6 @@ AWAY_S: Final = 1.0
 MAIL_S: Final = 0.05
 MAIL_IDLE_S: Final = 1.0
 VERIFY_S: Final = 30.0
-BORROW_MAX: Final = 256
 
 Place = Callable[[str, Sequence[Slice]], Awaitable[None]]
 
@@ -70,13 +70,13 @@ class Owner:
         self._shared = shared
         self._remote = shared.remote
         self._spooler = spooler
-        self._settlement = settlement
         self._cold = cold
         self._place = place
         self._wake_promoter = wake_promoter
         self._generation = ""
         self._missing: dict[str, set[tuple[bytes, bytes]]] = {}
         """Rows of the cold store, by queue, that the last look did not find."""
+        self._mailbox = Mailbox(shared, spooler, settlement)
         self._mail = trio.Lock()
         self._looking = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -95,29 +95,33 @@ class Owner:
             self._shared.lose(problem)
             log.warning("owner.waits_for_validity", seconds=self._shared.valid_s)
             await trio.sleep(self._shared.valid_s)
+            for queue in self._mailbox.queues:
+                await self._send_rest(queue)
 
     async def _adopt(self, queue: str) -> None:
-        await self._read_mail(queue)
+        """What is not there, and no post speaks of, is nowhere: the look comes before the mail."""
         there: dict[int, int] = {}
-        ids: dict[int, bytes] = {}
+        runs: dict[int, bytes] = {}
         for present in await self._remote.present(queue):
             there[present.position] = there.get(present.position, 0) | present.bits
-            ids[present.position] = present.run_id
-        leases = await self._borrow(queue, ids)
+            runs[present.position] = present.run_id
+        await self._mailbox.read(queue)
+        heard = self._mailbox.heard(queue)
+        leases = await borrow(self._spooler, queue, runs | heard.runs)
+        done: list[int] = []
         for position, bits in there.items():
-            lease = leases[position][0] if position in leases else None
-            left = [] if lease is None else parts(lease)
-            try:
-                if bits & ~bits_of(left):
-                    # Some of it is done, though it is there: all of it is taken out.
-                    taken = await self._remote.withdraw(queue, None, range(position, position + 1))
-                    bits &= ~bits_of(taken)
-            finally:
-                # Whatever happens: they are borrowed now, and nobody else would send them on.
-                self._shared.out.add(queue, pick(left, bits))
-                self._send_on(queue, pick(left, ~bits))
+            left = parts(leases[position][0]) if position in leases else []
+            self._shared.out.add(queue, pick(left, bits))
+            if bits & ~bits_of(left):
+                done.append(position)
+        for position, (lease, _) in leases.items():
+            elsewhere = there.get(position, 0) | heard.passing.get(position, 0)
+            self._send_on(queue, pick(parts(lease), ~elsewhere))
         if there:
             log.info("owner.adopted", queue=queue, runs=len(leases), items=count(there))
+        if done:
+            # Some of a run is done, though it is there.
+            await self._sort_out(queue)
 
     # The actor.
 
@@ -248,44 +252,22 @@ class Owner:
                 self._shared.lose(problem)
 
     async def _read_mail(self, queue: str) -> int:
-        """How many posts there were. They are removed when what they say is recorded."""
-        total = 0
+        """How many posts there were."""
         async with self._mail:
-            while posts := await self._remote.mail(queue):
-                await self._apply(queue, readable(posts))
-                await self._remote.mail_done(queue, len(posts))
-                total += len(posts)
-        return total
+            try:
+                return await self._mailbox.read(queue)
+            finally:
+                await self._send_rest(queue)
 
-    async def _apply(self, queue: str, posts: Sequence[Post]) -> None:
-        out = self._shared.out
-        unknown = {
-            post.position: post.run_id
-            for post in posts
-            if out.run_at(queue, post.position, post.run_id) is None
-        }
-        leases = await self._borrow(queue, unknown)
-        ended: list[Concluded] = []
-        for post in posts:
-            run = out.run_at(queue, post.position, post.run_id)
-            if run is None and post.position in leases:
-                run = lent(leases[post.position][0])
-            if run is not None and run.head.run_id == post.run_id:
-                slice_, conclusion, stays = conclusion_of(post, run)
-                out.gone(queue, slice_, stays)
-                ended.append(Concluded(queue, slice_, conclusion, stays))
-        await self._record(ended)
-        # Of a run that waited, and was found in the mail, the rest goes its way.
-        fresh = {at: unknown[at] for at, (_, is_new) in leases.items() if is_new}
-        for lease, _ in (await self._borrow(queue, fresh)).values():
-            there = out.positions(queue).get(lease.run.position, 0)
-            self._send_on(queue, pick(parts(lease), ~there))
-
-    async def _record(self, ended: Sequence[Concluded]) -> None:
-        if ended:
-            recorded = trio.Event()
-            await self._settlement.conclude(ended, lambda _: recorded.set())
-            await recorded.wait()
+    async def _send_rest(self, queue: str) -> None:
+        """What is left of runs that waited, and were found in the mail, goes its way."""
+        heard = self._mailbox.heard(queue)
+        if heard.runs:
+            leases = await borrow(self._spooler, queue, heard.runs)
+            out = self._shared.out.positions(queue)
+            for at, (lease, _) in leases.items():
+                elsewhere = out.get(at, 0) | heard.passing.get(at, 0)
+                self._send_on(queue, pick(parts(lease), ~elsewhere))
 
     # What is missing.
 
@@ -358,40 +340,6 @@ class Owner:
             self._nursery.start_soon(self._place, queue, slices)
         elif slices:
             self._adopted.append((queue, slices))
-
-    async def _borrow(self, queue: str, runs: dict[int, bytes]) -> dict[int, tuple[Lease, bool]]:
-        """By position; what is not live is not in it."""
-        found: dict[int, tuple[Lease, bool]] = {}
-        positions = list(runs)
-        for start in range(0, len(positions), BORROW_MAX):
-            some = {at: runs[at] for at in positions[start : start + BORROW_MAX]}
-            answers: list[dict[int, tuple[Lease, bool]] | OSError] = []
-            there = trio.Event()
-
-            def answer(
-                leases: dict[int, tuple[Lease, bool]] | OSError,
-                answers: list[dict[int, tuple[Lease, bool]] | OSError] = answers,
-                there: trio.Event = there,
-            ) -> None:
-                answers.append(leases)
-                there.set()
-
-            await self._spooler.send(Borrow(queue, some, answer))
-            await there.wait()
-            if isinstance(answers[0], OSError):
-                raise StoreUnavailable(f"the journal cannot be read: {answers[0]}")
-            found |= answers[0]
-        return found
-
-
-def readable(posts: Sequence[bytes]) -> list[Post]:
-    found = []
-    for post in posts:
-        try:
-            found.append(read_post(post))
-        except BadPost as problem:
-            log.error("owner.bad_post", error=str(problem))
-    return found
 
 
 def pick(slices: Sequence[Slice], bits: int) -> list[Slice]:

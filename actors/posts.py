@@ -29,6 +29,14 @@ class Post(NamedTuple):
     later: tuple["Part", ...]
     dead: tuple["Part", ...]
 
+    @property
+    def concluded(self) -> int:
+        """The items that something has become of."""
+        bits = self.delivered
+        for part in (*self.stays, *self.later, *self.dead):
+            bits |= part.bits
+        return bits
+
 
 class Part(NamedTuple):
     """Items that share what has happened to them."""
@@ -86,12 +94,18 @@ def read_post(data: bytes) -> Post:
         raise BadPost(f"a post that cannot be read: {error!r}") from error
 
 
-def conclusion_of(post: Post, run: LentRun) -> tuple[Slice, Conclusion, tuple[Slice, ...]]:
-    """The slice that was leased, what became of it, and what of it is back in warm."""
-    stays = tuple(part.of(run) for part in post.stays)
+def conclusion_of(
+    post: Post, run: LentRun, current: int = -1
+) -> tuple[Slice, Conclusion, tuple[Slice, ...]]:
+    """The items that something has become of, what that is, and which of them are back in warm.
+    Items that were given back untried are where they were, and not spoken of.
+
+    `current`: items that have not moved on since then; what has was back in warm, and is not."""
+    back = (part._replace(bits=part.bits & current) for part in post.stays)
+    stays = tuple(part.of(run) for part in back if part.bits)
     later = tuple(part.of(run) for part in post.later)
     dead = tuple(part.of(run) for part in post.dead)
-    leased = Slice(run, post.bits, post.attempt)
+    leased = Slice(run, post.concluded, post.attempt)
     return leased, Conclusion(post.delivered, (*stays, *later), dead), stays
 
 

@@ -21,10 +21,10 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.asking import ask
 from actors.control import Fields, Operation
+from actors.finding import scan_runs
 from actors.handover import Asked
-from actors.messages import Fate, JournalRun, ScanRuns, Settle, Settled, SpoolerMessage, Voided
+from actors.messages import Fate, JournalRun, Settle, Settled, SpoolerMessage, Voided
 from actors.slices import InCold, InJournal, Slice, item_bits, ranges
 from actors.tiers import ColdItems, ColdPart, Limits, StoreUnavailable, WarmQueue
 
@@ -156,9 +156,7 @@ class Purging:
     # The journal.
 
     async def _scan(self, queue: str, after: int) -> tuple[list[JournalRun], int | None]:
-        runs, rest = await ask(
-            self._spooler, lambda answer: ScanRuns(queue, after, SCAN_RUNS, SCAN_BYTES, answer)
-        )
+        runs, rest = await scan_runs(self._spooler, queue, after, SCAN_RUNS, SCAN_BYTES)
         return runs, None if rest is None else rest + 1
 
     async def _from_journal(self, runs: Sequence[JournalRun]) -> int:

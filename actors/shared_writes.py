@@ -121,7 +121,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedReceipt:
-    """A write that was published, and what has become of its items in the other journals."""
+    """A write that was published, and what has become of its items in the journals."""
 
     write: bytes
     published_ms: int
@@ -129,7 +129,10 @@ class SharedReceipt:
     version: int | None
     queues: tuple[str, ...]
     accepted: int
+    own: Part
+    """As this daemon's journal told it last."""
     others: Part
+    """The same of all others', together."""
 
 
 class Decisions(Protocol):

@@ -1,9 +1,9 @@
-"""Runs all tests as three processes side by side, and ends as the worst of them did.
+"""Runs all tests as four processes side by side, and ends as the worst of them did.
 
     python -m tests.run
 
-The tests on Spark wait for a JVM most of the time, the crash tests for disks and processes: one
-after the other all of them take twice as long. What the first process says is shown as it comes,
+The tests on Spark wait for a JVM most of the time, the crash tests for disks and processes, those
+of a fleet for what was broken to be back: one after the other all of them take twice as long. What the first process says is shown as it comes,
 what the others say when they are done.
 """
 
@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Final
 
-BESIDE: Final = ("tests/spark", "tests/crash")
+BESIDE: Final = ("tests/spark", "tests/crash", "tests/fleet")
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYTEST: Final = (sys.executable, "-m", "pytest")
 

@@ -38,7 +38,7 @@ RUN_ITEMS: Final = 500
 LOOK_S: Final = 0.25
 LINE_S: Final = 2.0
 DOWN_S: Final = 2.0
-PATIENCE_S: Final = 110.0
+PATIENCE_S: Final = 180.0
 QUEUE: Final = "crm"
 VALKEY_AT, POSTGRES_AT, HOST_AT = 0.15, 0.35, 0.55
 """Shares of the events that are delivered when it happens."""
@@ -85,6 +85,7 @@ class Fleet:
             time.sleep(DOWN_S)
             a.start()
             self.console.print(f"host a is back as {a.pid}, in {a.ready_s:.2f} s")
+            self.console.print("what it had in hand is free when its leases end, 30 s later")
             pusher.join(PATIENCE_S)
         while True:
             books = self._books()

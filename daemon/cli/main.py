@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import breakers, config, dead, exits, fleet, queues, spool, streams, writes
+from daemon.cli import breakers, config, cron, dead, exits, fleet, queues, spool, streams, writes
 from daemon.cli import history as finished
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
@@ -50,6 +50,7 @@ app.command(rich_help_panel=ACTING, epilog=pausing.RESUME_EXAMPLE)(pausing.resum
 app.add_typer(queues.app, name="queues", rich_help_panel=ACTING)
 app.add_typer(dead.app, name="dead", rich_help_panel=ACTING)
 app.add_typer(breakers.app, name="breakers", rich_help_panel=ACTING)
+app.add_typer(cron.app, name="cron", rich_help_panel=ACTING)
 app.add_typer(writes.app, name="writes", rich_help_panel=SPARK)
 app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)

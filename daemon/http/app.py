@@ -25,6 +25,7 @@ from daemon.http.routes import (
     prometheus,
     queues,
     receipts,
+    schedules,
     spool,
 )
 
@@ -34,6 +35,7 @@ ROUTES: Final = (
     dead.routes,
     breakers.routes,
     receipts.routes,
+    schedules.routes,
     spool.routes,
     configuration.routes,
     events.routes,

@@ -22,6 +22,8 @@ SAMPLE_S: Final = 2.0
 FRESH_S: Final = 1.0
 HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
 RECONNECT_MS: Final = 2000
+BUSY_S: Final = 5
+"""After which somebody who found no place may try again."""
 
 Message = MutableMapping[str, Any]
 
@@ -74,14 +76,26 @@ class EventStream(Response):
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
-        async with self._places:
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._until_gone, receive, nursery.cancel_scope)
-                nursery.start_soon(self._until_stopping, nursery.cancel_scope)
-                await self._write(send)
-            if self._stopping.is_set():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            self._places.acquire_nowait()
+        except trio.WouldBlock:
+            text = f"at most {self._places.total_tokens} clients watch at a time"
+            raise Problem(503, text, "busy", retry_after_s=BUSY_S) from None
+        try:
+            await self._stream(receive, send)
+        finally:
+            self._places.release()
+
+    async def _stream(
+        self, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_gone, receive, nursery.cancel_scope)
+            nursery.start_soon(self._until_stopping, nursery.cancel_scope)
+            await self._write(send)
+        if self._stopping.is_set():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Callable[[Message], Awaitable[None]]) -> None:
         await _body(send, f"retry: {RECONNECT_MS}\n\n".encode())

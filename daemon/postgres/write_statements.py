@@ -158,6 +158,16 @@ FORGET: Final = f"""WITH gone AS (
     ) SELECT count(*) FROM gone"""
 
 # Receipts.
+PART: Final = ("delivered", "dropped", "deleted")
+
+
+def _sums(whose: str, which: str) -> str:
+    return ", ".join(
+        f"coalesce(sum({name}) FILTER (WHERE {which}), 0)::bigint AS {whose}_{name}"
+        for name in PART
+    )
+
+
 BEGIN_PARTS: Final = """INSERT INTO journal_receipts (write_id, daemon)
     SELECT DISTINCT write_id, daemon FROM stages WHERE write_id = $1 AND state = 'published'"""
 UNFINISHED: Final = "SELECT write_id FROM journal_receipts WHERE daemon = $1 AND NOT is_over"
@@ -166,9 +176,7 @@ NOTE: Final = """UPDATE journal_receipts AS known SET delivered = now.delivered,
     FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
         AS now (write_id, delivered, dropped, deleted, is_over)
     WHERE known.write_id = now.write_id AND known.daemon = $1"""
-RECEIPT: Final = """SELECT heard_ms, app, version, queues, items,
-        coalesce(sum(delivered) FILTER (WHERE daemon <> $2), 0)::bigint AS delivered,
-        coalesce(sum(dropped) FILTER (WHERE daemon <> $2), 0)::bigint AS dropped,
-        coalesce(sum(deleted) FILTER (WHERE daemon <> $2), 0)::bigint AS deleted
+RECEIPT: Final = f"""SELECT heard_ms, app, version, queues, items,
+        {_sums("own", "daemon = $2")}, {_sums("others", "daemon <> $2")}
     FROM writes LEFT JOIN journal_receipts USING (write_id)
     WHERE writes.write_id = $1 AND phase = 'published' GROUP BY writes.write_id"""

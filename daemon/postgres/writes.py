@@ -48,6 +48,7 @@ from daemon.postgres.write_statements import (
     NOTE_VERSION,
     OPEN,
     OPEN_OLD,
+    PART,
     PUBLISH,
     RECEIPT,
     SEALED,
@@ -314,7 +315,8 @@ def _receipt(write: bytes, row: Any) -> SharedReceipt:
         version=row["version"],
         queues=tuple(row["queues"]),
         accepted=row["items"],
-        others=Part(write, row["delivered"], row["dropped"], row["deleted"]),
+        own=Part(write, *(row[f"own_{name}"] for name in PART)),
+        others=Part(write, *(row[f"others_{name}"] for name in PART)),
     )
 
 

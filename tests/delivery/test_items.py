@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from actors.dead_groups import shape_of
 from actors.handling import Failure
 from forebay.errors import Refused
 from forebay.ids import format_item_id, new_run_id
@@ -294,6 +295,32 @@ async def test_a_cursor_that_is_none_is_refused(tmp_path: Path, cursor: str) -> 
     async with running(tmp_path) as rig:
         refused = await refusal(rig, "items.find", cursor=cursor)
         assert "cursor" in refused.text
+
+
+async def test_one_dead_letter_of_many_is_found_by_its_key(tmp_path: Path) -> None:
+    """However few are wanted: a page for each that is wanted would go through them one by one."""
+    async with running(tmp_path) as rig:
+        rig.to().verdict = all_fail(GONE)
+        await rig.push(400, keys=[b"key-%d" % (n // 2) for n in range(400)])
+        await rig.until_books(held=0, dead=400)
+        which = {"state": "FAILED", "key": "key-150"}
+        page = await rig.control("items.find", which=which, limit=1)
+        assert [item["key"] for item in page["items"]] == ["key-150"]
+        found = await find_all(rig, 1, **which)
+        assert len({item["id"] for item in found}) == len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "text, shape",
+    [
+        ("503 from https://crm.example/a: busy", "503 from https://crm.example/a: busy"),
+        ("HTTP/1.1 404 for customer 404", "HTTP/1.1 404 for customer …"),
+        ("exit code 65: row 17", "exit code 65: row …"),
+        ("4711 rows, 1.5 s, status=500", "… rows, … s, status=500"),
+    ],
+)
+def test_codes_tell_errors_apart_and_other_numbers_do_not(text: str, shape: str) -> None:
+    assert shape_of(text) == shape
 
 
 async def test_dead_letters_are_grouped_by_what_went_wrong(tmp_path: Path) -> None:

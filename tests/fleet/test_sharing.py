@@ -5,7 +5,7 @@ import pytest
 from forebay import Control, LeaseLost
 from tests.fleet.world import Member, World, until
 
-PULLED = ("mixed", "restart", "posted", "silent", "fenced", "stopped")
+PULLED = ("mixed", "returned", "restart", "posted", "silent", "fenced", "stopped")
 
 
 def test_workers_of_every_host_take_what_one_of_them_has_accepted(
@@ -49,6 +49,18 @@ def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: M
     assert {letter["errors"][-1]["text"] for letter in letters} == {"never"}
 
 
+def test_what_another_host_gives_back_untried_is_still_there(
+    both: World, a: Member, b: Member
+) -> None:
+    a.push("returned", 10)
+    with b.take("returned", 10) as taken:
+        taken.ack(4)
+    # Its owner has heard of the four, and looks for the others where they are.
+    until(lambda: both.books("returned")["delivered"] == 4)
+    assert a.drain("returned", 6) == taken.ids[4:]
+    assert both.wait_settled("returned")["delivered"] == 10
+
+
 def test_a_restarted_owner_enters_neither_what_is_done_nor_what_is_in_hand(
     both: World, a: Member, b: Member
 ) -> None:
@@ -78,6 +90,7 @@ def test_an_owner_that_was_away_hears_what_became_of_its_runs(
         assert again.items[0].attempt == 1
         again.ack()
     assert both.wait_settled("posted")["delivered"] == 10
+    assert b.finds_nothing("posted")
 
 
 def test_runs_of_an_owner_that_is_gone_wait_for_it(both: World, a: Member, b: Member) -> None:

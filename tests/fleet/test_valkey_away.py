@@ -42,7 +42,8 @@ FAULTS: dict[str, tuple[Act, Act]] = {
     "full": (fill, make_room),
     "read-only": (replicate, lambda world: world.valkey.become_primary()),
 }
-PULLED = [f"there-{name}" for name in (*FAULTS, "flushed", "lost")]
+PULLED = [f"there-{name}" for name in (*FAULTS, "flushed", "lost", "in-hand", "restarted")]
+QUEUES = {"rows": {"handler": {"type": "pull"}, "unique": "ignore"}}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -135,3 +136,52 @@ def test_a_daemon_that_alone_has_lost_it_takes_its_own_back(
     a.push("partly", 100)
     assert set(both.wait_delivered("partly", 400).values()) == {1}
     assert both.wait_settled("partly")["delivered"] == 400
+
+
+def test_what_its_owner_has_in_hand_counts_though_the_server_forgets(
+    both: World, a: Member, b: Member
+) -> None:
+    a.push("there-in-hand", 10)
+    with a.take("there-in-hand", 5) as in_hand:
+        forgot = len(a.events("owner.warm_forgot"))
+        both.valkey.flush()
+        until(lambda: len(a.events("owner.warm_forgot")) > forgot)
+        rest = b.drain("there-in-hand", 5)
+        in_hand.ack()
+    assert len({*in_hand.ids, *rest}) == 10
+    assert both.wait_settled("there-in-hand")["delivered"] == 10
+    assert b.finds_nothing("there-in-hand")
+
+
+def test_rows_that_a_server_has_lost_come_again(both: World, a: Member, b: Member) -> None:
+    """Their owner is PostgreSQL, which hears from nobody that they are lost."""
+    with a.client() as client:
+        client.offer_batch("rows", [(f"key-{at}", "payload") for at in range(10)])
+    first = b.drain("rows", 2)
+    for key in both.valkey.command("KEYS", "*{rows}*slices*"):
+        both.valkey.command("DEL", key)
+    rest = b.drain("rows", 8)
+    assert len({*first, *rest}) == 10
+    assert both.wait_settled("rows")["delivered"] == 10
+
+
+def test_an_owner_that_restarts_without_it_enters_nothing_twice(
+    both: World, a: Member, b: Member
+) -> None:
+    a.push("there-restarted", 10)
+    first = b.drain("there-restarted", 2)
+    until(lambda: both.books("there-restarted")["delivered"] == 2)
+    a.valkey.refuse()
+    a.kill()
+    a.start()
+    assert a.events("owner.waits_for_validity")
+    # What its last life left there is still there, and nobody takes it.
+    alone = a.drain("there-restarted", 3)
+    assert b.finds_nothing("there-restarted")
+    back = len(a.events("warm.back"))
+    a.valkey.restore()
+    until(lambda: len(a.events("warm.back")) > back)
+    rest = b.drain("there-restarted", 5)
+    assert len({*first, *alone, *rest}) == 10
+    assert both.wait_settled("there-restarted")["delivered"] == 10
+    assert b.finds_nothing("there-restarted")

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -244,4 +243,4 @@ def new_seed() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -22,7 +22,7 @@ def both() -> Iterator[World]:
     with world() as made:
         made.add("a", {"queues": PULLED})
         made.add("b", {"queues": PULLED})
-        made.add("c", {"auto_create_queues": False})
+        made.add("c", {"auto_create_queues": False, "defaults": {"handler": {"type": "pull"}}})
         for host in made.hosts:
             # Long enough that a daemon on a busy machine does not lapse while it is there.
             config = json.loads(host.config.read_text())

@@ -4,13 +4,18 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from daemon.journal.export_file import MAGIC, DamagedExport, ExportReader
+from daemon.journal.exporting import export, release
+from daemon.journal.files import Files
+from daemon.journal.inspect import list_chunks
 from forebay import connect, encode_run
 from forebay.writes import WRITE_HEADER, new_write_id
+from tests.crash.forgetful_files import ForgetfulFiles
 from tests.ops.commands import Host, running
 
 RUNS, RUN_ITEMS = 40, 25
@@ -104,6 +109,17 @@ def test_what_was_released_is_moved_out_and_not_delivered_at_home(
         assert drain(lost, "crm", 0) == []
     empty = lost.ok("spool", "export", str(lost.state_dir), str(tmp_path / "rest.fbx"))
     assert "0 items in 0 runs" in empty
+
+
+def test_what_was_released_stays_so_when_the_power_goes(tmp_path: Path, lost: Host) -> None:
+    files = ForgetfulFiles(lost.state_dir / "spool", cut_after=10**9)
+    found = export(files, tmp_path / "lost.fbx", {"daemon": None}, lambda items: None)
+    release(files, found)
+    for seed in range(6):
+        files.make_what_is_left(tmp_path / f"left{seed}", Random(seed))
+        views = list_chunks(Files(tmp_path / f"left{seed}"))
+        assert sum(view.held_items for view in views) == 0
+        assert sum(view.totals["crm"].moved_out for view in views if view.totals) == 997
 
 
 def test_without_release_nothing_changes_at_home(tmp_path: Path, lost: Host) -> None:
@@ -201,6 +217,23 @@ def test_staged_items_are_in_the_file_apart_and_published_ones_leave_their_write
         other.ok("spool", "import", str(file))
         [item] = drain(other, "crm", 1)
     assert (item.payload, item.headers) == (b"published", {"kept": "yes"})
+
+
+def test_what_the_hosts_own_cold_store_has_is_told_and_stays(tmp_path: Path) -> None:
+    host = make(tmp_path, "host", {"defaults": {"warm_max_items": 50}})
+    with running(host):
+        push(host)
+        with connect(host.socket) as client:
+            while not client.stats()["daemon"]["cold"]:
+                pass
+        assert host.stop() == 0
+    file = tmp_path / "host.fbx"
+    done = host.command("spool", "export", str(host.state_dir), str(file), "--json")
+    told = json.loads(done.stdout)
+    assert told["cold_items"] > 0
+    assert told["items"] + told["cold_items"] == RUNS * RUN_ITEMS
+    done = host.command("spool", "export", str(host.state_dir), str(tmp_path / "again.fbx"))
+    assert f"{told['cold_items']} items and 0 dead letters in cold.sqlite" in done.stderr.decode()
 
 
 def test_export_is_refused_while_the_daemon_runs(tmp_path: Path) -> None:

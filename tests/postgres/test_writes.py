@@ -1,9 +1,11 @@
 """Two daemons decide about writes in one database: one outcome, whoever asks, however often."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 
+import asyncpg
 import pytest
 import trio
 
@@ -289,6 +291,32 @@ async def test_of_one_version_that_two_publish_at_once_one_is_visible(fleet: Fle
         assert first.write == second.write
 
 
+async def test_a_seal_waits_for_a_decision_that_is_under_way(fleet: Fleet, bridge: Bridge) -> None:
+    await fleet.this.seal(W, sealed(A))
+    has_begun = trio.Event()
+
+    async def decide() -> None:
+        """Commits when somebody waits for it, or nobody has for long."""
+        con = await asyncpg.connect(fleet.url, server_settings={"search_path": fleet.schema})
+        async with con.transaction():
+            await con.execute("UPDATE writes SET phase = 'aborted'")
+            bridge.call_in_trio(has_begun.set)
+            for _ in range(100):
+                if await con.fetchval(
+                    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND"
+                    " transactionid::text = pg_current_xact_id()::text)"
+                ):
+                    break
+                await asyncio.sleep(0.01)
+        await con.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bridge.run, decide, 60.0)
+        await has_begun.wait()
+        with pytest.raises(Refused, match="aborted"):
+            await fleet.other.seal(W, sealed(B))
+
+
 async def test_many_that_seal_at_once_are_all_there(fleet: Fleet) -> None:
     stages = [bytes([number]) * 16 for number in range(40)]
     async with trio.open_nursery() as nursery:
@@ -312,7 +340,7 @@ async def test_a_receipt_is_the_sum_of_what_the_journals_say(fleet: Fleet) -> No
     assert found is not None
     assert seen is not None
     assert (found.accepted, found.others) == (30, Part(W, 11, 5, 4))
-    assert seen.others == Part(W, 1, 2, 3)
+    assert (found.own, seen.others) == (Part(W, 1, 2, 3), Part(W, 1, 2, 3))
     assert await fleet.other.unfinished() == []
     assert await fleet.other.receipt(V) is None
 

@@ -152,7 +152,7 @@ def test_stream_has_samples_and_changes_and_ends_when_the_daemon_stops(tmp_path:
             assert sample["event"] == "sample"
             data = json.loads(sample["data"])
             assert data["daemon"]["held"] == 0
-            assert data["stores"] == {"cold": "up", "disk": "up"}
+            assert data["stores"] == {"cold": "up", "warm": "up", "disk": "up"}
 
             assert served.host.daemon is not None
             served.host.daemon.terminate()
@@ -213,10 +213,11 @@ def test_ready_says_why_not(tmp_path: Path) -> None:
 
 
 def test_readiness() -> None:
-    fine = {"is_draining": False, "disk_is_low": False, "cold_is_away": False}
+    names = ("is_draining", "disk_is_low", "cold_is_away", "warm_is_away")
+    fine = dict.fromkeys(names, False)
     assert readiness(**fine).is_ready
-    away = readiness(**{**fine, "cold_is_away": True})
-    assert (away.is_ready, len(away.reasons)) == (True, 1)
+    away = readiness(**{**fine, "cold_is_away": True, "warm_is_away": True})
+    assert (away.is_ready, len(away.reasons)) == (True, 2)
     assert not readiness(**{**fine, "is_draining": True}).is_ready
 
 

@@ -18,7 +18,8 @@ def settle(writes: Writes, decision: Decision | Refused) -> tuple[list[int], lis
     if decision.record is None:
         return [], []
     gone = writes.apply(json.loads(json.dumps(decision.record)))
-    return sum(map(positions, gone.visible), []), sum(map(positions, gone.dropped), [])
+    visible = [at for stage in gone.visible for at in positions(stage)]
+    return visible, [at for stage in gone.dropped for at in positions(stage)]
 
 
 def staged(writes: Writes, write: bytes, stage: bytes, at: int, *, is_sealed: bool = True) -> None:

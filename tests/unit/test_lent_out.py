@@ -81,3 +81,15 @@ def test_rows_are_known_by_their_locks_until_these_are_over(out: LentOut) -> Non
     out.forget_locks([b"l"])
     assert out.rows() == []
     assert out.row_queues == []
+
+
+def test_what_was_leased_again_has_moved_on_from_what_is_heard_late(out: LentOut) -> None:
+    whole = make(4096)
+    out.add("q", [whole])
+    # One is done, one has failed twice: of its first failure, on another host, one hears later.
+    out.gone("q", Slice(whole.run, 0b001, 1))
+    twice = Slice(whole.run, 0b010, 2, 900, (ItemError(2, 3, "again"),))
+    out.gone("q", Slice(whole.run, 0b010, 1), [twice])
+    assert out.current("q", 4096, 0) == item_bits(2, 10)
+    assert out.current("q", 4096, 2) == item_bits(1, 10)
+    assert out.current("q", 1, 0) == 0

@@ -22,7 +22,7 @@ from actors.event_ring import EVENTS_KEPT
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.event_stream import EventStream, Samples
-from daemon.http.problems import Problem, draining
+from daemon.http.problems import draining
 from daemon.masking import masked
 
 WATCHERS_MAX: Final = 64
@@ -99,9 +99,6 @@ def routes(desk: Desk) -> APIRouter:
         """Changes as they happen, and a sample every two seconds."""
         if desk.is_draining:
             raise draining()
-        if places.available_tokens < 1:
-            text = f"at most {WATCHERS_MAX} clients watch at a time"
-            raise Problem(503, text, "busy", retry_after_s=5)
         return EventStream(desk.events, samples, desk.stopping, places, first_after(last_event_id))
 
     def first_after(last_event_id: str | None) -> int:

@@ -1,0 +1,221 @@
+"""`forebay cron`: schedules, which push items by themselves."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from daemon.cli.asking import DaemonSocket, Json, Yes, make_sure, now_ms, print_json, print_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forebay.client import Client
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Schedules: items that are pushed by themselves, each night or every ten seconds.",
+    epilog="A schedule puts an item into a queue at each of its [bold]ticks[/bold]; whatever "
+    "delivers that queue does the work. The next four ticks are always in the cold store, so that "
+    "they come due even while nobody looks after the schedule. Schedules of the configuration "
+    "file ([bold]schedules:[/bold]) are listed here too, and changed there.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As `forebay cron ls` lists them.")]
+Missed = Literal["run_once", "run_all", "skip"]
+
+
+@app.command(epilog="Example: [bold]forebay cron ls[/bold]")
+def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """List the schedules: when each ticks, into which queue, and when next."""
+    with _connected(socket) as client:
+        schedules = client.control("cron.list")["schedules"]
+    if as_json:
+        for schedule in schedules:
+            print_json(schedule)
+    elif schedules:
+        print_table(_table(schedules, now_ms()))
+    else:
+        typer.echo("no schedules: forebay cron add --help shows how to make one", err=True)
+
+
+@app.command(
+    epilog="Examples: [bold]forebay cron add beat beats --every 10s[/bold]; [bold]forebay cron "
+    "add nightly jobs --cron '30 2 * * 1-5' --zone Europe/Berlin --payload '{\"job\": 1}' "
+    "--json-payload[/bold]; [bold]forebay cron add report mail --daily 07:00 --zone "
+    "Europe/Berlin --missed skip[/bold]",
+)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the new schedule.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Where its items go.")],
+    cron: Annotated[
+        str | None,
+        typer.Option(help="Minute, hour, day of the month, month, day of the week, in quotes."),
+    ] = None,
+    daily: Annotated[
+        str | None, typer.Option(metavar="HH:MM", help="Each day at this time of the zone.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="As 10s or 1h30m; at least 1s.")
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(help="Of --cron and --daily, as Europe/Berlin. Default: UTC.")
+    ] = None,
+    payload: Annotated[
+        str, typer.Option(help="What each item holds; @FILE: what a file holds.")
+    ] = "",
+    json_payload: Annotated[
+        bool, typer.Option("--json-payload", help="The payload is JSON: refuse it if it is not.")
+    ] = False,
+    priority: Annotated[str | None, typer.Option(help="0 to 255, or a label.")] = None,
+    flow: Annotated[str, typer.Option(help="The flow of its items.")] = "",
+    action: Annotated[str, typer.Option(help="The action of its items.")] = "",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    missed: Annotated[
+        Missed,
+        typer.Option(
+            help="Ticks that came due while no daemon was there: the last one, all, none."
+        ),
+    ] = "run_once",
+    as_json: Json = False,
+    socket: DaemonSocket = None,
+) -> None:
+    """Make a schedule. It is kept across restarts of this daemon.
+
+    Give one of --cron, --daily and --every. A daily time that does not exist because clocks are
+    put forward runs right after the gap; one that exists twice runs once. With several daemons on
+    one PostgreSQL, put a schedule that must outlive this host into the configuration of all of
+    them: each tick still exists once.
+    """
+    settings: dict[str, Any] = {
+        "queue": queue,
+        "payload": _payload(payload, is_json=json_payload),
+        "flow": flow,
+        "action": action,
+        "headers": _headers(header or []),
+        "missed": missed,
+    }
+    if priority is not None:
+        settings["priority"] = int(priority) if priority.isdecimal() else priority
+    if cron is not None:
+        settings["cron"] = cron
+    if daily is not None:
+        settings["daily"] = {"at": daily} | ({"zone": zone} if zone else {})
+    elif zone is not None:
+        settings["zone"] = zone
+    if every is not None:
+        settings["every"] = every
+    with _connected(socket) as client:
+        made = client.control("cron.add", name=name, settings=settings)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(f"{name}: {made['when']} into {queue}, next {_local(made['next_ms'])}")
+
+
+@app.command(epilog="Example: [bold]forebay cron rm beat[/bold]")
+def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
+    """Remove a schedule, and its ticks whose time has not come.
+
+    Items that are due already are delivered. A schedule of the configuration file is removed
+    there, and [bold]systemctl reload forebay[/bold] puts it into force.
+    """
+    make_sure(f"Remove the schedule {name}?", yes)
+    with _connected(socket) as client:
+        client.control("cron.remove", name=name)
+    typer.echo(f"{name} is removed")
+
+
+@app.command("next", epilog="Example: [bold]forebay cron next nightly -n 10[/bold]")
+def next_(
+    name: Name,
+    count: Annotated[int, typer.Option("-n", min=1, max=100, help="How many.")] = 4,
+    as_json: Json = False,
+    socket: DaemonSocket = None,
+) -> None:
+    """Show when a schedule ticks next, in this host's time."""
+    with _connected(socket) as client:
+        found = client.control("cron.next", name=name, count=count)
+    if as_json:
+        print_json(found)
+    else:
+        for tick in found["ticks_ms"]:
+            typer.echo(_local(tick))
+
+
+@app.command("run-now", epilog="Example: [bold]forebay cron run-now nightly[/bold]")
+def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Push what the schedule would push, now. Its ticks stay as they are."""
+    with _connected(socket) as client:
+        pushed = client.control("cron.run", name=name)
+    if as_json:
+        print_json(pushed)
+    else:
+        typer.echo(f"{pushed['id']} is in {pushed['queue']}")
+
+
+def _payload(given: str, *, is_json: bool) -> Any:
+    text = Path(given[1:]).read_text() if given.startswith("@") else given
+    if not is_json:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as problem:
+        raise typer.BadParameter(f"--payload: {problem}") from problem
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if not all(name and mark for name, mark, _ in pairs):
+        raise typer.BadParameter("--header: write NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _connected(socket: str | None) -> "Client":
+    from daemon.cli.asking import TIMEOUT_S
+    from forebay.client import connect
+
+    return connect(socket, TIMEOUT_S)
+
+
+def _local(tick_ms: int | None) -> str:
+    """A moment, on this host's wall clock."""
+    if tick_ms is None:
+        return "never"
+    return datetime.fromtimestamp(tick_ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+def _in(tick_ms: int | None, at_ms: int) -> str:
+    if tick_ms is None:
+        return "-"
+    seconds = max(0, tick_ms - at_ms) // 1000
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"in {seconds // length}{unit}"
+    return f"in {seconds}s"
+
+
+def _table(schedules: list[dict[str, Any]], at_ms: int) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "when", "queue", "next", "missed", "from"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("state", no_wrap=True, overflow="ellipsis")
+    for each in schedules:
+        state = each["problem"] or ("" if each["enabled"] else "disabled")
+        table.add_row(
+            escape(each["name"]),
+            escape(each["when"]),
+            escape(each["queue"]),
+            _in(each["next_ms"], at_ms),
+            each["settings"]["missed"],
+            each["origin"],
+            escape(state),
+        )
+    return table

@@ -1,0 +1,163 @@
+"""Schedules: list, create, read, change, delete, the next ticks, and run now.
+
+A schedule of the configuration file can be run here, not changed: 409.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from actors.cron_control import TICKS_DEFAULT, TICKS_MAX
+from actors.schedules import NAME_PATTERN
+from daemon.http.access import Admin, Reader
+from daemon.http.desk import Desk
+from daemon.http.problems import documented
+
+ScheduleName = Annotated[
+    str,
+    Path(description="A schedule's name", pattern=NAME_PATTERN, examples=["nightly"]),
+]
+SETTINGS_EXAMPLE: Final[JsonDict] = {
+    "queue": "jobs",
+    "cron": "30 2 * * 1-5",
+    "zone": "Europe/Berlin",
+    "payload": {"job": "reindex"},
+}
+SCHEDULE_EXAMPLE: Final[JsonDict] = {
+    "name": "nightly",
+    "origin": "control",
+    "when": "30 2 * * 1-5 (Europe/Berlin)",
+    "queue": "jobs",
+    "enabled": True,
+    "next_ms": 1755045000000,
+    "problem": "",
+    "settings": SETTINGS_EXAMPLE,
+}
+
+
+class Schedule(BaseModel):
+    """A schedule as operators see it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [SCHEDULE_EXAMPLE]})
+
+    name: str
+    origin: Literal["file", "control"] = Field(
+        description="Who defines it: the configuration file, or an operator"
+    )
+    when: str = Field(description="Its grid, in a few words")
+    queue: str
+    enabled: bool
+    next_ms: int | None = Field(description="The next tick; null: none, or it is disabled")
+    problem: str = Field(description="Why its ticks are not installed; empty: they are")
+    settings: dict[str, Any] = Field(description="All keys, as in etc/forebay.yaml")
+
+
+class ScheduleList(BaseModel):
+    schedules: list[Schedule]
+
+
+class NewSchedule(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "nightly", "settings": SETTINGS_EXAMPLE}]},
+    )
+
+    name: str = Field(pattern=NAME_PATTERN)
+    settings: dict[str, Any] = Field(description="Its keys; `queue` and one of cron, daily, every")
+
+
+class ScheduleChange(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"settings": {"enabled": False}}]}
+    )
+
+    settings: dict[str, Any] = Field(
+        description="Keys to change; the others stay. null takes one back, as "
+        '`{"cron": null, "every": "10s"}`'
+    )
+
+
+class NextTicks(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "nightly", "ticks_ms": [1755045000000]}]}
+    )
+
+    name: str
+    ticks_ms: list[int] = Field(description="Milliseconds since 1970, in order")
+
+
+class Pushed(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "nightly",
+                    "queue": "jobs",
+                    "id": "0198c2a4-6f00-7000-8000-000000000001-0",
+                }
+            ]
+        }
+    )
+
+    name: str
+    queue: str
+    id: str = Field(description="The item that was pushed")
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/api/v2/schedules", tags=["schedules"])
+    _reading(router, desk)
+    _changing(router, desk)
+    return router
+
+
+def _reading(router: APIRouter, desk: Desk) -> None:
+    @router.get("", operation_id="listSchedules")
+    async def list_schedules(_: Reader) -> ScheduleList:
+        """All schedules of this daemon: of its configuration, and defined at run time."""
+        return ScheduleList.model_validate(await desk.perform("cron.list", {}))
+
+    @router.get("/{name}", operation_id="showSchedule", responses=documented(404))
+    async def show(name: ScheduleName, _: Reader) -> Schedule:
+        """A schedule and all its settings."""
+        return Schedule.model_validate(await desk.perform("cron.show", {"name": name}))
+
+    @router.get("/{name}/next", operation_id="nextTicks", responses=documented(404))
+    async def next_ticks(
+        name: ScheduleName,
+        _: Reader,
+        count: Annotated[int, Query(ge=1, le=TICKS_MAX, description="How many")] = TICKS_DEFAULT,
+    ) -> NextTicks:
+        """When it ticks next; also of a schedule that is disabled."""
+        fields = {"name": name, "count": count}
+        return NextTicks.model_validate(await desk.perform("cron.next", fields))
+
+
+def _changing(router: APIRouter, desk: Desk) -> None:
+    @router.post(
+        "", status_code=201, operation_id="createSchedule", responses=documented(404, 409, 422)
+    )
+    async def create(new: NewSchedule, _: Admin) -> Schedule:
+        """Defines a schedule, and installs its next ticks."""
+        fields = {"name": new.name, "settings": new.settings}
+        return Schedule.model_validate(await desk.perform("cron.add", fields))
+
+    @router.patch("/{name}", operation_id="changeSchedule", responses=documented(404, 409, 422))
+    async def change(name: ScheduleName, wanted: ScheduleChange, _: Admin) -> Schedule:
+        """Changes some keys; ticks whose time has not come are replaced in the same step."""
+        fields = {"name": name, "settings": wanted.settings}
+        return Schedule.model_validate(await desk.perform("cron.change", fields))
+
+    @router.delete(
+        "/{name}", status_code=204, operation_id="deleteSchedule", responses=documented(404, 409)
+    )
+    async def delete(name: ScheduleName, _: Admin) -> None:
+        """Removes a schedule, and its ticks whose time has not come."""
+        await desk.perform("cron.remove", {"name": name})
+
+    @router.post("/{name}/run", operation_id="runSchedule", responses=documented(404))
+    async def run(name: ScheduleName, _: Admin) -> Pushed:
+        """Pushes what a tick would push, now; the ticks stay as they are."""
+        return Pushed.model_validate(await desk.perform("cron.run", {"name": name}))

@@ -1,0 +1,316 @@
+"""The cron actor on a real store and a clock that the test moves.
+
+Tests name the clock themselves: pytest-trio uses one that the test asks for, and no fixture's.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from actors.cron import Cron
+from actors.schedule_book import Kept, ScheduleBook, kept_from_json, kept_to_json
+from actors.schedules import ScheduleSettings
+from actors.ticks import Marks, TickChange, TickOutcome, TickStore
+from actors.tiers import ColdTotals, StoreUnavailable
+from daemon.schedules_file import load_schedules, schedules_saver
+from forebay.errors import Refused
+from tests.conformance.cold_keys import deliver_all
+from tests.conformance.cold_stores import START_MS
+from tests.conformance.sqlite_stores import SqliteStores
+
+TEN = {"queue": "q", "every": "10s", "payload": "tick"}
+assert START_MS % 10_000 == 0
+
+
+def check(schedule: ScheduleSettings) -> int:
+    if schedule.queue == "nobody":
+        raise Refused("NOT_FOUND", "there is no queue nobody")
+    return 5
+
+
+class Leaving:
+    """A store that can be away."""
+
+    def __init__(self, ticks: TickStore) -> None:
+        self.ticks = ticks
+        self.is_away = False
+        self.writes = 0
+
+    async def marks(self) -> Marks:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return await self.ticks.marks()
+
+    async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
+        self.writes += 1
+        return await self.ticks.change(changes)
+
+
+class World:
+    def __init__(self, directory: Path, clock: MockClock) -> None:
+        self.stores = SqliteStores(directory)
+        self.clock = clock
+        self.kept = Kept()
+        self.come: list[str] = []
+        self.store = Leaving(self.stores.cold.ticks)
+
+    def cron(self, store: TickStore | None = None, **schedules: dict[str, Any]) -> Cron:
+        """Another life of the daemon."""
+
+        async def save(kept: Kept) -> None:
+            self.kept = kept_from_json(kept_to_json(kept))
+
+        settings = {name: ScheduleSettings.model_validate(keys) for name, keys in schedules.items()}
+        book = ScheduleBook(settings, self.kept, save, check)
+        return Cron(book, store or self.store, check, self.come.append)
+
+    def passes(self, seconds: float) -> None:
+        self.stores.advance(round(seconds * 1000))
+        self.clock.jump(seconds)
+
+    def ticks(self) -> list[tuple[str, float]]:
+        """The ticks that are there: of which schedule, and how many seconds after the start."""
+        rows = self.stores.beside(
+            lambda db: db.execute(
+                "SELECT key FROM keys WHERE until IS NULL ORDER BY key"
+            ).fetchall()
+        )
+        parts = [key.decode().split("/") for (key,) in rows]
+        return [(name, (int(at) - START_MS) / 1000) for name, _, at in parts]
+
+    def at(self) -> list[float]:
+        return [at for _, at in self.ticks()]
+
+
+@pytest.fixture
+async def world(tmp_path: Path, mock_clock: MockClock) -> AsyncIterator[World]:
+    world = World(tmp_path, mock_clock)
+    await world.stores.cold.open()
+    yield world
+    await world.stores.cold.close()
+
+
+async def test_the_next_four_are_always_there_and_each_is_installed_once(
+    world: World, mock_clock: MockClock
+) -> None:
+    cron = world.cron(s=TEN)
+    delivered = 0
+    for _ in range(20):
+        await cron.look()
+        assert len(world.at()) == 4
+        world.passes(10)
+        delivered += len(await deliver_all(world.stores))
+    assert delivered == 20
+    assert cron.figures() == {"schedules": 1, "installed_total": 23, "missed_total": 0}
+    assert set(world.come) == {"q"}
+
+
+async def test_a_look_before_its_time_asks_nobody(world: World, mock_clock: MockClock) -> None:
+    cron = world.cron(s=TEN)
+    await cron.look()
+    world.passes(2)
+    await cron.look()
+    assert world.store.writes == 1
+    world.passes(1)
+    await cron.look()
+    assert world.store.writes == 2
+
+
+async def test_the_task_looks_by_itself(world: World, mock_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.cron(s=TEN).run)
+        assert world.at() == [10, 20, 30, 40]
+        for turn in range(1, 6):
+            world.passes(10)
+            while world.at()[-1] != 40 + 10 * turn:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_changed_schedule_replaces_its_ticks(world: World, mock_clock: MockClock) -> None:
+    await world.cron(s=TEN).look()
+    world.passes(15)
+    cron = world.cron(s={**TEN, "every": "60s", "queue": "other"})
+    await cron.look()
+    # The one that was due stays.
+    assert sorted(world.at()) == [10, 20, 80, 140, 200]
+    totals = await world.stores.cold.totals()
+    assert (totals["q"].held, totals["q"].deleted, totals["other"].held) == (1, 3, 4)
+
+
+async def test_a_schedule_that_is_gone_or_disabled_takes_its_ticks_along(
+    world: World, mock_clock: MockClock
+) -> None:
+    await world.cron(s=TEN, t=TEN).look()
+    assert len(world.at()) == 8
+    cron = world.cron(t={**TEN, "enabled": False})
+    await cron.look()
+    assert world.at() == []
+    assert (await world.stores.cold.ticks.marks()).by_name == {}
+    assert world.kept.installed == {}
+    await world.cron(t=TEN).look()
+    assert len(world.at()) == 4
+
+
+async def test_of_two_daemons_with_two_configurations_neither_undoes_the_other(
+    world: World,
+    mock_clock: MockClock,
+) -> None:
+    old = world.cron(s=TEN)
+    await old.look()
+    world.kept = Kept()
+    await world.cron(s={**TEN, "payload": "new"}).look()
+    writes = world.store.writes
+    world.passes(30)
+    await old.look()
+    assert world.store.writes == writes
+    # The other one is gone, and its ticks run out.
+    world.passes(30)
+    await old.look()
+    assert world.store.writes == writes + 1
+    assert world.at()[-4:] == [70, 80, 90, 100]
+
+
+@pytest.mark.parametrize(
+    "missed, ran, given_up",
+    [
+        ("run_all", [10, 20, 30, 40, 50, 60, 70, 80, 90, 100], 0),
+        ("run_once", [100], 9),
+        ("skip", [], 10),
+    ],
+)
+async def test_what_was_missed_while_nobody_was_there(
+    world: World, mock_clock: MockClock, missed: str, ran: list[float], given_up: int
+) -> None:
+    await world.cron(s={**TEN, "missed": missed}).look()
+    world.passes(101)
+    cron = world.cron(s={**TEN, "missed": missed})
+    await cron.look()
+    assert world.at() == [*ran, 110, 120, 130, 140]
+    assert cron.missed_total == given_up
+    assert len(await deliver_all(world.stores)) == len(ran)
+
+
+async def test_what_waits_although_somebody_is_there_is_not_missed(
+    world: World, mock_clock: MockClock
+) -> None:
+    """A queue that is paused, or slow."""
+    cron = world.cron(s={**TEN, "missed": "skip"})
+    for _ in range(30):
+        await cron.look()
+        world.passes(5)
+    assert len(await deliver_all(world.stores)) == 15
+    assert cron.missed_total == 0
+
+
+async def test_ticks_are_installed_when_the_store_is_back_and_none_twice(
+    world: World, mock_clock: MockClock
+) -> None:
+    cron = world.cron(s={**TEN, "missed": "run_all"})
+    world.store.is_away = True
+    await cron.look()
+    assert world.at() == []
+    world.store.is_away = False
+    await cron.look()
+    assert world.at() == [10, 20, 30, 40]
+    world.store.is_away = True
+    for _ in range(10):
+        world.passes(10)
+        await cron.look()
+    world.store.is_away = False
+    await cron.look()
+    assert world.at() == [10 * n for n in range(1, 15)]
+
+
+async def test_a_step_whose_answer_is_lost_is_not_taken_twice(
+    world: World, mock_clock: MockClock
+) -> None:
+    class Silent(Leaving):
+        async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
+            await super().change(changes)
+            raise StoreUnavailable("nobody knows")
+
+    silent = Silent(world.stores.cold.ticks)
+    cron = world.cron(silent, s=TEN)
+    for _ in range(3):
+        await cron.look()
+        world.passes(3)
+    assert world.at() == [10, 20, 30, 40]
+    assert (await world.stores.cold.totals())["q"] == ColdTotals(held=4, runs=4, accepted=4)
+
+
+async def test_what_is_quicker_is_respected(world: World, mock_clock: MockClock) -> None:
+    """Another daemon's step comes between a decision and its step."""
+
+    class Late(Leaving):
+        async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
+            if self.writes == 0:
+                await self.ticks.change(changes)
+            return await super().change(changes)
+
+    await world.cron(Late(world.stores.cold.ticks), s=TEN).look()
+    assert (await world.stores.cold.totals())["q"] == ColdTotals(held=4, runs=4, accepted=4)
+
+
+async def test_schedules_of_run_time_outlive_the_daemon(
+    world: World, mock_clock: MockClock
+) -> None:
+    cron = world.cron(s=TEN)
+    await cron.look()
+    await cron.add("extra", {"queue": "q", "every": "1h"})
+    assert len(world.ticks()) == 8
+    with pytest.raises(Refused, match="there is a schedule extra already"):
+        await cron.add("extra", TEN)
+    for act in (cron.change("s", {"payload": "x"}), cron.remove("s")):
+        with pytest.raises(Refused, match="defined in the configuration"):
+            await act
+    for keys, text in (
+        ({"queue": "nobody", "every": 1}, "no queue"),
+        ({"queue": "q"}, "one of cron"),
+    ):
+        with pytest.raises(Refused, match=text):
+            await cron.add("bad", keys)
+    again = world.cron(s=TEN)
+    assert again.book.schedules["extra"].every == 3600
+    await again.change("extra", {"every": None, "cron": "0 0 * * *"})
+    assert again.book.find("extra").cron == "0 0 * * *"
+    await again.remove("extra")
+    assert {name for name, _ in world.ticks()} == {"s"}
+    with pytest.raises(Refused, match="there is no schedule extra"):
+        await again.remove("extra")
+
+
+async def test_running_now_leaves_the_ticks_alone(world: World, mock_clock: MockClock) -> None:
+    cron = world.cron(s={**TEN, "enabled": False})
+    await cron.look()
+    items = {await cron.run_now("s") for _ in range(3)}
+    assert len(items) == 3
+    assert await deliver_all(world.stores) == [b"tick"] * 3
+    await cron.reload({"s": ScheduleSettings.model_validate(TEN)})
+    await cron.look()
+    marks = await world.stores.cold.ticks.marks()
+    await cron.run_now("s")
+    assert await world.stores.cold.ticks.marks() == marks
+    assert len(await deliver_all(world.stores)) == 1
+
+
+async def test_a_schedule_that_cannot_be_says_why(world: World, mock_clock: MockClock) -> None:
+    cron = world.cron(s={**TEN, "queue": "nobody"}, t=TEN)
+    await cron.look()
+    assert cron.problem("s") == "there is no queue nobody"
+    assert [name for name, _ in world.ticks()] == ["t"] * 4
+
+
+def test_the_file_is_replaced_and_what_is_damaged_is_kept_aside(tmp_path: Path) -> None:
+    assert load_schedules(tmp_path) == Kept()
+    kept = Kept({"s": TEN}, {})
+    trio.run(schedules_saver(tmp_path), kept)
+    assert load_schedules(tmp_path) == kept
+    for text in ("{", '{"version": 2}', '{"version": 1, "schedules": {"s": 1}, "installed": {}}'):
+        (tmp_path / "schedules.json").write_text(text)
+        assert load_schedules(tmp_path) == Kept()
+    assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 3
