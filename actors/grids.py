@@ -28,6 +28,7 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 
 CRON_FIELDS: Final = 5
+CRON_LENGTH_MAX: Final = 200
 DAY_MS: Final = 86_400_000
 FIRST_SPAN_MS: Final = 3_600_000
 SPAN_GROWTH: Final = 8
@@ -120,6 +121,8 @@ class WallClock:
 
 def cron_grid(expression: str, zone: ZoneInfo) -> WallClock:
     """ValueError for anything that is not an expression of five fields that ever comes true."""
+    if len(expression) > CRON_LENGTH_MAX:
+        raise ValueError(f"a cron expression has at most {CRON_LENGTH_MAX} characters")
     fields = expression.split()
     if len(fields) != CRON_FIELDS:
         raise ValueError(

@@ -162,10 +162,12 @@ async def compose(
     )
 
     def see_queue(queue: str) -> None:
-        """Something of it is in a store that other daemons share."""
-        # If very many come at once, they are seen the next time.
-        with suppress(trio.WouldBlock):
-            to_dispatch.send_nowait(QueueSeen(queue))
+        """Something of it is in a store that other daemons share. What this host does not know is
+        for those that do."""
+        if catalogue.queue(queue) is not None:
+            # If very many come at once, they are seen the next time.
+            with suppress(trio.WouldBlock):
+                to_dispatch.send_nowait(QueueSeen(queue))
 
     routing, failover, breakers = Routing(), Failover(), Breakers(events.note)
     promoter = Promoter(

@@ -3,8 +3,8 @@
     python -m tests.run
 
 The tests on Spark wait for a JVM most of the time, the crash tests for disks and processes, those
-of a fleet for what was broken to be back: one after the other all of them take twice as long. What the first process says is shown as it comes,
-what the others say when they are done.
+of a fleet for what was broken to be back: one after the other all of them take twice as long. What
+the first process says is shown as it comes, what the others say when they are done.
 """
 
 import shutil

@@ -63,6 +63,12 @@ def _daemon(page: Page, snapshot: Snapshot, now_ms: int) -> None:
     events = report["events"]
     page.counter("events_written", "Events written to the event log.", events["written_total"])
     page.counter("events_dropped", "Events that were not.", events["dropped_total"])
+    cron = report["cron"]
+    page.gauge("schedules", "Schedules of this daemon.", cron["schedules"])
+    text = "Ticks of schedules that this daemon has installed."
+    page.counter("schedule_installed_ticks", text, cron["installed_total"])
+    text = "Ticks that came due while no daemon was there, and were given up."
+    page.counter("schedule_missed_ticks", text, cron["missed_total"])
     text = "Finished items that history did not keep for want of room or time."
     page.counter("history_dropped_items", text, report["history_dropped_total"])
 

@@ -15,7 +15,8 @@ from actors.arbitration import Known
 from actors.keys import Holder, ItemRef, KeyRule, Phase, is_free
 from actors.slices import indexes, lowest_bit
 from daemon.cold.books import Place
-from daemon.cold.rows import CORRUPT, FAILED, QUEUED, pack_bits, unpack_bits
+from daemon.cold.keys import phase_of
+from daemon.cold.rows import pack_bits, unpack_bits
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
 from daemon.postgres.errors import Again
@@ -244,7 +245,7 @@ async def forget(con: Connection, now_ms: int | None) -> int:
 def _row(queue: str, columns: Sequence[Any]) -> Row:
     n, bits, flow, action, write, state, is_locked, due_ms, attempt = columns
     place = Place(queue, from_text(flow), from_text(action))
-    phase = _phase(state, is_locked=is_locked)
+    phase = phase_of(state, is_locked=is_locked)
     return Row(n, unpack_bits(bits), place, write, phase, due_ms, attempt)
 
 
@@ -256,15 +257,6 @@ def _placed(held: Held, rows: Sequence[Row]) -> Held:
             holder = replace(held.holder, phase=row.phase, due_ms=row.due_ms, attempt=row.attempt)
             return Known(holder, held.where._replace(row=row))
     return Known(replace(held.holder, phase="unreadable"), held.where)
-
-
-def _phase(state: str, *, is_locked: bool) -> Phase:
-    if state == FAILED:
-        return "dead"
-    if state == CORRUPT:
-        return "unreadable"
-    # Claimed, leased, or of a lease that ran out: whoever had it may still say what became of it.
-    return "waiting" if state == QUEUED and not is_locked else "started"
 
 
 _IS_AMONG: Final = """keys.body_id = gone.body_id AND keys.until IS NULL

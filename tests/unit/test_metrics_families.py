@@ -24,12 +24,24 @@ from daemon.http.label_values import Labels
 NOW_MS = 1_700_000_000_000
 parse_open: Callable[[str], Iterator[Metric]] = open_metrics_parser.text_string_to_metric_families
 """Typed here: the library's is not."""
-UNITS = {"seconds", "bytes", "items", "runs", "chunks", "ratio", "batches", "leases", "requests"}
+UNITS = {
+    "seconds",
+    "bytes",
+    "items",
+    "runs",
+    "chunks",
+    "ratio",
+    "batches",
+    "leases",
+    "requests",
+    "ticks",
+}
 WITHOUT_UNITS = {
     "build_info",
     "store_up",
     "store_away",
     "connections",
+    "schedules",
     "sends_in_flight",
     "sends_waiting",
     "failover_entries",
@@ -97,6 +109,7 @@ def snapshot(**given: Any) -> Snapshot:
         "stale_outcomes_total": 0,
         "away_total": {"cold": 2, "warm": 0},
         "history_dropped_total": 0,
+        "cron": {"schedules": 0, "installed_total": 0, "missed_total": 0},
     }
     report |= given.pop("report", {})
     counts = SpoolCounts(runs=3)

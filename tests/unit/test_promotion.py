@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.promotion import AHEAD_BYTES_MAX, Promotion, to_acquire
+from actors.promotion import AHEAD_BYTES_MAX, ENTER_SLICES, Promotion, to_acquire
 from actors.slices import InCold, LentRun, Slice, item_bits
 from actors.tiers import Limits
 from forebay import encode_run
@@ -104,3 +104,34 @@ def test_nobody_is_told_of_nothing() -> None:
     line.entered(line.enter())
     assert not joined.is_set()
     assert not left.is_set()
+
+
+def test_a_long_line_is_offered_in_portions_and_its_order_stays() -> None:
+    line = Promotion()
+    parts = [make(1) for _ in range(ENTER_SLICES + 5)]
+    line.join(parts)
+    ordered = list(line.slices)
+    assert line.enter() == ordered[:ENTER_SLICES]
+    line.entered(ordered[2:ENTER_SLICES])
+    assert line.slices == ordered[2:]
+    assert (line.items, line.bytes) == (len(parts) - 2, sum(part.bytes for part in ordered[2:]))
+
+
+def test_what_is_urgent_is_noticed_while_the_line_is_entering() -> None:
+    line = Promotion()
+    line.join([make(1, priority=5)])
+    line.enter()
+    line.overtake(4)
+    line.seen_urgent([make(1, priority=4)])
+    assert line.is_overtaken
+
+
+def test_what_is_under_a_lock_that_is_over_leaves_the_line() -> None:
+    line = Promotion()
+    line.join([make(3)])
+    line.forget({b"other"})
+    assert line.items == 3
+    left = line.left
+    line.forget({b"lock"})
+    assert (line.items, line.bytes, line.slices) == (0, 0, [])
+    assert left.is_set()

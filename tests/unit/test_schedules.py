@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -57,6 +58,7 @@ class TestSettings:
             ({"every": "0.5s"}, "outside 1s..365d"),
             ({"every": "1.0001s"}, "whole number of milliseconds"),
             ({"cron": "* * * * * *"}, "has 6 fields, not 5"),
+            ({"cron": "0," * 200 + "0 * * * *"}, "at most 200 characters"),
             ({"cron": "@daily"}, "has 1 fields, not 5"),
             ({"cron": "61 * * * *"}, "is no cron expression"),
             ({"cron": "0 0 30 2 *"}, "is no cron expression"),
@@ -89,7 +91,12 @@ class TestSettings:
         one = schedule(every=10, payload="a")
         same = schedule(every="10s", payload="a", missed="skip", enabled=False, description="d")
         assert one.fingerprint == same.fingerprint
-        others = [{"payload": "b"}, {"queue": "r"}, {"every": 11}, {"priority": "high"}]
+        others: list[dict[str, Any]] = [
+            {"payload": "b"},
+            {"queue": "r"},
+            {"every": 11},
+            {"priority": "high"},
+        ]
         assert (
             len({schedule(**{"every": 10, "payload": "a", **o}).fingerprint for o in others}) == 4
         )
@@ -98,6 +105,12 @@ class TestSettings:
         check_schedules({"s": schedule(every=1, priority="high")}, {"high": 0})
         with pytest.raises(Clash, match="no priority 'high'"):
             check_schedules({"s": schedule(every=1, priority="high")}, {})
+
+    def test_every_key_stands_in_the_reference(self) -> None:
+        text = (Path(__file__).parents[2] / "etc" / "forebay.yaml").read_text()
+        said = text[text.index("schedules: {}") : text.index("triggers: {}")]
+        for key in (*ScheduleSettings.model_fields, "1s..365d", "0..255", str(MISSED_MAX)):
+            assert key in said, key
 
     @pytest.mark.parametrize(
         "keys, text",
