@@ -109,8 +109,8 @@ def insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
     # Looked up first: a body that is there need not be handed to SQLite only to be refused.
     if not db.execute("SELECT 1 FROM bodies WHERE id = ?", (body_id,)).fetchone():
         db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
-        for run_id in listed_runs(data):
-            db.execute("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", (run_id, body_id))
+        aliases = [(run_id, body_id) for run_id in listed_runs(data)]
+        db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
 
 
 def listed_runs(data: bytes) -> set[bytes]:

@@ -1,6 +1,7 @@
 """Schedules over HTTP: made, seen, changed, run, deleted."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +62,27 @@ def test_one_of_the_configuration_is_run_and_not_changed(serving: Serving) -> No
     problem(serving.http.delete(address), 409, "conflict")
     answer = serving.http.post(SCHEDULES, json={"name": "fixed", "settings": HOURLY})
     problem(answer, 409, "conflict")
+
+
+def test_payloads_and_secrets_are_not_for_everybody(tmp_path: Path) -> None:
+    for name in ("read", "admin"):
+        (tmp_path / name).write_text(f"{name}-token-of-the-test\n")
+        (tmp_path / name).chmod(0o600)
+    settings = {**HOURLY, "headers": {"api_token": "hush"}}
+    with serving_on(
+        tmp_path,
+        {"schedules": {"s": settings}},
+        read_token_file=str(tmp_path / "read"),
+        admin_token_file=str(tmp_path / "admin"),
+    ) as served:
+        for name, payload in (("read", "***"), ("admin", {"n": 1})):
+            headers = {"Authorization": f"Bearer {name}-token-of-the-test"}
+            found = served.http.get(f"{SCHEDULES}/s", headers=headers).json()["settings"]
+            assert (found["payload"], found["headers"]) == (payload, {"api_token": "***"})
+            all_of_it = served.http.get("/api/v2/configuration", headers=headers).json()
+            assert all_of_it["settings"]["schedules"]["s"]["payload"] == "***"
+            ran = served.http.post(f"{SCHEDULES}/s/run", headers=headers)
+            assert ran.status_code == (403 if name == "read" else 200)
 
 
 @pytest.mark.parametrize(

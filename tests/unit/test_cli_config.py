@@ -98,7 +98,7 @@ def test_show_covers_every_setting(forebay: Forebay) -> None:
     [
         (
             ["confg"],
-            "forebay: No such command 'confg'. Did you mean 'config'? (see forebay --help)",
+            "forebay: No such command 'confg'. Did you mean 'config', 'cron'? (see forebay --help)",
         ),
         (["config", "show", "--foo"], "forebay: No such option: --foo (see forebay config show "),
         (["run", "--set"], "forebay: Option '--set' requires an argument"),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
-from daemon.masking import masked
+from daemon.masking import MASK, masked
 
 
 class Configuration(BaseModel):
@@ -41,6 +41,9 @@ def routes(desk: Desk) -> APIRouter:
         settings["queues"] = {
             name: desk.catalogue.describe(name)["settings"] for name in desk.catalogue.names()
         }
+        for schedule in settings["schedules"].values():
+            # Who may see payloads sees them with the schedule.
+            schedule["payload"] = MASK
         return Configuration(version=version("forebayd"), settings=masked(settings))
 
     return router

@@ -11,9 +11,10 @@ from pydantic.config import JsonDict
 
 from actors.cron_control import TICKS_DEFAULT, TICKS_MAX
 from actors.schedules import NAME_PATTERN
-from daemon.http.access import Admin, Reader
+from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
-from daemon.http.problems import documented
+from daemon.http.problems import Problem, documented
+from daemon.masking import MASK, holds_mask, masked
 
 ScheduleName = Annotated[
     str,
@@ -115,14 +116,15 @@ def routes(desk: Desk) -> APIRouter:
 
 def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("", operation_id="listSchedules")
-    async def list_schedules(_: Reader) -> ScheduleList:
+    async def list_schedules(who: Reader) -> ScheduleList:
         """All schedules of this daemon: of its configuration, and defined at run time."""
-        return ScheduleList.model_validate(await desk.perform("cron.list", {}))
+        found = (await desk.perform("cron.list", {}))["schedules"]
+        return ScheduleList(schedules=[shown(each, who) for each in found])
 
     @router.get("/{name}", operation_id="showSchedule", responses=documented(404))
-    async def show(name: ScheduleName, _: Reader) -> Schedule:
-        """A schedule and all its settings."""
-        return Schedule.model_validate(await desk.perform("cron.show", {"name": name}))
+    async def show(name: ScheduleName, who: Reader) -> Schedule:
+        """A schedule and all its settings; its payload for those who may see payloads."""
+        return shown(await desk.perform("cron.show", {"name": name}), who)
 
     @router.get("/{name}/next", operation_id="nextTicks", responses=documented(404))
     async def next_ticks(
@@ -139,16 +141,18 @@ def _changing(router: APIRouter, desk: Desk) -> None:
     @router.post(
         "", status_code=201, operation_id="createSchedule", responses=documented(404, 409, 422)
     )
-    async def create(new: NewSchedule, _: Admin) -> Schedule:
+    async def create(new: NewSchedule, who: Admin) -> Schedule:
         """Defines a schedule, and installs its next ticks."""
+        check_secrets(new.settings)
         fields = {"name": new.name, "settings": new.settings}
-        return Schedule.model_validate(await desk.perform("cron.add", fields))
+        return shown(await desk.perform("cron.add", fields), who)
 
     @router.patch("/{name}", operation_id="changeSchedule", responses=documented(404, 409, 422))
-    async def change(name: ScheduleName, wanted: ScheduleChange, _: Admin) -> Schedule:
+    async def change(name: ScheduleName, wanted: ScheduleChange, who: Admin) -> Schedule:
         """Changes some keys; ticks whose time has not come are replaced in the same step."""
+        check_secrets(wanted.settings)
         fields = {"name": name, "settings": wanted.settings}
-        return Schedule.model_validate(await desk.perform("cron.change", fields))
+        return shown(await desk.perform("cron.change", fields), who)
 
     @router.delete(
         "/{name}", status_code=204, operation_id="deleteSchedule", responses=documented(404, 409)
@@ -161,3 +165,15 @@ def _changing(router: APIRouter, desk: Desk) -> None:
     async def run(name: ScheduleName, _: Admin) -> Pushed:
         """Pushes what a tick would push, now; the ticks stay as they are."""
         return Pushed.model_validate(await desk.perform("cron.run", {"name": name}))
+
+
+def shown(schedule: dict[str, Any], who: Who) -> Schedule:
+    """Headers may hold secrets, and payloads are not for everybody."""
+    settings = schedule["settings"]
+    payload = settings["payload"] if who.sees_payloads else MASK
+    return Schedule.model_validate(schedule | {"settings": masked(settings) | {"payload": payload}})
+
+
+def check_secrets(settings: dict[str, Any]) -> None:
+    if holds_mask(settings):
+        raise Problem(422, "a secret is masked: leave it out, or give it in full", "invalid")
