@@ -28,7 +28,9 @@ from actors.spooler import Spooler
 from actors.tiers import ColdQueue, Unconfirmed
 from daemon.cold.missing import tell_what_is_missing
 from daemon.cold.sqlite import SqliteCold
-from daemon.composition import Parts, compose
+from daemon.composition import compose
+from daemon.faces import compose_faces
+from daemon.http.desk import Desk
 from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
 from daemon.listen import ListeningSocket, open_socket
@@ -100,61 +102,58 @@ async def _serve(
     stores: Stores,
 ) -> None:
     cold = stores.cold
-    parts = await compose(settings, make_files, listening, stores)
-    reload = Reload(settings, load, parts.catalogue, parts.send_limit, parts.cron)
-    http = None if http_socket is None else make_http(parts, http_socket, reload)
+    core = await compose(settings, make_files, stores)
+    faces = compose_faces(settings, core, listening, stores)
+    reload = Reload(settings, load, core.catalogue, core.send_limit, faces.cron)
+    http = None if http_socket is None else make_http(faces.desk, http_socket, reload)
     _keep_imported()
 
     # The last to start is the first to stop.
     async with trio.open_nursery() as storing:
-        await storing.start(parts.events.run)
-        await storing.start(parts.spooler.run)
-        await finish_hand_overs(cold, parts.spooler, parts.unconfirmed)
-        await tell_what_is_missing(cold, parts.to_spooler)
-        storing.start_soon(Watchdog(answers(parts.reporter.report)).run)
-        storing.start_soon(parts.reporter.run)
-        storing.start_soon(parts.metrics.run)
-        storing.start_soon(parts.breakers.run)
-        if parts.fleet_breakers is not None:
-            storing.start_soon(parts.fleet_breakers.run)
-        storing.start_soon(parts.promoter.run)
+        await storing.start(core.events.run)
+        await storing.start(core.spooler.run)
+        await finish_hand_overs(cold, core.spooler, core.unconfirmed)
+        await tell_what_is_missing(cold, core.to_spooler)
+        storing.start_soon(Watchdog(answers(faces.reporter.report)).run)
+        storing.start_soon(faces.reporter.run)
+        storing.start_soon(faces.metrics.run)
+        storing.start_soon(core.breakers.run)
+        if core.fleet is not None:
+            storing.start_soon(core.fleet.breakers.run)
+        storing.start_soon(core.promoter.run)
         if isinstance(cold, PostgresCold):
             storing.start_soon(cold.listen)
-        storing.start_soon(parts.streams.run)
-        if parts.follower is not None:
-            await parts.follower.catch_up()
-            storing.start_soon(parts.follower.run)
-        storing.start_soon(parts.receipts.run)
-        storing.start_soon(parts.keyed.run)
-        await storing.start(parts.cron.run)
-        storing.start_soon(parts.history.run)
-        storing.start_soon(parts.jobs.run)
+        storing.start_soon(core.streams.run)
+        if faces.follower is not None:
+            await faces.follower.catch_up()
+            storing.start_soon(faces.follower.run)
+        storing.start_soon(faces.receipts.run)
+        storing.start_soon(faces.keyed.run)
+        await storing.start(faces.cron.run)
+        storing.start_soon(core.history.run)
+        storing.start_soon(faces.jobs.run)
         storing.start_soon(
             watch_stores,
-            parts.events,
-            {
-                "cold": lambda: parts.promoter.cold_is_away,
-                "disk": lambda: parts.spooler.disk_is_low,
-                "warm": parts.warm_is_away,
-            },
+            core.events,
+            core.is_away(),
             wall_ms,
         )
-        parts.events.note(DaemonChanged(wall_ms(), "started"))
+        core.events.note(DaemonChanged(wall_ms(), "started"))
         async with trio.open_nursery() as settling:
-            await settling.start(parts.settlement.run)
-            if parts.owner is not None:
-                await parts.owner.recover()
-                await storing.start(parts.owner.run)
+            await settling.start(core.settlement.run)
+            if core.fleet is not None:
+                await core.fleet.owner.recover()
+                await storing.start(core.fleet.owner.run)
             async with trio.open_nursery() as delivering:
-                await delivering.start(parts.dispatch.run)
+                await delivering.start(core.dispatch.run)
                 for queue, totals in (await cold.totals()).items():
                     if totals.held or totals.dead:
-                        await parts.to_dispatch.send(QueueSeen(queue))
+                        await core.to_dispatch.send(QueueSeen(queue))
                 # It shows how the daemon drains, and ends when nothing is delivered any more.
                 if http is not None:
                     await settling.start(http.run)
                 async with trio.open_nursery() as receiving:
-                    await receiving.start(parts.ingest.run)
+                    await receiving.start(faces.ingest.run)
                     log.info(
                         "daemon.ready",
                         socket=str(listening.path),
@@ -164,38 +163,38 @@ async def _serve(
                     notify("READY=1", f"STATUS=serving on {listening.path}")
                     await stop_wanted(signals, reload)
                     notify("STOPPING=1", "STATUS=draining")
-                    parts.events.note(DaemonChanged(wall_ms(), "draining"))
+                    core.events.note(DaemonChanged(wall_ms(), "draining"))
                     storing.start_soon(stop_at_once, signals, storing.cancel_scope)
                     deadline = trio.current_time() + settings.drain_timeout
                     receiving.cancel_scope.deadline = deadline
                     delivering.cancel_scope.deadline = deadline
                     settling.cancel_scope.deadline = deadline + LAST_RECORDS_S
-                    parts.desk.stopping.set()
-                    parts.dispatch.drain()
-                    await parts.to_spooler.send(Drain())
-                    await parts.ingest.drain()
+                    faces.desk.stopping.set()
+                    core.dispatch.drain()
+                    await core.to_spooler.send(Drain())
+                    await faces.ingest.drain()
             if http is not None:
                 await http.close()
-            parts.settlement.close()
-        await parts.history.close()
-        if parts.follower is not None:
-            await parts.follower.close()
-        await parts.to_spooler.send(Finish())
-        await parts.spooler.finished.wait()
-        parts.events.note(DaemonChanged(wall_ms(), "stopped"))
-        await parts.events.close()
+            core.settlement.close()
+        await core.history.close()
+        if faces.follower is not None:
+            await faces.follower.close()
+        await core.to_spooler.send(Finish())
+        await core.spooler.finished.wait()
+        core.events.note(DaemonChanged(wall_ms(), "stopped"))
+        await core.events.close()
         storing.cancel_scope.cancel()
 
 
-def make_http(parts: Parts, sock: socket.socket, reload: Reload) -> "HttpServer":
+def make_http(desk: Desk, sock: socket.socket, reload: Reload) -> "HttpServer":
     """Imported here: who has no HTTP does not wait for what it needs."""
     from daemon.http.access import Access
     from daemon.http.app import make_app
     from daemon.http.server import HttpServer
 
-    access = Access(parts.desk.settings.http)
+    access = Access(desk.settings.http)
     reload.also(access.reload)
-    return HttpServer(parts.desk.settings.http, sock, make_app(parts.desk, access))
+    return HttpServer(desk.settings.http, sock, make_app(desk, access))
 
 
 async def finish_hand_overs(

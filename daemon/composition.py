@@ -5,7 +5,8 @@
                                      │                 ▼          │ └─ Pull   │ Settlement
                                      └──── Settle ─── cold ── Promoter ◄──────┘
 
-Nothing runs yet: daemon/app.py starts and stops what is made here.
+Here is what stores and delivers; daemon/faces.py has what people and programs ask. Nothing runs
+yet: daemon/app.py starts and stops it.
 """
 
 import os
@@ -18,46 +19,26 @@ from typing import Any, Final
 import trio
 
 from actors.breaker import Breakers
-from actors.catalogue import Catalogue, not_found
+from actors.catalogue import Catalogue
 from actors.clock import wall_ms
-from actors.control import Controls
-from actors.cron import Cron
-from actors.cron_control import CronControl
-from actors.dead_groups import DeadGroups
-from actors.deciding import Deciding
-from actors.decisions import Follower
 from actors.dispatch import Dispatch
 from actors.event_log import EventLog
 from actors.event_ring import EventRing
 from actors.failover import Failover
 from actors.fleet_breakers import FleetBreakers
-from actors.fleet_control import FleetControl
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
 from actors.history import History
-from actors.ingest import Ingest
 from actors.intake import QUEUES_MAX
-from actors.items import make_items
-from actors.jobs import Jobs
-from actors.key_control import KeyControl
-from actors.keyed_intake import WAITING_MAX, KeyedIntake
 from actors.keys import KeyRule
-from actors.messages import Inquire, OfferRun, Pinned, QueueSeen, SpoolerMessage
-from actors.metrics import Metrics, Sources
+from actors.messages import Pinned, QueueSeen, SpoolerMessage
 from actors.origin import Origin, unpack_origin
 from actors.owner import Owner
 from actors.promoter import Promoter
-from actors.pull import Pull
-from actors.pull_settling import PullSettling
-from actors.purging import Purging
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit
-from actors.receipts import Receipts
-from actors.report import INQUIRIES_MAX, Reporter
 from actors.router import Router, Routing
-from actors.schedule_book import ScheduleBook
-from actors.schedules import ScheduleSettings
-from actors.settings import Settings
+from actors.settings import Settings, SpoolSettings
 from actors.settlement import Settlement
 from actors.shared_warm import SharedWarm
 from actors.spooler import Spooler
@@ -70,67 +51,77 @@ from daemon.definitions import load_definitions, saver
 from daemon.errors import CannotStart
 from daemon.events import open_sink
 from daemon.handlers import open_handler
-from daemon.http.desk import ANSWER_S, Desk, within
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
-from daemon.listen import ListeningSocket
 from daemon.memory import machine_limit_bytes, size_queues
-from daemon.postgres.cold import PostgresCold
-from daemon.postgres.writes import DECIDED
-from daemon.schedules_file import load_schedules, schedules_saver
 from daemon.stores import Stores
 from daemon.valkey.lost_owners import LostOwners
 from daemon.valkey.shared_limits import SharedBreaker, SharedRate
-from forebay.errors import BadRun, Refused
-from forebay.priorities import resolve
 
 SPOOLER_INBOX: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What app.py starts and stops."""
+class Fleet:
+    """What daemons that share a Valkey have beside."""
 
-    unconfirmed: list[Unconfirmed]
-    """What an earlier life had stored in cold without an answer."""
+    owner: Owner
+    """Of this daemon's runs that are there."""
+    breakers: FleetBreakers
+    rate: SharedRate
+    lost_owners: LostOwners
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What stores and delivers, and how its parts reach each other."""
+
     to_spooler: trio.MemorySendChannel[SpoolerMessage]
     to_dispatch: trio.MemorySendChannel[QueueSeen | Pinned]
+    spool: SpoolSettings
+    """With the sizes that this machine allows."""
+    unconfirmed: list[Unconfirmed]
+    """What an earlier life had stored in cold without an answer."""
     catalogue: Catalogue
     spooler: Spooler
+    warm: WarmQueue
+    shared_warm: SharedWarm | None
+    routing: Routing
+    failover: Failover
+    hand_over: HandOver
     promoter: Promoter
     streams: Streams
     events: EventLog
+    ring: EventRing
     breakers: Breakers
     history: History
+    tallies: Tallies
     settlement: Settlement
-    owner: Owner | None
-    """Of runs in a warm queue that a fleet shares."""
-    fleet_breakers: FleetBreakers | None
-    warm_is_away: Callable[[], bool]
     send_limit: SendLimit
     dispatch: Dispatch
-    reporter: Reporter
-    receipts: Receipts
-    follower: Follower | None
-    """Of what a fleet decides about writes."""
-    keyed: KeyedIntake
-    cron: Cron
-    ingest: Ingest
-    jobs: Jobs
-    metrics: Metrics
-    desk: Desk
+    fleet: Fleet | None
+    has_come_to_cold: Callable[..., None]
+    see_queue: Callable[[str], None]
+
+    def away_total(self) -> dict[str, int]:
+        """How often a store went away."""
+        warm = 0 if self.shared_warm is None else self.shared_warm.away_total
+        return {"cold": self.promoter.away_total, "warm": warm}
+
+    def is_away(self) -> dict[str, Callable[[], bool]]:
+        """By store: whether it is away now."""
+        shared = self.shared_warm
+        return {
+            "cold": lambda: self.promoter.cold_is_away,
+            "disk": lambda: self.spooler.disk_is_low,
+            "warm": lambda: shared is not None and shared.is_away,
+        }
 
 
-async def compose(
-    settings: Settings,
-    make_files: Callable[[Path], Files],
-    listening: ListeningSocket,
-    stores: Stores,
-) -> Parts:
+async def compose(settings: Settings, make_files: Callable[[Path], Files], stores: Stores) -> Core:
     cold = stores.cold
     to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](SPOOLER_INBOX)
     to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen | Pinned](QUEUES_MAX)
-    to_reporter, reporter_inbox = trio.open_memory_channel[Inquire](INQUIRIES_MAX)
 
     memory = size_queues(settings, machine_limit_bytes())
     spool = settings.spool.model_copy(update={"inmemory_bytes": memory.inmemory_bytes})
@@ -187,14 +178,7 @@ async def compose(
         promoter.wake(queue, priority)
         streams.wake(queue)
 
-    def hear(said: str) -> None:
-        """Another daemon's wake: a queue, or that something is decided about writes."""
-        if said != DECIDED:
-            has_come_to_cold(said)
-        elif follower is not None:
-            follower.wake()
-
-    stores.wakes.append(hear)
+    stores.wakes.append(has_come_to_cold)
     hand_over = HandOver(cold, to_spooler.clone(), failover, has_come_to_cold)
     router = Router(
         routing,
@@ -232,19 +216,15 @@ async def compose(
         history,
         tallies,
     )
-    owner = fleet_breakers = fleet_rate = lost_owners = None
+    fleet = None
     if shared_warm is not None and stores.remote is not None:
-        fleet_rate = SharedRate(stores.remote.server)
-        lost_owners = LostOwners(stores.remote.server, stores.daemon)
-        fleet_breakers = FleetBreakers(breakers, SharedBreaker(stores.remote.server, stores.daemon))
-        owner = Owner(
-            shared_warm,
-            to_spooler.clone(),
-            settlement,
-            cold,
-            router.place,
-            promoter.wake,
-            see_queue,
+        server = stores.remote.server
+        to_owner = (to_spooler.clone(), settlement, cold, router.place, promoter.wake, see_queue)
+        fleet = Fleet(
+            Owner(shared_warm, *to_owner),
+            FleetBreakers(breakers, SharedBreaker(server, stores.daemon)),
+            SharedRate(server),
+            LostOwners(server, stores.daemon),
         )
     send_limit = SendLimit(settings.global_send_limit)
     cores = len(os.sched_getaffinity(0))
@@ -255,200 +235,38 @@ async def compose(
         promoter,
         Shared(warm, settlement, breakers, send_limit, wall_ms, cores, events, tallies),
         _open_handler,
-        fleet_rate,
+        None if fleet is None else fleet.rate,
     )
-
-    # The socket's side.
-    to_keyed, keyed_inbox = trio.open_memory_channel[OfferRun](WAITING_MAX)
-    keyed = KeyedIntake(
-        keyed_inbox,
-        cold,
-        to_dispatch.clone(),
-        has_come_to_cold,
-        lambda: spooler.disk_is_low,
-    )
-
-    def has_ticks(queue: str) -> None:
-        see_queue(queue)
-        has_come_to_cold(queue)
-
-    def check_schedule(schedule: ScheduleSettings) -> int:
-        return usable_priority(schedule, catalogue)
-
-    book = ScheduleBook(
-        settings.schedules,
-        load_schedules(settings.state_dir),
-        schedules_saver(settings.state_dir),
-        check_schedule,
-    )
-    cron = Cron(book, cold.ticks, check_schedule, has_ticks)
-
-    def more() -> dict[str, Any]:
-        return describe(routing, failover, breakers, dispatch, settlement) | {
-            "events": events.figures(),
-            "history_dropped_total": history.dropped_total,
-            "keyed": keyed.figures(),
-            "cron": cron.figures(),
-            "away_total": {
-                "cold": promoter.away_total,
-                "warm": 0 if shared_warm is None else shared_warm.away_total,
-            },
-            **metrics.for_report(),
-        }
-
-    reporter = Reporter(
-        reporter_inbox, to_spooler.clone(), warm, cold, more, is_shared=stores.is_shared
-    )
-    follower = deciding = None
-    if isinstance(cold, PostgresCold):
-        follower = Follower(to_spooler.clone(), cold.decisions, spool.stage_ttl, wall_ms)
-        deciding = Deciding(to_spooler.clone(), cold.decisions, follower)
-    receipts = Receipts(to_spooler.clone(), cold, spool.receipt_ttl, wall_ms, deciding)
-    pull = Pull(
-        warm,
-        PullSettling(settlement, catalogue.settings_of, wall_ms),
-        catalogue.queue,
-        lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
-        tallies=tallies,
-    )
-    items = make_items(
-        to_spooler.clone(),
-        warm,
-        cold,
-        cold.items,
-        cold.dead_letters,
-        hand_over,
-        history,
-        promoter.wake,
-        wall_ms,
-        settings.socket.max_run_bytes,
-        routing.lines,
-    )
-    purging = Purging(
-        to_spooler.clone(),
-        warm,
-        cold.items,
-        reporter.report,
-        lambda queue: controls.check_known(queue),
-        promoter.wake,
-    )
-    jobs = Jobs(cold.dead_letters, promoter.wake, wall_ms)
-    controls = Controls(
-        catalogue,
-        cold.dead_letters,
-        breakers,
-        reporter.held_items,
-        promoter.wake,
-        wall_ms,
-        {
-            **receipts.operations,
-            **streams.operations,
-            **items.operations,
-            **jobs.operations,
-            **purging.operations,
-            **KeyControl(cold).operations,
-            **CronControl(cron, wall_ms).operations,
-            **DeadGroups(cold.dead_letters).operations,
-            **FleetControl(lost_owners, to_spooler.clone(), stores.daemon).operations,
-        },
-    )
-    ingest = Ingest(
-        settings.socket,
-        [listening.listener],
-        to_spooler.clone(),
-        to_reporter,
-        known_queue=lambda queue: catalogue.queue(queue) is not None,
-        pull=pull,
-        control=controls,
-        rows=streams,
-        keyed=to_keyed,
-        is_keyed=lambda queue: catalogue.settings_of(queue).unique != "off",
-    )
-    is_away: dict[str, Callable[[], bool]] = {
-        "cold": lambda: promoter.cold_is_away,
-        "disk": lambda: spooler.disk_is_low,
-        "warm": lambda: shared_warm is not None and shared_warm.is_away,
-    }
-    metrics = Metrics(
-        Sources(
-            report=reporter.report,
-            warm=warm,
-            cold=cold,
-            catalogue=catalogue,
-            tallies=tallies,
-            groups=dispatch.groups,
-            breakers=breakers,
-            spool=spooler.counts,
-            spool_settings=spool,
-            pull=pull,
-            ingest=ingest.figures,
-            send_limit=send_limit,
-            streams=routing.streams,
-            is_away=is_away,
-            now_ms=wall_ms,
-        )
-    )
-    # The HTTP side's.
-    desk = Desk(
-        settings=settings,
-        catalogue=catalogue,
-        perform=within(ANSWER_S, controls.perform),
-        report=within(ANSWER_S, reporter.report),
-        pull=pull,
-        to_spooler=to_spooler.clone(),
-        to_keyed=to_keyed.clone(),
-        spooler=spooler,
-        warm=warm,
-        cold=cold,
-        wake_promoter=promoter.wake,
-        dispatch=dispatch,
-        breakers=breakers,
-        events=ring,
-        is_away=is_away,
-        stopping=trio.Event(),
-        metrics=metrics,
-    )
-    return Parts(
-        unconfirmed=unconfirmed,
+    return Core(
         to_spooler=to_spooler,
         to_dispatch=to_dispatch,
+        spool=spool,
+        unconfirmed=unconfirmed,
         catalogue=catalogue,
         spooler=spooler,
+        warm=warm,
+        shared_warm=shared_warm,
+        routing=routing,
+        failover=failover,
+        hand_over=hand_over,
         promoter=promoter,
         streams=streams,
         events=events,
+        ring=ring,
         breakers=breakers,
         history=history,
+        tallies=tallies,
         settlement=settlement,
-        owner=owner,
-        fleet_breakers=fleet_breakers,
-        warm_is_away=lambda: shared_warm is not None and shared_warm.is_away,
         send_limit=send_limit,
         dispatch=dispatch,
-        reporter=reporter,
-        receipts=receipts,
-        follower=follower,
-        keyed=keyed,
-        cron=cron,
-        ingest=ingest,
-        jobs=jobs,
-        metrics=metrics,
-        desk=desk,
+        fleet=fleet,
+        has_come_to_cold=has_come_to_cold,
+        see_queue=see_queue,
     )
 
 
 def key_rule(settings: QueueSettings) -> KeyRule:
     return KeyRule(settings.unique, round(settings.unique_window * 1000))
-
-
-def usable_priority(schedule: ScheduleSettings, catalogue: Catalogue) -> int:
-    """The priority of a schedule's ticks. Refused if its queue or its priority does not exist."""
-    if catalogue.queue(schedule.queue) is None:
-        raise not_found(schedule.queue)
-    try:
-        return resolve(schedule.priority, lambda: catalogue.priorities)
-    except BadRun as problem:
-        raise Refused("BAD_REQUEST", str(problem)) from problem
 
 
 def disowned(unconfirmed: list[Unconfirmed]) -> dict[int, list[Origin]]:

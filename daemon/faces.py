@@ -1,0 +1,238 @@
+"""What people and programs ask of the daemon: the socket, control, the figures, the HTTP side.
+
+Built on what stores and delivers (daemon/composition.py), of which it owns nothing. Nothing runs
+yet: daemon/app.py starts and stops it.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+
+from actors.catalogue import Catalogue, not_found
+from actors.clock import wall_ms
+from actors.control import Controls
+from actors.cron import Cron
+from actors.cron_control import CronControl
+from actors.dead_groups import DeadGroups
+from actors.deciding import Deciding
+from actors.decisions import Follower
+from actors.fleet_control import FleetControl
+from actors.ingest import Ingest
+from actors.items import make_items
+from actors.jobs import Jobs
+from actors.key_control import KeyControl
+from actors.keyed_intake import WAITING_MAX, KeyedIntake
+from actors.messages import Inquire, OfferRun
+from actors.metrics import Metrics, Sources
+from actors.pull import Pull
+from actors.pull_settling import PullSettling
+from actors.purging import Purging
+from actors.receipts import Receipts
+from actors.report import INQUIRIES_MAX, Reporter
+from actors.schedule_book import ScheduleBook
+from actors.schedules import ScheduleSettings
+from actors.settings import Settings
+from daemon.composition import Core, describe
+from daemon.http.desk import ANSWER_S, Desk, within
+from daemon.listen import ListeningSocket
+from daemon.postgres.cold import PostgresCold
+from daemon.postgres.writes import DECIDED
+from daemon.schedules_file import load_schedules, schedules_saver
+from daemon.stores import Stores
+from forebay.errors import BadRun, Refused
+from forebay.priorities import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Faces:
+    reporter: Reporter
+    receipts: Receipts
+    follower: Follower | None
+    """Of what a fleet decides about writes."""
+    keyed: KeyedIntake
+    cron: Cron
+    ingest: Ingest
+    jobs: Jobs
+    metrics: Metrics
+    desk: Desk
+
+
+def compose_faces(
+    settings: Settings, core: Core, listening: ListeningSocket, stores: Stores
+) -> Faces:
+    cold, catalogue, to_spooler = stores.cold, core.catalogue, core.to_spooler
+    wake_promoter = core.promoter.wake
+    lost_owners = None if core.fleet is None else core.fleet.lost_owners
+    to_reporter, reporter_inbox = trio.open_memory_channel[Inquire](INQUIRIES_MAX)
+    to_keyed, keyed_inbox = trio.open_memory_channel[OfferRun](WAITING_MAX)
+    keyed = KeyedIntake(
+        keyed_inbox,
+        cold,
+        core.to_dispatch.clone(),
+        core.has_come_to_cold,
+        lambda: core.spooler.disk_is_low,
+    )
+
+    def has_ticks(queue: str) -> None:
+        core.see_queue(queue)
+        core.has_come_to_cold(queue)
+
+    def check_schedule(schedule: ScheduleSettings) -> int:
+        return usable_priority(schedule, catalogue)
+
+    book = ScheduleBook(
+        settings.schedules,
+        load_schedules(settings.state_dir),
+        schedules_saver(settings.state_dir),
+        check_schedule,
+    )
+    cron = Cron(book, cold.ticks, check_schedule, has_ticks)
+
+    def more() -> dict[str, Any]:
+        known = (core.routing, core.failover, core.breakers, core.dispatch, core.settlement)
+        return describe(*known) | {
+            "events": core.events.figures(),
+            "history_dropped_total": core.history.dropped_total,
+            "keyed": keyed.figures(),
+            "cron": cron.figures(),
+            "away_total": core.away_total(),
+            **metrics.for_report(),
+        }
+
+    reporter = Reporter(
+        reporter_inbox, to_spooler.clone(), core.warm, cold, more, is_shared=stores.is_shared
+    )
+    follower = deciding = None
+    if isinstance(cold, PostgresCold):
+        follower = Follower(to_spooler.clone(), cold.decisions, core.spool.stage_ttl, wall_ms)
+        deciding = Deciding(to_spooler.clone(), cold.decisions, follower)
+        stores.wakes.append(partial(hear_decided, follower))
+    receipts = Receipts(to_spooler.clone(), cold, core.spool.receipt_ttl, wall_ms, deciding)
+    pull = Pull(
+        core.warm,
+        PullSettling(core.settlement, catalogue.settings_of, wall_ms),
+        catalogue.queue,
+        lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
+        tallies=core.tallies,
+    )
+    items = make_items(
+        to_spooler.clone(),
+        core.warm,
+        cold,
+        cold.items,
+        cold.dead_letters,
+        core.hand_over,
+        core.history,
+        wake_promoter,
+        wall_ms,
+        settings.socket.max_run_bytes,
+        core.routing.lines,
+    )
+    purging = Purging(
+        to_spooler.clone(),
+        core.warm,
+        cold.items,
+        reporter.report,
+        lambda queue: controls.check_known(queue),
+        wake_promoter,
+    )
+    jobs = Jobs(cold.dead_letters, wake_promoter, wall_ms)
+    controls = Controls(
+        catalogue,
+        cold.dead_letters,
+        core.breakers,
+        reporter.held_items,
+        wake_promoter,
+        wall_ms,
+        {
+            **receipts.operations,
+            **core.streams.operations,
+            **items.operations,
+            **jobs.operations,
+            **purging.operations,
+            **KeyControl(cold).operations,
+            **CronControl(cron, wall_ms).operations,
+            **DeadGroups(cold.dead_letters).operations,
+            **FleetControl(lost_owners, to_spooler.clone(), stores.daemon).operations,
+        },
+    )
+    ingest = Ingest(
+        settings.socket,
+        [listening.listener],
+        to_spooler.clone(),
+        to_reporter,
+        known_queue=lambda queue: catalogue.queue(queue) is not None,
+        pull=pull,
+        control=controls,
+        rows=core.streams,
+        keyed=to_keyed,
+        is_keyed=lambda queue: catalogue.settings_of(queue).unique != "off",
+    )
+    is_away = core.is_away()
+    metrics = Metrics(
+        Sources(
+            report=reporter.report,
+            warm=core.warm,
+            cold=cold,
+            catalogue=catalogue,
+            tallies=core.tallies,
+            groups=core.dispatch.groups,
+            breakers=core.breakers,
+            spool=core.spooler.counts,
+            spool_settings=core.spool,
+            pull=pull,
+            ingest=ingest.figures,
+            send_limit=core.send_limit,
+            streams=core.routing.streams,
+            is_away=is_away,
+            now_ms=wall_ms,
+        )
+    )
+    desk = Desk(
+        settings=settings,
+        catalogue=catalogue,
+        perform=within(ANSWER_S, controls.perform),
+        report=within(ANSWER_S, reporter.report),
+        pull=pull,
+        to_spooler=to_spooler.clone(),
+        to_keyed=to_keyed.clone(),
+        spooler=core.spooler,
+        warm=core.warm,
+        cold=cold,
+        wake_promoter=wake_promoter,
+        dispatch=core.dispatch,
+        breakers=core.breakers,
+        events=core.ring,
+        is_away=is_away,
+        stopping=trio.Event(),
+        metrics=metrics,
+    )
+    return Faces(
+        reporter=reporter,
+        receipts=receipts,
+        follower=follower,
+        keyed=keyed,
+        cron=cron,
+        ingest=ingest,
+        jobs=jobs,
+        metrics=metrics,
+        desk=desk,
+    )
+
+
+def hear_decided(follower: Follower, said: str) -> None:
+    """Another daemon's wake, which may be that something is decided about writes."""
+    if said == DECIDED:
+        follower.wake()
+
+
+def usable_priority(schedule: ScheduleSettings, catalogue: Catalogue) -> int:
+    """The priority of a schedule's ticks. Refused if its queue or its priority does not exist."""
+    if catalogue.queue(schedule.queue) is None:
+        raise not_found(schedule.queue)
+    try:
+        return resolve(schedule.priority, lambda: catalogue.priorities)
+    except BadRun as problem:
+        raise Refused("BAD_REQUEST", str(problem)) from problem
