@@ -45,6 +45,10 @@ class LastVersion(NamedTuple):
     """None: that write is forgotten."""
 
 
+DECIDED: Final = ""
+"""What a wake of the shared store says that is about writes: no queue has this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriteView:
     """What one journal knows of a write, for a request about it."""

@@ -36,7 +36,6 @@ from daemon.journal.files import Files
 from daemon.listen import ListeningSocket, open_socket
 from daemon.lock import StateLock
 from daemon.malloc import return_freed_memory
-from daemon.postgres.cold import PostgresCold
 from daemon.reload import Load, Reload, check_handlers
 from daemon.signals import SIGNALS, stop_at_once, stop_wanted
 from daemon.stores import MakeCold, Stores, open_stores
@@ -121,8 +120,8 @@ async def _serve(
         if core.fleet is not None:
             storing.start_soon(core.fleet.breakers.run)
         storing.start_soon(core.promoter.run)
-        if isinstance(cold, PostgresCold):
-            storing.start_soon(cold.listen)
+        if stores.shared_cold is not None:
+            storing.start_soon(stores.shared_cold.listen)
         storing.start_soon(core.streams.run)
         if faces.follower is not None:
             await faces.follower.catch_up()

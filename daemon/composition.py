@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -55,8 +55,10 @@ from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.memory import machine_limit_bytes, size_queues
 from daemon.stores import Stores
-from daemon.valkey.lost_owners import LostOwners
-from daemon.valkey.shared_limits import SharedBreaker, SharedRate
+
+if TYPE_CHECKING:
+    from daemon.valkey.lost_owners import LostOwners
+    from daemon.valkey.shared_limits import SharedRate
 
 SPOOLER_INBOX: Final = 2048
 
@@ -68,8 +70,8 @@ class Fleet:
     owner: Owner
     """Of this daemon's runs that are there."""
     breakers: FleetBreakers
-    rate: SharedRate
-    lost_owners: LostOwners
+    rate: "SharedRate"
+    lost_owners: "LostOwners"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,9 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
     )
     fleet = None
     if shared_warm is not None and stores.remote is not None:
+        from daemon.valkey.lost_owners import LostOwners
+        from daemon.valkey.shared_limits import SharedBreaker, SharedRate
+
         server = stores.remote.server
         to_owner = (to_spooler.clone(), settlement, cold, router.place, promoter.wake, see_queue)
         fleet = Fleet(

@@ -34,11 +34,10 @@ from actors.report import INQUIRIES_MAX, Reporter
 from actors.schedule_book import ScheduleBook
 from actors.schedules import ScheduleSettings
 from actors.settings import Settings
+from actors.shared_writes import DECIDED
 from daemon.composition import Core, describe
 from daemon.http.desk import ANSWER_S, Desk, within
 from daemon.listen import ListeningSocket
-from daemon.postgres.cold import PostgresCold
-from daemon.postgres.writes import DECIDED
 from daemon.schedules_file import load_schedules, schedules_saver
 from daemon.stores import Stores
 from forebay.errors import BadRun, Refused
@@ -105,9 +104,10 @@ def compose_faces(
         reporter_inbox, to_spooler.clone(), core.warm, cold, more, is_shared=stores.is_shared
     )
     follower = deciding = None
-    if isinstance(cold, PostgresCold):
-        follower = Follower(to_spooler.clone(), cold.decisions, core.spool.stage_ttl, wall_ms)
-        deciding = Deciding(to_spooler.clone(), cold.decisions, follower)
+    if stores.shared_cold is not None:
+        decisions = stores.shared_cold.decisions
+        follower = Follower(to_spooler.clone(), decisions, core.spool.stage_ttl, wall_ms)
+        deciding = Deciding(to_spooler.clone(), decisions, follower)
         stores.wakes.append(partial(hear_decided, follower))
     receipts = Receipts(to_spooler.clone(), cold, core.spool.receipt_ttl, wall_ms, deciding)
     pull = Pull(

@@ -13,24 +13,26 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import structlog
 import trio
 
 from actors.settings import ColdSettings, Settings
 from actors.tiers import StoreUnavailable
-from daemon.bridge import Bridge
 from daemon.cold.sqlite import SqliteCold
 from daemon.errors import CannotStart
 from daemon.identity import daemon_id
-from daemon.postgres.cold import PostgresCold
-from daemon.valkey.server import ValkeySettings, without_password
-from daemon.valkey.warm import ValkeyWarm
+
+if TYPE_CHECKING:
+    from daemon.bridge import Bridge
+    from daemon.postgres.cold import PostgresCold
+    from daemon.valkey.warm import ValkeyWarm
 
 log = structlog.get_logger()
 
-Cold = SqliteCold | PostgresCold
+Cold: TypeAlias = "SqliteCold | PostgresCold"
 MakeCold = Callable[[Path, float], SqliteCold]
 
 WAIT_S: Final = 1.0
@@ -41,16 +43,19 @@ WRONG: Final = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "N
 @dataclass(slots=True)
 class Stores:
     cold: Cold
-    remote: ValkeyWarm | None = None
+    remote: "ValkeyWarm | None" = None
     """The warm queue that a fleet shares."""
     daemon: bytes = b""
     """This daemon's id; empty where nobody else could ask for it."""
     wakes: list[Callable[[str], None]] = field(default_factory=list)
     """Who wants to know that another daemon has put something into cold."""
 
+    shared_cold: "PostgresCold | None" = None
+    """The cold store, where a fleet shares it."""
+
     @property
     def is_shared(self) -> bool:
-        return isinstance(self.cold, PostgresCold)
+        return self.shared_cold is not None
 
     def wake(self, queue: str) -> None:
         for wake in self.wakes:
@@ -69,6 +74,9 @@ async def open_stores(
         finally:
             await cold.close()
         return
+    # The drivers take a tenth of a second to import: who has no servers does not wait for them.
+    from daemon.bridge import Bridge
+
     async with AsyncExitStack() as stack:
         bridge = Bridge("stores")
         await bridge.open()
@@ -83,13 +91,15 @@ async def open_stores(
             remote = _valkey(settings, daemon, bridge)
             stack.push_async_callback(remote.close)
             await _check(remote, settings, wait=wait)
-        stores.append(Stores(shared, remote, daemon))
+        stores.append(Stores(shared, remote, daemon, shared_cold=shared))
         yield stores[0]
 
 
 def _postgres(
-    settings: ColdSettings, daemon: bytes, bridge: Bridge, on_wake: Callable[[str], None]
-) -> PostgresCold:
+    settings: ColdSettings, daemon: bytes, bridge: "Bridge", on_wake: Callable[[str], None]
+) -> "PostgresCold":
+    from daemon.postgres.cold import PostgresCold
+
     assert settings.url is not None
     try:
         return PostgresCold(
@@ -108,7 +118,10 @@ def _postgres(
         raise CannotStart(f"cold.url: {problem}") from problem
 
 
-def _valkey(settings: Settings, daemon: bytes, bridge: Bridge) -> ValkeyWarm:
+def _valkey(settings: Settings, daemon: bytes, bridge: "Bridge") -> "ValkeyWarm":
+    from daemon.valkey.server import ValkeySettings
+    from daemon.valkey.warm import ValkeyWarm
+
     warm = settings.warm
     assert warm.url is not None
     try:
@@ -118,9 +131,9 @@ def _valkey(settings: Settings, daemon: bytes, bridge: Bridge) -> ValkeyWarm:
     return ValkeyWarm(where, daemon, bridge, rows_valid_s=warm.valid)
 
 
-async def _reach(cold: PostgresCold, settings: ColdSettings, *, wait: bool) -> None:
+async def _reach(cold: "PostgresCold", settings: ColdSettings, *, wait: bool) -> None:
     """PostgreSQL answers, and its schema is this version's."""
-    where = without_password(settings.url or "")
+    where = address_of_store(settings.url or "")
     is_told = False
     while True:
         try:
@@ -138,9 +151,9 @@ async def _reach(cold: PostgresCold, settings: ColdSettings, *, wait: bool) -> N
             return
 
 
-async def _check(remote: ValkeyWarm, settings: Settings, *, wait: bool) -> None:
+async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> None:
     """Valkey lets this daemon in, as far as it can be asked."""
-    where = without_password(settings.warm.url or "")
+    where = address_of_store(settings.warm.url or "")
     is_told = False
     while True:
         try:
@@ -157,3 +170,9 @@ async def _check(remote: ValkeyWarm, settings: Settings, *, wait: bool) -> None:
             await trio.sleep(WAIT_S)
         else:
             return
+
+
+def address_of_store(url: str) -> str:
+    """For messages and logs: without a password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

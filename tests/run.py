@@ -1,4 +1,4 @@
-"""Runs all tests as four processes side by side, and ends as the worst of them did.
+"""Runs all tests as five processes side by side, and ends as the worst of them did.
 
     python -m tests.run
 
@@ -15,7 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Final
 
-BESIDE: Final = ("tests/spark", "tests/crash", "tests/fleet")
+BESIDE: Final = (
+    ("tests/spark",),
+    ("tests/crash",),
+    ("tests/fleet", "tests/postgres", "tests/valkey"),
+    ("tests/ops", "tests/rest", "tests/browser"),
+)
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYTEST: Final = (sys.executable, "-m", "pytest")
 
@@ -23,21 +28,21 @@ PYTEST: Final = (sys.executable, "-m", "pytest")
 def main() -> int:
     with ExitStack() as stack:
         beside = [(group, *_start(group, stack)) for group in BESIDE]
-        rest = [*PYTEST, *(f"--ignore={group}" for group in BESIDE)]
+        rest = [*PYTEST, *(f"--ignore={part}" for group in BESIDE for part in group)]
         codes = [subprocess.run(rest, cwd=ROOT, check=False).returncode]
         for group, process, said in beside:
             codes.append(process.wait())
-            print(f"\n{group}, beside it:", flush=True)
+            print(f"\n{', '.join(group)}, beside it:", flush=True)
             said.seek(0)
             shutil.copyfileobj(said, sys.stdout.buffer)
             sys.stdout.buffer.flush()
     return max(codes)
 
 
-def _start(group: str, stack: ExitStack) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+def _start(group: tuple[str, ...], stack: ExitStack) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """Ended, if it still runs, when the stack is left."""
     said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-    process = subprocess.Popen([*PYTEST, group], cwd=ROOT, stdout=said, stderr=said)
+    process = subprocess.Popen([*PYTEST, *group], cwd=ROOT, stdout=said, stderr=said)
     stack.callback(process.wait)
     stack.callback(process.terminate)
     return process, said

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from actors.shared_writes import (
+    DECIDED,
     Aborted,
     Part,
     Published,
@@ -61,8 +62,6 @@ from daemon.postgres.write_statements import (
 )
 from forebay.errors import Refused
 
-DECIDED: Final = ""
-"""What a wake says that is about writes: no queue has this name."""
 APPS_MAX: Final = 100_000
 """Of so many applications the last version is known; the one that was quiet longest goes first."""
 FORGOTTEN_MAX: Final = 5000

@@ -222,7 +222,7 @@ async def test_what_rots_under_an_index_is_dropped_and_counted(
     items = sum(block.head.count - block.done.bit_count() for block in rotten)
     assert report["dropped"] == base["dropped"] + items
     assert report["accepted"] == base["accepted"]
-    ends = ("delivered", "dropped", "deleted", "handed_over")
+    ends = ("delivered", "dropped", "deleted", "handed_over", "moved_out")
     assert report["accepted"] == sum(report[end] for end in ends)
     dropped = [event for event in events if event["event"] == "spooler.block_unreadable"]
     assert sorted(event["position"] for event in dropped) == sorted(

@@ -149,7 +149,7 @@ def test_a_transaction_is_written_once(spark: SparkSession, host: Host, queue: s
     [
         ({"runItem": "5"}, "did you mean 'runItems'"),
         ({"payload": "nothing"}, "there is no such column; there are: value"),
-        ({"priority": "urgent"}, "0 to 255, high, normal, low"),
+        ({"priority": "urgent"}, "0 to 255, or a label that the daemon knows"),
         ({"socket": "/nowhere/f.sock"}, "option 'socket' is '/nowhere/f.sock': no daemon answers"),
     ],
 )
