@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from actors.shared_writes import (
+    DECIDED,
     Aborted,
     Decisions,
     LastVersion,
@@ -22,7 +23,6 @@ from actors.shared_writes import (
     WriteView,
 )
 from daemon.bridge import Bridge
-from daemon.postgres.writes import DECIDED
 from forebay.errors import Refused
 from tests.conformance.postgres_stores import PostgresStores
 
