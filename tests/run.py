@@ -18,8 +18,8 @@ from typing import IO, Final
 BESIDE: Final = (
     ("tests/spark",),
     ("tests/crash",),
-    ("tests/fleet", "tests/postgres", "tests/valkey"),
-    ("tests/ops", "tests/rest", "tests/browser"),
+    ("tests/fleet", "tests/postgres", "tests/valkey", "tests/browser"),
+    ("tests/ops", "tests/rest"),
 )
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYTEST: Final = (sys.executable, "-m", "pytest")
