@@ -19,7 +19,7 @@ BESIDE: Final = (
     ("tests/spark",),
     ("tests/crash",),
     ("tests/fleet", "tests/postgres", "tests/valkey", "tests/browser"),
-    ("tests/ops", "tests/rest"),
+    ("tests/ops",),
 )
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYTEST: Final = (sys.executable, "-m", "pytest")
