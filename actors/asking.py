@@ -1,6 +1,7 @@
 """Messages to the spooler that are waited for until they are answered.
 
-Nothing is owned. On cancel the answer goes nowhere; what was asked for may be done.
+Nothing is owned, and there is no deadline but the caller's. On cancel the answer goes nowhere; what
+was asked for may be done.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from actors.asking import Spooler, ask, request
 from actors.decisions import Follower
 from actors.messages import AbortWrite, AskParts, AskWrite, DropStage, Seal
-from actors.requesting import Spooler, ask, request
 from actors.shared_writes import Decisions, Part, Published, PublishWish, SealedStage, WriteView
 from actors.tiers import StoreUnavailable
 from forebay.errors import Refused

@@ -20,8 +20,8 @@ from typing import Final
 import structlog
 import trio
 
+from actors.asking import Make, Spooler, ask, ask_all
 from actors.messages import AbortWrite, AskOpenWrites, AskParts, FollowPublish
-from actors.requesting import Make, Spooler, ask, ask_all
 from actors.shared_writes import VERDICTS_MAX, Decisions, OpenWrite, Part, Unheard, Verdict
 from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused

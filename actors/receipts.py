@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from actors.asking import ask, request
 from actors.control import LIMIT_MAX, Fields, Operation, bad
 from actors.deciding import Deciding
 from actors.messages import (
@@ -25,7 +26,6 @@ from actors.messages import (
     SpoolerMessage,
 )
 from actors.refusals import not_found
-from actors.requesting import ask, request
 from actors.tiers import ColdQueue, StoreUnavailable
 from forebay.limits import APP_BYTES_MAX, CONTROL_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
 
