@@ -1,9 +1,13 @@
 """The catalogue's file, `queues.json` in the state directory: replaced as a whole, durably.
 
+A disk that is full must drain, and it cannot while a queue is paused that nobody can resume: so
+there is some room of its own for this file.
+
 A file that makes no sense is kept aside, and the daemon starts without it: what it defined and
 paused must be said again, and the log says so.
 """
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -18,11 +22,13 @@ from actors.catalogue import (
     definitions_from_json,
     definitions_to_json,
 )
+from daemon.ballast import Ballast
 from daemon.errors import CannotStart
 
 log = structlog.get_logger()
 
 NAME: Final = "queues.json"
+BALLAST_BYTES: Final = 256 * 1024
 
 
 def load_definitions(directory: Path) -> Definitions:
@@ -41,10 +47,22 @@ def load_definitions(directory: Path) -> Definitions:
 
 
 def saver(directory: Path) -> Save:
+    ballast = Ballast(directory / f"{NAME}.ballast", BALLAST_BYTES)
+    ballast.keep()
+
+    def replace(text: str) -> None:
+        try:
+            replace_file(directory / NAME, text)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not ballast.give_up():
+                raise
+            replace_file(directory / NAME, text)
+        ballast.keep()
+
     async def save(definitions: Definitions) -> None:
         text = definitions_to_json(definitions)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(replace_file, directory / NAME, text)
+            await trio.to_thread.run_sync(replace, text)
 
     return save
 

@@ -32,8 +32,8 @@ import trio
 
 from actors.thread import OwnThread
 from actors.tiers import StoreCorrupt, StoreUnavailable
+from daemon.ballast import Ballast
 from daemon.cold import quarantine
-from daemon.cold.ballast import Ballast
 from daemon.cold.schema import migrate
 
 T = TypeVar("T")

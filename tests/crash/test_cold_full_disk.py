@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import pytest
 
+from actors.catalogue import Definitions
 from actors.settings import Settings
 from daemon.cold.sqlite import BALLAST_BYTES
+from daemon.definitions import load_definitions, saver
 from tests.crash import flaky
 from tests.crash.audit import Audit
 from tests.crash.destinations import Destination, FileDestination, FlakyDestination
@@ -95,6 +97,18 @@ def test_full_disk_refuses_drains_buries_and_takes_again(
     assert audit.found.dead.keys() == must_die
     events = [event["event"] for event in life.events()]
     assert "spooler.disk_low" in events or "spooler.disk_refuses" in events
+
+
+async def test_a_queue_is_paused_and_resumed_on_a_disk_without_a_byte_of_room(disk: Path) -> None:
+    save = saver(disk)
+    await save(Definitions(paused=frozenset({(OUT, None)})))
+    fill_up(disk)
+    both = frozenset({(OUT, None), (FLAKY, None)})
+    await save(Definitions(paused=both))
+    assert load_definitions(disk).paused == both
+    # The room that was given up is there for the next time as well.
+    await save(Definitions())
+    assert load_definitions(disk) == Definitions()
 
 
 def fates(producer: Producer) -> tuple[set[str], set[str]]:

@@ -2,6 +2,7 @@
 
 Deleting from SQLite needs room too: for the log, and for the pages that the log brings to the
 database when it is emptied. Twice the length of the log is always enough to get both going again.
+So does a queue that is to be resumed, or paused: the file that says so is written anew.
 """
 
 import os
