@@ -9,8 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,6 +20,7 @@ from typing import Any, Final, Self
 import httpx
 
 from forebay import Client, Item, Lease, connect
+from tests import forked
 from tests.fleet.front import Front
 from tests.ops.commands import Host
 from tests.servers.postgres import PORT, PostgresServer, postgres_server
@@ -31,7 +30,7 @@ VALID_S: Final = 1.0
 ACQUIRE_S: Final = 3.0
 PATIENCE_S: Final = 60.0
 """Nothing is measured by it: what never comes should fail the test."""
-QUICK: Final = [sys.executable, "-m", "tests.fleet.quick"]
+QUICK: Final = "tests.fleet.quick"
 BOOKS: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
 
 Condition = Callable[[], object]
@@ -60,12 +59,8 @@ class Member(Host):
         """Starts the daemon; when it serves is its business."""
         shared = ("--warm", "valkey", "--cold", "postgres")
         with self._log_file.open("ab") as log:
-            self.daemon = subprocess.Popen(
-                [*QUICK, "run", *shared, *options],
-                env=self.environment | self.variables,
-                stderr=log,
-                stdout=log,
-            )
+            env = self.environment | self.variables
+            self.daemon = forked.start(["run", *shared, *options], env, log, module=QUICK)
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay import ForebayError, connect
+from tests import forked
 
 FOREBAY = [sys.executable, "-m", "daemon.cli.main"]
 HANG_S = 60
@@ -31,7 +32,7 @@ class Host:
         settings = {"spool": {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}}
         limits = {"socket": {"max_run_bytes": "1Mi"}, "http": {"listen": None}}
         self.config.write_text(json.dumps({**settings, **limits, **(config or {})}))
-        self.daemon: subprocess.Popen[bytes] | None = None
+        self.daemon: forked.Process | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,26 +45,17 @@ class Host:
         }
 
     def command(self, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*FOREBAY, *args],
-            input=stdin,
-            env=self.environment,
-            capture_output=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        return forked.run(args, self.environment, stdin, HANG_S)
 
     def ok(self, *args: str, stdin: bytes = b"") -> str:
         done = self.command(*args, stdin=stdin)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
-    def start(self) -> None:
+    def start(self, *, anew: bool = False) -> None:
         """Starts the daemon and returns when it serves."""
         with open(self.directory / "daemon.log", "ab") as log:
-            self.daemon = subprocess.Popen(
-                [*FOREBAY, "run"], env=self.environment, stderr=log, stdout=log
-            )
+            self.daemon = forked.start(["run"], self.environment, log, anew=anew)
         while not self._serves():
             if self.daemon.poll() is not None:
                 raise AssertionError((self.directory / "daemon.log").read_text())
