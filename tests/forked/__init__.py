@@ -127,14 +127,18 @@ def start(
     log: IO[bytes],
     *,
     module: str = FOREBAY,
+    listening: socket.socket | None = None,
     anew: bool = False,
 ) -> Process:
-    """What it says goes to `log`."""
+    """What it says goes to `log`; it is activated by the socket `listening`, if there is one."""
     if anew:
+        assert listening is None
         command = [sys.executable, "-m", module, *args]
         return subprocess.Popen(command, env=env, stdout=log, stderr=log)
     with open(os.devnull, "rb") as nothing:
         streams = [nothing.fileno(), log.fileno(), log.fileno()]
+        if listening is not None:
+            streams.append(listening.fileno())
         return zygote().fork(module, args, env, streams)
 
 

@@ -2,8 +2,9 @@
 
 `python -m daemon.cli.main` takes 0.9 s of CPU to import what it needs, and the tests start it a few
 hundred times. An order is one packet on the socket that this process has as its stdin: a JSON
-object (`module`, `args`, `environment`, `directory`) and four descriptors: the new process' stdin,
-stdout and stderr, and a pipe that is told its process id at once, and its exit code when it ends.
+object (`module`, `args`, `environment`, `directory`) and descriptors: the new process' stdin,
+stdout and stderr, a socket that it listens on as with systemd's socket activation (or none), and a
+pipe that is told its process id at once, and its exit code when it ends.
 What comes of it is what a process of its own would be, but for its command line in /proc.
 """
 
@@ -17,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import daemon.app
@@ -53,7 +55,7 @@ class Zygote:
                     return
 
     def _take(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._orders, ORDER_BYTES_MAX, 4)
+        data, fds, _, _ = socket.recv_fds(self._orders, ORDER_BYTES_MAX, 5)
         if not data:
             return False
         *streams, told = fds
@@ -72,10 +74,9 @@ class Zygote:
             if not pid:
                 return
             told = self._told.pop(pid)
-            try:
+            # The test that started it may have gone on without it.
+            with suppress(BrokenPipeError):
                 os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-            except BrokenPipeError:
-                pass  # The test that started it has gone on.
             os.close(told)
 
 
@@ -87,10 +88,12 @@ def become(order: dict[str, Any], streams: list[int]) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, fd in enumerate(streams):
             os.dup2(fd, number)
-        os.closerange(3, 256)
+        os.closerange(len(streams), 256)
         os.chdir(order["directory"])
         os.environ.clear()
         os.environ.update(order["environment"])
+        if len(streams) > 3:
+            os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
         sys.argv = ["forebay", *order["args"]]
         importlib.import_module(order["module"]).main()
         code = 0

@@ -16,8 +16,8 @@ from tests import forked
 FOREBAY = [sys.executable, "-m", "daemon.cli.main"]
 HANG_S = 60
 """Nothing is measured by it: a command that hangs should fail the test."""
-
-
+LOOK_S = 0.02
+"""Between two looks at a daemon, which has better to do than to be looked at."""
 PARTS = ("spooled", "scheduled", "warm", "cold", "running")
 
 

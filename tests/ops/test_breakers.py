@@ -5,11 +5,12 @@ import os
 import pty
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.ops.commands import FOREBAY, HANG_S, Host, running
+from tests.ops.commands import FOREBAY, HANG_S, LOOK_S, Host, running
 
 REFUSING = "http://127.0.0.1:9"
 """Nobody listens on the port of `discard`."""
@@ -38,7 +39,7 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
     host.ok("push", "crm", stdin=b"x")
     host.ok("push", "fine", stdin=b"x")
     while breakers(host).get(REFUSING, {}).get("state") != "open":
-        pass
+        time.sleep(LOOK_S)
     crm = breakers(host)[REFUSING]
     assert crm["queues"] == ["crm"]
     assert crm["failures"] == 2
@@ -53,7 +54,7 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
     assert host.books("fine") == {"accepted": 2, "delivered": 1, "held": 1}
     assert host.ok("breakers", "auto", "null") == "null is closed\n"
     while host.books("fine") != {"accepted": 2, "delivered": 2}:
-        pass
+        time.sleep(LOOK_S)
     closed = json.loads(host.ok("breakers", "close", "crm", "--json"))
     assert (closed["destination"], closed["failures"]) == (REFUSING, 0)
 
@@ -65,7 +66,7 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
 def test_dead_letters_are_counted_by_error(host: Host) -> None:
     host.ok("push", "lost", stdin=b"1\n2\n3\n")
     while host.books("lost").get("dead") != 3:
-        pass
+        time.sleep(LOOK_S)
     [group] = map(json.loads, host.ok("dead", "groups", "--queue", "lost", "--json").splitlines())
     assert (group["count"], group["queue"]) == (3, "lost")
     assert "exit code 1" in group["error"]

@@ -3,11 +3,12 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 from forebay import connect
-from tests.ops.commands import HANG_S, Host, running
+from tests.ops.commands import HANG_S, LOOK_S, Host, running
 
 
 def beats(directory: Path) -> list[int]:
@@ -27,7 +28,7 @@ def beating(directory: Path, **schedule: Any) -> Host:
 
 def wait_for(directory: Path, count: int) -> list[int]:
     while len(found := beats(directory)) < count:
-        pass
+        time.sleep(LOOK_S)
     return found
 
 

@@ -2,10 +2,11 @@
 
 import json
 import signal
+import time
 from pathlib import Path
 
 from forebay import connect
-from tests.ops.commands import Host, running
+from tests.ops.commands import LOOK_S, Host, running
 
 FILE_QUEUE = "out.ndjson"
 
@@ -17,7 +18,7 @@ def delivered_ids(path: Path) -> list[str]:
 def wait_until_delivered(host: Host, count: int) -> None:
     with connect(host.socket) as client:
         while client.stats()["daemon"]["delivered"] < count:
-            client.ping()
+            time.sleep(LOOK_S)
 
 
 def test_pushed_lines_are_delivered_and_the_books_say_so(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_second_signal_ends_a_drain_that_waits(tmp_path: Path) -> None:
         assert host.daemon is not None
         host.daemon.send_signal(signal.SIGTERM)
         while not any(entry["event"] == "daemon.draining" for entry in host.log()):
-            pass
+            time.sleep(LOOK_S)
         assert host.stop(signal.SIGTERM) == 0
         host.start()
         assert host.books("crm")["held"] == 1

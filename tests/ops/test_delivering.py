@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from forebay import connect
-from tests.ops.commands import HANG_S, Host, running
-
-LOOK_S = 0.05
+from tests.ops.commands import HANG_S, LOOK_S, Host, running
 
 
 def until(found: Callable[[], Any]) -> Any:

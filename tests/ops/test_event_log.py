@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay import connect
-from tests.ops.commands import HANG_S, Host, running
+from tests.ops.commands import HANG_S, LOOK_S, Host, running
 
 ITEMS = [f"item {number}" for number in range(300)]
 
@@ -39,6 +39,7 @@ def until(host: Host, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]
             stats: dict[str, Any] = client.stats()
             if is_so(stats):
                 return stats
+            time.sleep(LOOK_S)
     raise AssertionError("it never came")
 
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Any
 import pytest
 
 from forebay import connect
-from tests.ops.commands import FOREBAY, HANG_S, Host, running
+from tests import forked
+from tests.ops.commands import FOREBAY, HANG_S, LOOK_S, Host, running
 
 RESTARTS = 20
 KILL_EVERY = 4
@@ -41,16 +43,10 @@ class ActivatedHost(Host):
         self.listening.bind(str(self.socket))
         self.listening.listen(1024)
 
-    def start(self) -> None:
+    def start(self, *, anew: bool = False) -> None:
         """Starts the daemon and does not wait: clients can connect all the time."""
         with open(self.directory / "daemon.log", "ab") as log:
-            self.daemon = subprocess.Popen(
-                ["/bin/sh", "-c", PASS_STDIN_AS_3, "sh", *FOREBAY, "run"],
-                env=self.environment,
-                stdin=self.listening.fileno(),
-                stderr=log,
-                stdout=log,
-            )
+            self.daemon = forked.start(["run"], self.environment, log, listening=self.listening)
 
 
 @pytest.fixture
@@ -150,7 +146,7 @@ class Load:
 def wait_until_nothing_is_held(path: Path) -> None:
     with connect(path, wait=HANG_S) as client:
         while client.stats()["daemon"]["held"]:
-            client.ping()
+            time.sleep(LOOK_S)
 
 
 def test_twenty_restarts_under_load_fail_no_push_and_lose_no_item(host: ActivatedHost) -> None:

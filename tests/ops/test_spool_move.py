@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from daemon.journal.inspect import list_chunks
 from forebay import connect, encode_run
 from forebay.writes import WRITE_HEADER, new_write_id
 from tests.crash.forgetful_files import ForgetfulFiles
-from tests.ops.commands import Host, running
+from tests.ops.commands import LOOK_S, Host, running
 
 RUNS, RUN_ITEMS = 40, 25
 
@@ -225,7 +226,7 @@ def test_what_the_hosts_own_cold_store_has_is_told_and_stays(tmp_path: Path) -> 
         push(host)
         with connect(host.socket) as client:
             while not client.stats()["daemon"]["cold"]:
-                pass
+                time.sleep(LOOK_S)
         assert host.stop() == 0
     file = tmp_path / "host.fbx"
     done = host.command("spool", "export", str(host.state_dir), str(file), "--json")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from forebay import Refused, connect, read_run
 from forebay.client import Client
 from forebay.streams import Claim, FetchedRow
-from tests.ops.commands import Host, running
+from tests.ops.commands import LOOK_S, Host, running
 
 ITEMS = 50_000
 STEP = 12_000
@@ -121,7 +122,7 @@ def test_a_dropped_stream_gives_its_items_back_to_the_handler(tmp_path: Path) ->
         assert client.stream_drop("crm", "reader") == 1000
         assert client.stream_drop("crm", "reader") == 0
         while host.books("crm") != {"accepted": 3000, "delivered": 3000}:
-            pass
+            time.sleep(LOOK_S)
         assert client.stream_status("crm", "reader").acknowledged == 0
         with pytest.raises(Refused, match="NOT_FOUND"):
             client.fetch("crm", "reader", 1)
@@ -135,7 +136,7 @@ def test_looks_change_nothing(tmp_path: Path) -> None:
         lease = client.lease("crm", 7, wait_s=30)
         lease.ack(lease)
         while host.books("crm") != {"accepted": 5000, "delivered": 7, "held": 4993}:
-            pass
+            time.sleep(LOOK_S)
         seen: list[int] = []
         for state in ("queued", "cold"):
             cursor: str | None = ""

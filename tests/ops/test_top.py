@@ -15,9 +15,9 @@ from daemon.cli.top_app import TopApp, column_of
 from daemon.cli.top_screens import Question, Sheet
 from daemon.cli.top_table import QueueTable
 from forebay import connect
-from tests.ops.commands import HANG_S, Host, running
+from tests.ops.commands import HANG_S, LOOK_S, Host, running
 
-LOOK_S = 0.2
+REFRESH_S = 0.2
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ Scene = Callable[[TopApp, Pilot[None]], Awaitable[None]]
 
 def play(host: Host, scene: Scene, size: tuple[int, int] = (130, 36)) -> None:
     async def run() -> None:
-        app = TopApp(Asker(str(host.socket)), LOOK_S, "", column_of("queue"))
+        app = TopApp(Asker(str(host.socket)), REFRESH_S, "", column_of("queue"))
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: app.sample is not None)
             await scene(app, pilot)
@@ -159,7 +159,7 @@ def test_a_daemon_that_goes_away_is_said_and_waited_for(host: Host) -> None:
 
 def test_one_screen_as_text_and_what_cannot_be_as_one_line(host: Host) -> None:
     while books(host, "lost")["dead"] != 3:
-        pass
+        time.sleep(LOOK_S)
     shown = host.ok("top", "--once", "--interval", "0.1", "--sort", "dead")
     lines = shown.splitlines()
     assert str(host.socket) in lines[0]

@@ -1,11 +1,13 @@
 """Dead letters over HTTP against a real daemon, and the jobs on many of them."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from forebay.ids import format_item_id, new_run_id
+from tests.ops.commands import LOOK_S
 from tests.rest.serving import Serving, problem
 
 LETTERS = "/api/v2/dead-letters"
@@ -27,7 +29,7 @@ def die(serving: Serving, queue: str, error: str, payload: str = "x") -> str:
     body = {"token": leased["token"], "error": error, "permanent": True}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
     while serving.http.get(f"{LETTERS}/{item_id}").status_code == 404:
-        pass
+        time.sleep(LOOK_S)
     return item_id
 
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from daemon.http.limits import (
     own_hosts,
 )
 from daemon.http.problems import Problem
+from tests.ops.commands import LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
 MIB = 2**20
@@ -47,7 +49,7 @@ def all_of(sock: socket.socket) -> bytes:
 def wait_for_a_place(served: Serving) -> None:
     """One that was taken is free again, once the end of its connection was noticed."""
     while (status := served.http.get("/healthz").status_code) == 503:
-        pass
+        time.sleep(LOOK_S)
     assert status == 200
 
 

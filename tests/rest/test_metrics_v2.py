@@ -1,6 +1,7 @@
 """/api/v2/metrics/ of a real daemon: what waits, what runs, who handles it, and the last hour."""
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from forebay import Client
+from tests.ops.commands import LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
 CONFIG: dict[str, Any] = {
@@ -43,7 +45,7 @@ def ask_until(
 ) -> dict[str, Any]:
     """What is shown may be a second old, a sample five: asked again until it is not."""
     while not holds(found := ask(served, path, **query)):
-        pass
+        time.sleep(LOOK_S)
     return found
 
 

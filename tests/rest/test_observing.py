@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,7 +15,7 @@ from daemon.http.routes.health import readiness
 from forebay.encode import encode_run
 from forebay.stage_frames import WRITE_HEADER
 from forebay.writes import new_write_id
-from tests.ops.commands import HANG_S
+from tests.ops.commands import HANG_S, LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
 
@@ -55,7 +56,7 @@ def test_breaker_opens_and_is_forced(tmp_path: Path, destination: str) -> None:
     with serving_on(tmp_path, {"queues": {"crm": queue}}, rate_limit=0) as served:
         served.push("crm", "one")
         while (breaker_of(served, destination) or {}).get("state") != "open":
-            pass
+            time.sleep(LOOK_S)
         found = breaker_of(served, destination)
         assert found is not None
         assert found["failures"] == 1
@@ -207,7 +208,7 @@ def test_ready_says_why_not(tmp_path: Path) -> None:
     with serving_on(tmp_path, config) as served:
         assert served.http.get("/healthz").status_code == 200
         while (answer := served.http.get("/readyz")).status_code == 200:
-            pass
+            time.sleep(LOOK_S)
         assert answer.status_code == 503
         assert answer.json()["reasons"][0].startswith("disk: ")
 
@@ -229,7 +230,7 @@ def test_draining_daemon_is_alive_and_not_ready(tmp_path: Path) -> None:
         assert served.host.daemon is not None
         served.host.daemon.terminate()
         while (answer := served.http.get("/readyz")).status_code == 200:
-            pass
+            time.sleep(LOOK_S)
         assert answer.json()["reasons"] == ["draining: the daemon is shutting down"]
         assert served.http.get("/healthz").status_code == 200
         lease.ack(list(lease))

@@ -1,5 +1,6 @@
 """Queues over HTTP: made, seen, changed, paused, purged, deleted; their figures."""
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import trio.testing
 from daemon.http.problems import Problem
 from daemon.http.routes.queues import empty
 from daemon.masking import MASK, holds_mask, masked
-from tests.ops.commands import HANG_S
+from tests.ops.commands import HANG_S, LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
 QUEUES = "/api/v2/queues"
@@ -157,7 +158,7 @@ def test_stats_say_where_items_are_and_how_long_they_took(serving: Serving) -> N
     made(serving, "fast", handler={"type": "null"})
     serving.push("fast", *(str(number) for number in range(50)))
     while serving.books("fast").get("delivered") != 50:
-        pass
+        time.sleep(LOOK_S)
     stats = serving.http.get(f"{QUEUES}/fast/stats").json()
     assert stats["states"]["DONE"] == 50
     assert set(stats["states"]) == {
@@ -202,7 +203,7 @@ def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def test_secrets_are_masked_everywhere(secretive: Serving) -> None:
     secretive.push("program", "one")
     while not (breakers := secretive.http.get("/api/v2/breakers").json()["breakers"]):
-        pass
+        time.sleep(LOOK_S)
     program = breakers[0]["destination"]
     forced = secretive.http.put(
         "/api/v2/breakers", params={"destination": program}, json={"state": "open"}

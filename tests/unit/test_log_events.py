@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +31,9 @@ def documented() -> set[str]:
 def logged() -> set[str]:
     """Events that are given to a log call where it stands, or by a choice of two."""
     found: set[str] = set()
-    for tree in sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and node.args and is_seen(node.func):
-                found |= {text for text in texts(node.args[0]) if EVENT.fullmatch(text)}
+    for node in (node for tree in sources() for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and node.args and is_seen(node.func):
+            found |= {text for text in texts(node.args[0]) if EVENT.fullmatch(text)}
     assert len(found) > 50
     return found
 
@@ -55,7 +55,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-def sources() -> Iterator[ast.Module]:
-    for folder in ("actors", "daemon"):
-        for path in (ROOT / folder).rglob("*.py"):
-            yield ast.parse(path.read_text())
+@cache
+def sources() -> list[ast.Module]:
+    folders = [ROOT / folder for folder in ("actors", "daemon")]
+    return [ast.parse(path.read_text()) for folder in folders for path in folder.rglob("*.py")]
