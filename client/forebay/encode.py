@@ -108,25 +108,68 @@ def encode_columns(
     compressed: bool = True,
 ) -> bytes:
     """A run of packed columns (offsets, bytes): what Arrow's buffers are copied into."""
+    if enqueued_ms is None:
+        enqueued_ms = time.time_ns() // 1_000_000
+    if run_id is None:
+        run_id = new_run_id()
     check_queue_name(queue)
+    _check_numbers(count, priority, attempt, due_ms, enqueued_ms)
+    if len(run_id) != RUN_ID_BYTES:
+        raise BadRun(f"a run id has {RUN_ID_BYTES} bytes, not {len(run_id)}")
+
+    flags, columns = _columns(count, payloads, keys, item_ids)
+    parts = body_parts(columns)
+    raw_bytes = sum(map(len, parts))
+    if raw_bytes > RUN_RAW_BYTES_MAX:
+        raise BadRun(f"a body of {raw_bytes} bytes is over the limit of {RUN_RAW_BYTES_MAX}")
+    if compressed and raw_bytes >= RUN_COMPRESS_BYTES_MIN:
+        squeezed = compress_parts(parts)
+        if squeezed is not None:
+            flags |= SNAPPY
+            parts = [squeezed]
+    if checksum.crc32c is None:
+        flags |= CRC32
+
+    texts = (
+        queue.encode(),
+        short_text("flow", flow, FLOW_BYTES_MAX),
+        short_text("action", action, ACTION_BYTES_MAX),
+        pack_headers(headers) if headers else b"",
+    )
+    fixed = FIXED.pack(
+        MAGIC,
+        VERSION,
+        flags,
+        count,
+        0,
+        sum(map(len, parts)),
+        run_id,
+        due_ms,
+        enqueued_ms,
+        raw_bytes,
+        attempt,
+        priority,
+        *map(len, texts),
+    )
+    return _sealed(fixed, (*texts, *parts))
+
+
+def _check_numbers(count: int, priority: int, attempt: int, due_ms: int, enqueued_ms: int) -> None:
     if not 1 <= count <= RUN_ITEMS_MAX:
         raise BadRun(f"a run has 1 to {RUN_ITEMS_MAX} items, not {count}")
     if not 0 <= priority <= PRIORITY_MAX:
         raise BadRun(f"a priority is 0 to {PRIORITY_MAX}, not {priority}")
     if not 0 <= attempt <= ATTEMPT_MAX:
         raise BadRun(f"an attempt is 0 to {ATTEMPT_MAX}, not {attempt}")
-    if enqueued_ms is None:
-        enqueued_ms = time.time_ns() // 1_000_000
     if not (0 <= due_ms <= TIME_MS_MAX and 0 <= enqueued_ms <= TIME_MS_MAX):
         raise BadRun("a time lies before 1970 or too far in the future")
 
-    if run_id is None:
-        run_id = new_run_id()
-    elif len(run_id) != RUN_ID_BYTES:
-        raise BadRun(f"a run id has {RUN_ID_BYTES} bytes, not {len(run_id)}")
 
-    flags = 0
-    columns = [payloads]
+def _columns(
+    count: int, payloads: Packed, keys: Packed | None, item_ids: Packed | None
+) -> tuple[int, list[Packed]]:
+    """The columns of a body that have been checked, and the flags that name them."""
+    flags, columns = 0, [payloads]
     _check_packed("payloads", payloads, count)
     if keys is not None:
         _check_packed("keys", keys, count)
@@ -142,52 +185,20 @@ def encode_columns(
             raise BadRun(f"an item's index is not below {RUN_ITEMS_MAX}")
         flags |= IDS
         columns.append(item_ids)
-    parts = body_parts(columns)
-    raw_bytes = sum(map(len, parts))
-    if raw_bytes > RUN_RAW_BYTES_MAX:
-        raise BadRun(f"a body of {raw_bytes} bytes is over the limit of {RUN_RAW_BYTES_MAX}")
-    if compressed and raw_bytes >= RUN_COMPRESS_BYTES_MIN:
-        squeezed = compress_parts(parts)
-        if squeezed is not None:
-            flags |= SNAPPY
-            parts = [squeezed]
-    body_bytes = sum(map(len, parts))
+    return flags, columns
 
-    queue_text = queue.encode()
-    flow_text = short_text("flow", flow, FLOW_BYTES_MAX)
-    action_text = short_text("action", action, ACTION_BYTES_MAX)
-    packed_headers = pack_headers(headers) if headers else b""
-    algorithm = checksum.crc32c
-    if algorithm is None:
-        algorithm = checksum.crc32
-        flags |= CRC32
-    fixed = bytearray(
-        FIXED.pack(
-            MAGIC,
-            VERSION,
-            flags,
-            count,
-            0,
-            body_bytes,
-            run_id,
-            due_ms,
-            enqueued_ms,
-            raw_bytes,
-            attempt,
-            priority,
-            len(queue_text),
-            len(flow_text),
-            len(action_text),
-            len(packed_headers),
-        )
-    )
-    tail: list[Buffer] = [queue_text, flow_text, action_text, packed_headers, *parts]
-    # Summed part by part and joined once: 18 µs for a body of 300 KB, and 290 with a second copy.
+
+def _sealed(fixed: bytes, tail: Sequence[Buffer]) -> bytes:
+    """The run, with its checksum.
+
+    Summed part by part and joined once: 18 µs for a body of 300 KB, and 290 with a second copy.
+    """
+    algorithm = checksum.crc32 if checksum.crc32c is None else checksum.crc32c
     crc = algorithm(fixed[CHECKSUM_END:], algorithm(fixed[:CHECKSUM_AT], 0))
     for part in tail:
         crc = algorithm(part, crc)
-    fixed[CHECKSUM_AT:CHECKSUM_END] = crc.to_bytes(4, "little")
-    return b"".join((fixed, *tail))
+    before, after = fixed[:CHECKSUM_AT], fixed[CHECKSUM_END:]
+    return b"".join((before, crc.to_bytes(4, "little"), after, *tail))
 
 
 def _check_packed(what: str, column: Packed, count: int) -> None:
