@@ -16,11 +16,11 @@ SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet torture screenshots clean
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'A first look, in two terminals:'
 	@echo '  make run'
@@ -67,7 +67,8 @@ demo: $(JAVA) ## a Spark pipeline out to a flaky destination; SERVERS=1: two hos
 	@$(WITH_JAVA) $(BIN)/python -m bench.demo
 endif
 
-test: lint types imports pytest ## everything that must hold: lint, types, imports, tests
+test: venv $(JAVA) $(CHROMIUM) ## everything that must hold: lint, types, imports, tests
+	@$(MAKE) --no-print-directory -j4 lint types imports pytest
 
 lint: venv ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -103,7 +104,10 @@ bench-observe: $(VENV_BENCH) ## what watching costs: /metrics and the page's dat
 bench-fleet: $(VENV_BENCH) ## what a fleet shares: through Valkey, overflow and keys in PostgreSQL
 	$(BIN)/python -m bench.fleet $(ARGS)
 
-bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet ## every benchmark
+bench-schedules: $(VENV_BENCH) ## what waits: ticks of the promoter with up to a million items
+	$(BIN)/python -m bench.schedules $(ARGS)
+
+bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules ## every benchmark
 
 screenshots: $(CHROMIUM) ## the page's pictures in docs/images, of a daemon at work
 	@$(WITH_CHROMIUM) $(BIN)/python -m bench.screenshots
