@@ -5,7 +5,7 @@ place, seals the chunk and writes its index.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -54,6 +54,20 @@ def read_chunk(
     return _scan_chunk(files, number, inventory.chunks[number], known_end, damage)
 
 
+@dataclass(slots=True)
+class Found:
+    """What a scan has found in a chunk."""
+
+    index: ChunkIndex
+    size: int
+    moved: list[tuple[int, int, int]] = field(default_factory=list)
+    """Blocks that are not where they belong: where they are, where they belong, how long."""
+    used: int = chunk.HEAD_BYTES
+    """Where the last block ends that belongs here."""
+    tail_at: int = 0
+    torn_bytes: int = 0
+
+
 def _scan_chunk(
     files: Files,
     number: int,
@@ -62,53 +76,80 @@ def _scan_chunk(
     damage: Damage,
 ) -> Reading | None:
     """Finds every whole block, puts aside what is none, seals the chunk, and writes its index."""
+    end, end_is_final = known_end or (0, False)
+    found = _find_blocks(files, number, head, end if end_is_final else None, damage)
+    is_cut = _keep_tail(files, number, found, known_end, damage)
+    if len(found.index):
+        return _restore(files, head, found, damage)
+    if head is None or is_cut or had_blocks(files, number):
+        set_chunk_aside(files, number, damage, "it holds no whole block")
+        return None
+    return Reading(found.index, found.used, found.size)
+
+
+def _find_blocks(
+    files: Files, number: int, head: chunk.ChunkHead | None, end: int | None, damage: Damage
+) -> Found:
+    """Every whole block up to `end`, once each; what lies between them goes into the quarantine."""
     name = chunk.chunk_name(number)
-    size = files.size(name)
-    index = ChunkIndex(number)
-    end_position, end_is_final = known_end or (0, False)
+    found = Found(ChunkIndex(number), files.size(name))
     seen: set[int] = set()
-    moved: list[tuple[int, int, int]] = []
     start = chunk.HEAD_BYTES if head is not None else 0
     fd = files.open_read(name)
     try:
-        scanner = Scanner(lambda length, at: files.read(fd, length, at), number, size, start)
-        used = chunk.HEAD_BYTES
-        for found in scanner:
-            if isinstance(found, Gap):
-                if head is not None or found != Gap(0, chunk.HEAD_BYTES):
-                    keep_gap(files, number, found.start, found.end, damage)
+        scanner = Scanner(lambda length, at: files.read(fd, length, at), number, found.size, start)
+        for block in scanner:
+            if isinstance(block, Gap):
+                if head is not None or block != Gap(0, chunk.HEAD_BYTES):
+                    keep_gap(files, number, block.start, block.end, damage)
                 continue
-            if end_is_final and found.position >= end_position:
+            if end is not None and block.position >= end:
                 break
-            if found.position in seen:
+            if block.position in seen:
                 continue
-            seen.add(found.position)
-            if found.position != number + found.offset:
-                moved.append((found.offset, found.position - number, found.size))
-            index.add(found.position - number, found.size, found.head, found.stage)
-            used = max(used, found.position - number + found.size)
-        tail_at = scanner.at
+            seen.add(block.position)
+            home = block.position - number
+            if block.offset != home:
+                found.moved.append((block.offset, home, block.size))
+            found.index.add(home, block.size, block.head, block.stage)
+            found.used = max(found.used, home + block.size)
+        found.tail_at, found.torn_bytes = scanner.at, scanner.torn_bytes
     finally:
         files.close(fd)
+    return found
 
-    lost_tail = 0
-    if not end_is_final and end_position > number + max(used, tail_at):
-        lost_tail = min(end_position - number, size) - tail_at
-    if lost_tail > 0:
-        keep_gap(files, number, tail_at, tail_at + lost_tail, damage)
-    elif scanner.torn_bytes and not end_is_final:
+
+def _keep_tail(
+    files: Files, number: int, found: Found, known_end: tuple[int, bool] | None, damage: Damage
+) -> bool:
+    """Keeps what follows the last block, and tells whether blocks that were there are missing.
+
+    What lies behind an end that is final was given up when that was written.
+    """
+    name = chunk.chunk_name(number)
+    end, end_is_final = known_end or (0, False)
+    tail_at = found.tail_at
+    lost = 0
+    if not end_is_final and end > number + max(found.used, tail_at):
+        lost = min(end - number, found.size) - tail_at
+    if lost > 0:
+        keep_gap(files, number, tail_at, tail_at + lost, damage)
+    elif found.torn_bytes and not end_is_final:
         damage.torn_tails += 1
-        keep(files, number, tail_at, tail_at + scanner.torn_bytes, "torn")
-        log.info("recovery.torn_tail", file=name, at=tail_at, bytes=scanner.torn_bytes)
-    elif end_position > number + size:
+        keep(files, number, tail_at, tail_at + found.torn_bytes, "torn")
+        log.info("recovery.torn_tail", file=name, at=tail_at, bytes=found.torn_bytes)
+    elif end > number + found.size:
         damage.blocks += 1
-        log.warning("recovery.chunk_cut", file=name, size=size, known_end=end_position - number)
+        log.warning("recovery.chunk_cut", file=name, size=found.size, known_end=end - number)
+    return lost > 0
 
-    if not len(index):
-        if head is None or lost_tail > 0 or had_blocks(files, number):
-            set_chunk_aside(files, number, damage, "it holds no whole block")
-            return None
-        return Reading(index, used, size)
+
+def _restore(
+    files: Files, head: chunk.ChunkHead | None, found: Found, damage: Damage
+) -> Reading | None:
+    """The chunk with its blocks where they belong, sealed and indexed."""
+    name = chunk.chunk_name(found.index.number)
+    index, moved = found.index, found.moved
     if head is None:
         damage.heads += 1
         log.warning("recovery.chunk_head_damaged", file=name)
@@ -117,14 +158,14 @@ def _scan_chunk(
             previous_end = head.previous_end if head is not None else 0
             index = _rewrite(files, index, moved, previous_end, damage)
             moved = []
-        _seal(files, name, index, used)
+        _seal(files, name, index, found.used)
     except OSError as error:
         # A full disk must drain: what stands at its place is used, and the next start tries again.
         log.error("recovery.not_sealed", file=name, moved_blocks=len(moved), error=str(error))
         index = _without(index, {home for _, home, _ in moved})
         if not len(index):
             return None
-    return Reading(index, used, size)
+    return Reading(index, found.used, found.size)
 
 
 def _without(index: ChunkIndex, homes: set[int]) -> ChunkIndex:
