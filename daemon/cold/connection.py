@@ -33,7 +33,7 @@ import trio
 from actors.thread import OwnThread
 from actors.tiers import StoreCorrupt, StoreUnavailable
 from daemon.ballast import Ballast
-from daemon.cold import quarantine
+from daemon.cold import quarantine, settled_view
 from daemon.cold.schema import migrate
 
 T = TypeVar("T")
@@ -171,6 +171,7 @@ class Database:
                     if busy:
                         raise sqlite3.OperationalError("the log cannot be emptied: it is in use")
                 migrate(db)
+                settled_view.prepare(db)
             except BaseException:
                 db.close()
                 raise

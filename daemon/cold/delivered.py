@@ -2,37 +2,45 @@
 
 That is what most of settling is. Each step of a statement lets another thread have the
 interpreter, and gets it back half a millisecond later while workers keep it busy: a statement for
-each row made out of cold 0.6 of the rate from warm. So rows are read as one value, and removed
-together. Whatever needs more than that is left to `settling`, row by row.
+each row made out of cold 0.6 of the rate from warm, one for each table 0.75. So rows are read as
+one value, and what goes leaves in one step together with its part of the books
+(daemon/cold/settled_view.py). Whatever needs more than that is left to `settling`, row by row.
 """
 
 import json
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from actors.finished import Keeps, keeps_delivered
 from actors.slices import lowest_bit
 from actors.tiers import RowOutcome
-from daemon.cold.books import Books, Place
+from daemon.cold.books import Place
 from daemon.cold.keys import HAS_KEYS
 from daemon.cold.rows import pack_bits, unpack_bits
+from daemon.cold.settled_view import SETTLE
 
 T = TypeVar("T")
 
 ROWS_MAX: Final = 256
 
 
-class _Row(NamedTuple):
-    n: int
-    body_id: bytes
-    bits: int
+class _Share(NamedTuple):
+    """What the books count apart."""
+
     place: Place
     write: bytes | None
 
 
+class _Row(NamedTuple):
+    n: int
+    bits: int
+    share: _Share
+
+
 def settle_delivered(
-    db: sqlite3.Connection, outcomes: Sequence[RowOutcome], keeps: Keeps, books: Books
+    db: sqlite3.Connection, outcomes: Sequence[RowOutcome], keeps: Keeps
 ) -> list[bool] | None:
     """One answer for each outcome; None: this is not as simple as that, and nothing was changed."""
     if not 0 < len(outcomes) <= ROWS_MAX or any(
@@ -43,6 +51,7 @@ def settle_delivered(
     if rows is None:
         return None
     answers = []
+    delivered: Counter[_Share] = Counter()
     left = {row.n: row.bits for row in rows.values()}
     for outcome in outcomes:
         row = rows.get((outcome.row, outcome.lock))
@@ -52,10 +61,8 @@ def settle_delivered(
             continue
         answers.append(True)
         before, left[row.n] = left[row.n], left[row.n] & ~outcome.delivered
-        items = before.bit_count() - left[row.n].bit_count()
-        books.leave(row.place, items, rows_gone=int(not left[row.n]))
-        books.deliver(row.place.queue, items, row.write)
-    _write(db, [(row, left[row.n]) for row in rows.values()])
+        delivered[row.share] += before.bit_count() - left[row.n].bit_count()
+    _write(db, [(row, left[row.n]) for row in rows.values()], delivered)
     return answers
 
 
@@ -66,26 +73,32 @@ def _read(
     ids = padded([outcome.row for outcome in outcomes])
     found = json.loads(db.execute(read_sql(len(ids)), ids).fetchone()[0])
     rows = {}
-    for id_, lock, n, body, bits, queue, flow, action, write, has_failed, has_more in found:
+    for id_, lock, n, bits, queue, flow, action, write, has_failed, has_more in found:
         if has_more or keeps_delivered(keeps(queue), has_failed):
             return None
         rows[bytes.fromhex(id_), bytes.fromhex(lock)] = _Row(
             n,
-            bytes.fromhex(body),
             unpack_bits(bytes.fromhex(bits)),
-            Place(queue, flow, action),
-            bytes.fromhex(write) if write is not None else None,
+            _Share(Place(queue, flow, action), bytes.fromhex(write) if write is not None else None),
         )
     return rows
 
 
-def _write(db: sqlite3.Connection, rows: Sequence[tuple[_Row, int]]) -> None:
-    gone = [row for row, bits in rows if not bits]
-    if gone:
-        ns = padded([row.n for row in gone])
-        db.execute(f"DELETE FROM runs WHERE n IN ({_marks(len(ns))})", ns)
-        bodies = padded(list({row.body_id for row in gone}))
-        db.execute(drop_sql(len(bodies)), bodies)
+def _write(
+    db: sqlite3.Connection, rows: Sequence[tuple[_Row, int]], delivered: Counter[_Share]
+) -> None:
+    gone: defaultdict[_Share, list[int]] = defaultdict(list)
+    for row, bits in rows:
+        if not bits:
+            gone[row.share].append(row.n)
+    db.executemany(
+        SETTLE,
+        [
+            (json.dumps(gone[share]), len(gone[share]), *share.place, share.write, items)
+            for share, items in delivered.items()
+            if items
+        ],
+    )
     db.executemany(
         SHRINK,
         [
@@ -107,17 +120,11 @@ def _marks(count: int) -> str:
 
 def read_sql(count: int) -> str:
     return f"""SELECT json_group_array(json_array(
-            hex(id), hex(lock_uuid), n, hex(body_id), hex(bits), queue, flow, action,
+            hex(id), hex(lock_uuid), n, hex(bits), queue, flow, action,
             CASE WHEN write_id IS NULL THEN NULL ELSE hex(write_id) END,
             attempt > 0 OR error_history <> '[]', {HAS_MORE}
         )) FROM runs
         WHERE id IN ({_marks(count)}) AND lock_uuid IS NOT NULL AND state = 'COLD_QUEUED'"""
-
-
-def drop_sql(count: int) -> str:
-    return f"""DELETE FROM bodies WHERE id IN ({_marks(count)})
-        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = bodies.id)
-        AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
 
 
 HAS_MORE: Final = HAS_KEYS

@@ -13,6 +13,7 @@ million a second.
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import structlog
@@ -20,7 +21,7 @@ import structlog
 from actors.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.cold.books import Books, write_of_row
 from daemon.cold.delivered import padded
-from daemon.cold.rows import BadRow, read_body, read_due_row
+from daemon.cold.rows import BadRow, LeasedRow, read_bodies, read_body
 from forebay.run import RunHead
 
 log = structlog.get_logger()
@@ -80,8 +81,8 @@ def move_due(db: sqlite3.Connection, queue: str, now: Now) -> bool:
 
     False: there are more.
     """
-    moved = db.execute(MOVE_DUE, (queue, now.wall, MOVED_MAX)).rowcount
-    moved += db.execute(MOVE_RUN_OUT, (queue, now.lease, MOVED_MAX - moved)).rowcount
+    values = (queue, now.wall, MOVED_MAX, queue, now.lease, MOVED_MAX, MOVED_MAX)
+    moved: int = db.execute(MOVE_DUE, values).rowcount
     return moved < MOVED_MAX
 
 
@@ -100,19 +101,16 @@ def acquire(
     rows: list[ColdRow] = []
     while True:
         picks = _pick(db, queue, wanted, except_flows)
-        good: list[int] = []
+        found = _lease(db, picks, lock, until)
+        _read_bodies(db, picks, bodies)
         bad: list[tuple[_Pick, str]] = []
-        for pick in picks:
+        for pick, row in zip(picks, found, strict=True):
             try:
-                rows.append(_read(db, pick, bodies))
+                rows.append(_read(db, pick, row, bodies))
             except BadRow as error:
                 bad.append((pick, str(error)))
             else:
-                good.append(pick.n)
                 wanted.take(pick)
-        if good:
-            marks = padded(good)
-            db.execute(lease_sql(len(marks)), (lock, until, *marks))
         if not bad:
             return rows
         _set_aside(db, queue, bad)
@@ -169,10 +167,34 @@ def _pick(
     return picks
 
 
-def _read(db: sqlite3.Connection, pick: _Pick, bodies: _Bodies) -> ColdRow:
+def _lease(
+    db: sqlite3.Connection, picks: Sequence[_Pick], lock: bytes, until: int
+) -> list[LeasedRow]:
+    """All of them in one statement, also those that will turn out to be bad."""
+    if not picks:
+        return []
+    marks = padded([pick.n for pick in picks])
+    leased = db.execute(lease_sql(len(marks)), (lock, until, *marks)).fetchall()
+    found = {n: LeasedRow(*row) for n, *row in leased}
+    if len(found) < len(picks):
+        # Setting a row aside would not take it out of the index: there is no going on.
+        raise StoreCorrupt("the index of what is due and the rows disagree")
+    return [found[pick.n] for pick in picks]
+
+
+def _read_bodies(db: sqlite3.Connection, picks: Sequence[_Pick], bodies: _Bodies) -> None:
+    """As many as can be read together; the others are missing, and then read one by one."""
+    wanted = list({pick.body_id: None for pick in picks if pick.body_id not in bodies})
+    if wanted:
+        ids = padded(wanted)
+        with suppress(BadRow):
+            bodies.update(read_bodies(db, ids))
+
+
+def _read(db: sqlite3.Connection, pick: _Pick, row: LeasedRow, bodies: _Bodies) -> ColdRow:
     if pick.body_id not in bodies:
         bodies[pick.body_id] = read_body(db, pick.body_id)
-    return read_due_row(db, pick.n, *bodies[pick.body_id])
+    return row.of(*bodies[pick.body_id])
 
 
 def _set_aside(db: sqlite3.Connection, queue: str, bad: Sequence[tuple[_Pick, str]]) -> None:
@@ -194,14 +216,14 @@ _LEASED: Final = """FROM runs INDEXED BY runs_leased
     WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NOT NULL"""
 
 
-def _move_sql(these: str) -> str:
-    return f"""UPDATE runs SET is_due = 1 WHERE n IN (
-        SELECT n {these} AND queue = ? AND scheduled_at <= ? ORDER BY scheduled_at LIMIT ?
-    )"""
+def _past_rows_sql(these: str) -> str:
+    return f"SELECT n {these} AND queue = ? AND scheduled_at <= ? ORDER BY scheduled_at LIMIT ?"
 
 
-MOVE_DUE: Final = _move_sql(_LATER)
-MOVE_RUN_OUT: Final = _move_sql(_LEASED)
+MOVE_DUE: Final = f"""UPDATE runs SET is_due = 1 WHERE n IN (
+    SELECT n FROM ({_past_rows_sql(_LATER)}) UNION ALL SELECT n FROM ({_past_rows_sql(_LEASED)})
+    LIMIT ?
+)"""
 SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', is_due = 0, lock_uuid = NULL
     WHERE n = ? AND state = 'COLD_QUEUED'"""
 RENEW: Final = """UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?
@@ -220,9 +242,11 @@ def pick_sql(flows: int) -> str:
 
 
 def lease_sql(rows: int) -> str:
+    # Bytes that are no UTF-8 would fail in the driver, and with them everything behind.
     return (
         "UPDATE runs SET is_due = 0, lock_uuid = ?, scheduled_at = ? "
-        f"WHERE n IN ({', '.join('?' * rows)})"
+        f"WHERE n IN ({', '.join('?' * rows)}) AND state = 'COLD_QUEUED' AND is_due = 1 "
+        "RETURNING n, id, bits, attempt, due_ms, CAST(error_history AS BLOB)"
     )
 
 

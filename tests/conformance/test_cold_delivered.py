@@ -8,7 +8,7 @@ import sqlite3
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.finished import Keep
@@ -19,6 +19,7 @@ from daemon.cold.books import Books
 from daemon.cold.delivered import settle_delivered
 from daemon.cold.rows import QUEUED, Unpacked, insert_row, place_of
 from daemon.cold.schema import migrate
+from daemon.cold.settled_view import prepare
 from forebay import encode_run
 from forebay.run import RunHead, read_head
 from forebay.stage_frames import WRITE_HEADER
@@ -100,6 +101,7 @@ def cases(draw: st.DrawFn) -> tuple[list[MadeRow], list[RowOutcome]]:
 def filled(rows: list[MadeRow]) -> sqlite3.Connection:
     db = sqlite3.connect(":memory:", isolation_level=None)
     migrate(db)
+    prepare(db)
     books, runs = Books(), Unpacked()
     for made in rows:
         new = made.new
@@ -122,6 +124,7 @@ def keeps(queue: str) -> Keep:
     return KEEPS[queue]
 
 
+@settings(deadline=None)
 @given(cases())
 def test_both_ways_of_settling_answer_and_leave_the_same(
     case: tuple[list[MadeRow], list[RowOutcome]],
@@ -146,5 +149,5 @@ def test_the_short_way_is_taken_unless_history_keeps_the_row() -> None:
         new = NewRow(b"r" * 16, read_head(data), data, ALL)
         db = filled([MadeRow(new, LOCKS[0], False)])
         outcome = RowOutcome(new.row, LOCKS[0], delivered=ALL)
-        assert (settle_delivered(db, [outcome], keeps, Books()) is not None) is is_short
+        assert (settle_delivered(db, [outcome], keeps) is not None) is is_short
         db.close()
