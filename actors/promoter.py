@@ -1,11 +1,12 @@
 """The promoter: brings due runs of the cold store back to warm, in order, as far as there is room.
 
-Two tasks a queue (`promote`). One acquires rows ahead of the room (actors/promotion.py): it looks
-when it is woken (something was handed over, came back, or came due), when the line of what it has
-acquired grows short, and every 5 s. The other enters what is in the line as room comes; a row that
-does not fit enters slice by slice. A row is acquired under a lock with a lease; the locks that are
-out are renewed while their rows wait or run, and a lock whose rows are all settled is forgotten.
-What consumers read as a stream, and what belongs to a paused flow, goes back.
+Two tasks a queue (`promote`), and one that watches for room. One acquires rows ahead of the room
+(actors/promotion.py): it looks when it is woken (something was handed over, came back, or came
+due), when the line of what it has acquired grows short, and every 5 s. The other enters what is in
+the line as room comes; a row that does not fit enters slice by slice. A row is acquired under a
+lock with a lease; the locks that are out are renewed while their rows wait or run, and a lock whose
+rows are all settled is forgotten. What consumers read as a stream, and what belongs to a paused
+flow, goes back.
 
 It owns nothing but its locks. When it dies, or the store cannot be reached for too long, the
 leases run out, and whoever is there acquires the rows at their old place in the order.
@@ -15,22 +16,18 @@ the rows free, or free soon.
 """
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Final
 
-import structlog
 import trio
 
+from actors.presence import Presence
 from actors.promotion import Promotion, to_acquire
 from actors.queue_settings import QueueSettings
 from actors.router import Routing, unlocked
 from actors.slices import InCold, LentRun, Slice
 from actors.tiering import headroom
 from actors.tiers import ColdQueue, ColdRow, Limits, StoreUnavailable, WarmQueue, limits_of
-from actors.waiting import first_of
 from forebay.ids import new_run_id
-
-log = structlog.get_logger()
 
 TICK_S: Final = 5.0
 RENEW_SHARE: Final = 3
@@ -50,6 +47,7 @@ class Promoter:
         bytes_max: int | None = None,
         locks_over: Callable[[Collection[bytes]], None] | None = None,
         seen: Callable[[str], None] | None = None,
+        presence: Presence | None = None,
     ) -> None:
         """`bytes_max`: of all queues in warm together. `locks_over` is told of locks under which
         nothing is acquired any more. `seen` is told of queues that have something in cold."""
@@ -65,14 +63,7 @@ class Promoter:
         self._acquire_s = acquire_s
         self._now_ms = now_ms
         self._locks: set[bytes] = set()
-        self._is_away = False
-        self.away_total = 0
-        """How often the cold store went away."""
-
-    @property
-    def cold_is_away(self) -> bool:
-        """As of its last step with the cold store."""
-        return self._is_away
+        self._presence = presence or Presence()
 
     def wake(self, queue: str, priority: int | None = None) -> None:
         """There may be something due; of this priority, where it has just come to cold."""
@@ -80,7 +71,11 @@ class Promoter:
         if line is not None:
             if priority is not None:
                 line.overtake(priority)
-            line.wake()
+            line.tell_enterer()
+            # Who has a full line would find that it is enough. It is told of what leaves.
+            is_full = line.items >= self._limits(queue).items
+            if not is_full or line.is_to_look(trio.current_time(), TICK_S):
+                line.tell_acquirer()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ticks: wakes the queues that have something in cold, and renews leases."""
@@ -99,9 +94,9 @@ class Promoter:
                 if trio.current_time() >= renew_at:
                     await self._renew()
                     renew_at = trio.current_time() + self._acquire_s / RENEW_SHARE
-                self._see(None)
+                self._presence.found("tick")
             except StoreUnavailable as problem:
-                self._see(problem)
+                self._presence.lost("tick", problem)
 
     def _has_line(self, queue: str) -> bool:
         line = self._routing.lines.get(queue)
@@ -120,27 +115,27 @@ class Promoter:
                 self._locks_over(over)
 
     async def promote(self, queue: str) -> None:
-        """The two tasks of one queue; never returns."""
+        """The tasks of one queue; never returns."""
         self._routing.lines[queue] = Promotion()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acquire_ahead, queue)
             nursery.start_soon(self._enter, queue)
+            nursery.start_soon(self._watch_room, queue)
 
     async def _acquire_ahead(self, queue: str) -> None:
         line = self._routing.lines[queue]
         while True:
-            woken, left = line.woken, line.left
+            told = line.acquirer_told
             next_due_ms = None
             try:
                 next_due_ms = await self._bring(queue)
-                self._see(None)
             except StoreUnavailable as problem:
-                self._see(problem)
+                self._presence.lost("acquire", problem)
             pause_s = float("inf")
             if next_due_ms is not None:
                 pause_s = max(0.0, (next_due_ms - self._now_ms()) / 1000)
             with trio.move_on_after(pause_s):
-                await first_of(woken.wait, left.wait if line.slices else None)
+                await told.wait()
 
     async def _bring(self, queue: str) -> int | None:
         """Acquires until enough is in the line, or nothing is due: then, when something will be."""
@@ -170,6 +165,7 @@ class Promoter:
         finally:
             del self._routing.acquiring[queue]
             acquired.set()
+        self._presence.found("acquire")
         if rows:
             self._locks.add(lock)
         return [slice_of(row, lock) for row in rows]
@@ -209,17 +205,27 @@ class Promoter:
         """What is in the line goes to warm, as room comes."""
         line = self._routing.lines[queue]
         while True:
-            joined, woken = line.joined, line.woken
+            told = line.enterer_told
             if not line.slices:
-                await joined.wait()
+                await told.wait()
                 continue
             stuck = await self._give_back(queue)
             entered = await self._warm.enter(queue, line.enter(), self._limits_now(queue))
             line.entered(entered.rest)
             line.put_back(stuck)
             if entered.rest or stuck:
+                line.room_wanted.set()
                 with trio.move_on_after(TICK_S):
-                    await first_of(partial(self._warm.wait_change, queue), woken.wait, joined.wait)
+                    await told.wait()
+
+    async def _watch_room(self, queue: str) -> None:
+        """Tells who enters that warm's fill has fallen, when that is waited for."""
+        line = self._routing.lines[queue]
+        while True:
+            await line.room_wanted.wait()
+            line.room_wanted = trio.Event()
+            await self._warm.wait_change(queue)
+            line.tell_enterer()
 
     async def _give_back(self, queue: str) -> list[Slice]:
         """What must not enter warm any more, since consumers claim it or its flow is paused, goes
@@ -230,19 +236,11 @@ class Promoter:
             if back := line.withdraw(flow):
                 try:
                     await self._cold.settle([unlocked(slice_) for slice_ in back])
+                    self._presence.found("give back")
                 except StoreUnavailable as problem:
-                    self._see(problem)
+                    self._presence.lost("give back", problem)
                     stuck += back
         return stuck
-
-    def _see(self, problem: StoreUnavailable | None) -> None:
-        if (problem is not None) != self._is_away:
-            self._is_away = problem is not None
-            if problem is None:
-                log.info("promoter.cold_is_back")
-            else:
-                self.away_total += 1
-                log.error("promoter.cold_is_away", error=str(problem))
 
     def _limits_now(self, queue: str) -> Limits:
         """Without the room that is taken by what is not recorded yet."""

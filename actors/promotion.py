@@ -1,13 +1,15 @@
 """What the promoter has acquired of one queue and not entered into warm yet.
 
-A line in the order of delivery, and two signals: that something has joined it, and that something
-has left. Plain data of the two tasks that promote one queue, of which one acquires and one enters,
-and of whoever takes back what must not enter any more.
+A line in the order of delivery, and a signal for each of the two tasks that promote one queue, of
+which one acquires and one enters: each waits for one event, whatever it is that concerns it. Plain
+data of these two, and of whoever takes back what must not enter any more.
 
 Why there is one: a step of the cold store takes 5 ms while workers keep the process busy, most of
 it waiting for a turn. Rows that were acquired only when there was room for them came too late: a
 queue was drained from cold at 0.6 of the rate from warm, with nothing waiting there most of the
-time.
+time. And why each has one signal: to wait for the first of several took a nursery and two or three
+tasks each time. For 1,000 items that come out of cold the promoter took 210 µs with it, and takes
+110 without.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -33,10 +35,12 @@ class Promotion:
         self.items = 0
         self.bytes = 0
         """Of all of it, what is entering included."""
-        self.joined = trio.Event()
-        self.left = trio.Event()
-        self.woken = trio.Event()
-        """There may be something due, or more room."""
+        self.acquirer_told = trio.Event()
+        """Something has left, or there may be something due."""
+        self.enterer_told = trio.Event()
+        """Something has joined, or there may be more room."""
+        self.room_wanted = trio.Event()
+        """What is first does not fit."""
         self.is_overtaken = False
         """Something has come to cold that is more urgent than the end of this line, or may have."""
         self.has_moved = False
@@ -72,8 +76,7 @@ class Promotion:
         slices = list(slices)
         if slices:
             self.put_back(slices)
-            self.joined.set()
-            self.joined = trio.Event()
+            self.tell_enterer()
 
     def put_back(self, slices: Sequence[Slice]) -> None:
         """What was withdrawn; nobody is told."""
@@ -121,9 +124,17 @@ class Promotion:
         if gone:
             self._remove(gone, [slice_ for slice_ in self.slices if _lock_of(slice_) not in locks])
 
-    def wake(self) -> None:
-        self.woken.set()
-        self.woken = trio.Event()
+    def tell_acquirer(self) -> None:
+        self.acquirer_told.set()
+        self.acquirer_told = trio.Event()
+
+    def tell_enterer(self) -> None:
+        self.enterer_told.set()
+        self.enterer_told = trio.Event()
+
+    def is_to_look(self, now: float, after_s: float) -> bool:
+        """Whether somebody had better look for what is more urgent, however long the line is."""
+        return self.is_overtaken or (self.has_moved and now >= self.looked_at + after_s)
 
     def _remove(self, gone: Sequence[Slice], kept: list[Slice]) -> None:
         self._count(gone, -1)
@@ -137,8 +148,7 @@ class Promotion:
 
     def _tell_left(self) -> None:
         self.has_moved = True
-        self.left.set()
-        self.left = trio.Event()
+        self.tell_acquirer()
 
 
 def _lock_of(slice_: Slice) -> bytes | None:

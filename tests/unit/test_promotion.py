@@ -71,7 +71,7 @@ def test_a_flow_leaves_the_line_alone_and_whoever_waits_is_told() -> None:
     line = Promotion()
     kept, gone = make(3, flow="a"), make(2, flow="b")
     line.join([kept, gone])
-    left = line.left
+    left = line.acquirer_told
     assert line.withdraw("c") == []
     assert not left.is_set()
     assert line.withdraw("b") == [gone]
@@ -99,7 +99,7 @@ def test_only_what_is_more_urgent_than_the_end_of_the_line_overtakes() -> None:
 def test_nobody_is_told_of_nothing() -> None:
     line = Promotion()
     line.join([make(3)])
-    joined, left = line.joined, line.left
+    joined, left = line.enterer_told, line.acquirer_told
     line.join([])
     line.entered(line.enter())
     assert not joined.is_set()
@@ -131,7 +131,7 @@ def test_what_is_under_a_lock_that_is_over_leaves_the_line() -> None:
     line.join([make(3)])
     line.forget({b"other"})
     assert line.items == 3
-    left = line.left
+    left = line.acquirer_told
     line.forget({b"lock"})
     assert (line.items, line.bytes, line.slices) == (0, 0, [])
     assert left.is_set()
