@@ -8,6 +8,7 @@ and without observers take turns. docs/benchmarks.md says what the columns mean.
 """
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -32,6 +33,8 @@ RUNS_A_FLOW: Final = 2
 PACE: Final = 100_000
 EVERY_S: Final = 0.25
 ANSWER_MS_MAX: Final = 100.0
+CPU_MS_MAX: Final = 15.0
+REST_S: Final = 5.0
 RATE_MIN: Final = 0.95
 TIMEOUT_S: Final = 120.0
 SETTLE_S: Final = 600.0
@@ -40,6 +43,7 @@ PATHS: Final = ("/metrics", "/api/v2/metrics/queues/detailed")
 
 def observed(plan: Plan) -> list[Row]:
     rates: dict[bool, list[float]] = {True: [], False: []}
+    cpu: dict[bool, list[float]] = {True: [], False: []}
     most: dict[bool, list[float]] = {True: [], False: []}
     answers: dict[str, list[list[float]]] = {path: [] for path in PATHS}
     queues: dict[str, Any] = {name: {"warm_max_items": 100} for name in _names(plan)}
@@ -50,9 +54,18 @@ def observed(plan: Plan) -> list[Row]:
         Daemon(at, spool, queues, http_listen="127.0.0.1:0") as daemon,
     ):
         _fill(daemon, plan)
+        daemon.wait_until_quiet()
+        at_rest = _cpu_at_rest(daemon, plan)
+        for path in PATHS:
+            # The first of a daemon's life takes 40 ms more.
+            httpx.get(daemon.http_address + path, trust_env=False, timeout=30).raise_for_status()
         for number in plan.each_round("observe"):
             for is_watched in (True, False) if number % 2 else (False, True):
+                # What the round before has left to do is not this one's.
+                daemon.wait_until_quiet()
+                before_ms = _cpu_ms(daemon)
                 rate, took = _round(daemon, plan.seconds, PACE, is_watched=is_watched)
+                cpu[is_watched].append(_cpu_ms(daemon) - before_ms)
                 rates[is_watched].append(rate)
                 for path, times in took.items():
                     answers[path].append(times)
@@ -63,6 +76,12 @@ def observed(plan: Plan) -> list[Row]:
         for share, goal in ((0.5, None), (0.99, Goal(value_max=ANSWER_MS_MAX))):
             values = Samples.of([percentile(sorted(times), share) for times in answers[path]])
             rows.append(Row("o", f"{path} p{share * 100:.0f}", "ms", values, goal=goal))
+    asked = [sum(len(answers[path][at]) for path in PATHS) for at in range(plan.rounds)]
+    pairs = zip(cpu[True], cpu[False], asked, strict=True)
+    each = Samples.of([(watched - alone) / times for watched, alone, times in pairs])
+    goal = Goal(value_max=CPU_MS_MAX)
+    rows.append(Row("o", "processor time for an answer", "ms", each, goal=goal))
+    rows.append(Row("o", "processor time of 5 s at rest", "ms", at_rest))
     limit = "unobserved"
     paced, free = Samples.of(rates[False]), Samples.of(most[False])
     goal = Goal(ratio_min=RATE_MIN)
@@ -96,6 +115,22 @@ def _fill(daemon: Daemon, plan: Plan) -> None:
             if time.monotonic() > deadline:
                 raise RuntimeError("the backlog did not reach the tiers")
             time.sleep(1)
+
+
+def _cpu_at_rest(daemon: Daemon, plan: Plan) -> Samples:
+    """What standing queues cost while nothing comes and nobody asks, in ms for each 5 s."""
+    found: list[float] = []
+    for _ in range(plan.rounds):
+        before_ms = _cpu_ms(daemon)
+        time.sleep(REST_S)
+        found.append(_cpu_ms(daemon) - before_ms)
+    return Samples.of(found)
+
+
+def _cpu_ms(daemon: Daemon) -> float:
+    """Of all threads of the daemon, those that have ended too: utime + stime."""
+    fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _round(

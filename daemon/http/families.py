@@ -5,27 +5,45 @@ from importlib.metadata import version
 from typing import Final
 
 from actors.snapshot import Snapshot
-from daemon.http import families_delivery, families_tiers
+from daemon.http import families_delivery, families_notices, families_tiers, families_triggers
 from daemon.http.exposition import Family, Page, labelled
 from daemon.http.label_values import OTHER, Labels, add_counts, merged
+from daemon.http.queue_lines import QueueLines
 
 
-def families(snapshot: Snapshot, labels: Labels, now_ms: int) -> list[Family]:
-    """All of them. Takes 12 to 30 ms for 500 queues of 4 flows: in a thread."""
-    labels.keep(snapshot.defined | {OTHER})
+class Kept:
+    """What was made of earlier snapshots and may still be right. One scrape at a time has it."""
+
+    def __init__(self) -> None:
+        self.books = QueueLines(books)
+        self.warm = QueueLines(families_tiers.warm)
+        self.flows = families_tiers.FlowLines()
+        self.delivery = QueueLines(families_delivery.delivery)
+        self.staff = QueueLines(families_delivery.staff)
+
+
+def families(
+    snapshot: Snapshot, labels: Labels, now_ms: int, kept: Kept | None = None
+) -> list[Family]:
+    """All of them. For 500 queues of 4 flows it takes 4 ms of CPU if few have changed since the
+    last time, and 20 to 40 if all of them are new: in a thread."""
+    kept = kept or Kept()
+    labels.keep(snapshot.defined)
     page = Page()
 
     def name(queue: str) -> str:
         return queue if queue in snapshot.defined else OTHER
 
-    queue_labels = {queue: labelled({"queue": queue}) for queue in {*snapshot.defined, OTHER}}
     _daemon(page, snapshot, now_ms)
+    families_notices.notices(page, snapshot.report["notifications"])
+    families_triggers.triggers(page, snapshot.report["triggers"])
     _spool(page, snapshot)
-    _books(page, merged(snapshot.report["queues"], name, add_counts), queue_labels)
-    families_tiers.warm(page, snapshot, name, queue_labels)
-    families_tiers.flows(page, snapshot, name, labels, now_ms)
-    families_delivery.delivery(page, snapshot, name, queue_labels)
-    families_delivery.staff(page, snapshot, name)
+    queues = labels.queues
+    kept.books.add_to(page, merged(snapshot.report["queues"], name, add_counts), queues)
+    kept.warm.add_to(page, families_tiers.in_warm(snapshot, name), queues)
+    kept.flows.add_to(page, snapshot, name, labels, now_ms)
+    kept.delivery.add_to(page, families_delivery.delivered(snapshot, name), queues)
+    kept.staff.add_to(page, families_delivery.working(snapshot, name), queues)
     families_delivery.breakers(page, snapshot, labels)
     return list(page.families.values())
 
@@ -114,19 +132,16 @@ _SPOOL_COUNTERS: Final = (
 )
 
 
-def _books(page: Page, queues: Mapping[str, Mapping[str, int]], labels: Mapping[str, str]) -> None:
-    """The families first, the queues inside: all samples of a family stand together."""
+def books(page: Page, label: str, entry: Mapping[str, int]) -> None:
+    """The lines of one queue, of its entry in the report."""
     for key, text in _BOOK_COUNTERS.items():
-        family = page.family(f"{key}_items_total", "counter", text)
-        family.add_all((labels[queue], entry[key]) for queue, entry in queues.items())
+        page.counter(f"{key}_items", text, entry[key], label)
     for key, text in _BOOK_GAUGES.items():
-        family = page.family(f"{key}_items", "gauge", text)
-        family.add_all((labels[queue], entry[key]) for queue, entry in queues.items())
+        page.gauge(f"{key}_items", text, entry[key], label)
     text = "Accepted items that are not finished, by where they are."
     held = page.family("held_items", "gauge", text)
-    for queue, entry in queues.items():
-        inner = labels[queue][:-1]
-        held.add_all((f'{inner},place="{place}"}}', entry[place]) for place in _PLACES)
+    for place in _PLACES:
+        held.add(f'{label[:-1]},place="{place}"}}', entry[place])
 
 
 _PLACES: Final = ("spooled", "scheduled", "warm", "cold", "running")

@@ -24,6 +24,8 @@ class Labels:
     def __init__(self) -> None:
         self._flows: dict[str, dict[str, str]] = {}
         """By queue and flow, the rendered labels."""
+        self.queues: dict[str, str] = {OTHER: labelled({"queue": OTHER})}
+        """By queue, the rendered labels; of `other` as well."""
         self._destinations: set[str] = set()
 
     def flow(self, queue: str, flow: str) -> str:
@@ -47,8 +49,12 @@ class Labels:
         return name
 
     def keep(self, queues: Iterable[str]) -> None:
-        """Forgets the flows of queues that are gone."""
-        self._flows = {queue: self._flows[queue] for queue in queues if queue in self._flows}
+        """Those that are defined now; forgets the flows of queues that are gone."""
+        queues = {*queues, OTHER}
+        for gone in self._flows.keys() - queues:
+            del self._flows[gone]
+        if self.queues.keys() != queues:
+            self.queues = {queue: labelled({"queue": queue}) for queue in queues}
 
 
 def merged(

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue, Definitions
 from actors.in_hand import Task
-from actors.metrics import ANSWER_S, PATIENCE_S, Metrics, Sources
+from actors.metrics import ANSWER_S, OLDEST_S, PATIENCE_S, Metrics, Sources
 from actors.pull import Pull
 from actors.rate import SendLimit
 from actors.samples import WHOLE
@@ -264,12 +264,11 @@ async def test_percentiles_and_failures_of_a_queue(world: World) -> None:
     assert world.metrics.processing("q") is None
     assert world.metrics.failed("q") == (0, 0)
     world.tallies.sent("q", 5, 2.0, is_failed=False)
-    world.tallies.of("q").retried.update({"timeout": 3, "client_error": 1})
-    world.tallies.of("q").died["client_error"] += 2
+    world.tallies.of("q").failed.update({"application": 3, "business": 2})
     found = world.metrics.processing("q")
     assert found is not None
     assert (found.items, found.average_s) == (5, 2.0)
-    assert world.metrics.failed("q") == (3, 3)
+    assert world.metrics.failed("q") == (3, 2)
 
 
 async def test_nothing_in_hand_is_no_task(world: World) -> None:
@@ -277,3 +276,28 @@ async def test_nothing_in_hand_is_no_task(world: World) -> None:
     assert tasks == []
     assert world.metrics.is_stream("s")
     assert not world.metrics.is_stream("q")
+
+
+async def test_the_oldest_in_cold_are_looked_up_every_5_seconds_or_for_a_new_flow(
+    world: World, mock_clock: MockClock
+) -> None:
+    async def store(queue: str, age_ms: int) -> None:
+        stored = a_run(2, queue, NOW_MS - age_ms)
+        row = NewRow(new_run_id(), read_head(stored), stored, item_bits(0, 2))
+        await world.cold.store([row])
+        await world.cold.confirm([row.row])
+
+    async def oldest() -> dict[str, int | None]:
+        mock_clock.jump(1.1)
+        flows = (await world.metrics.snapshot()).flows
+        return {flow.queue: flow.oldest_ms for flow in flows}
+
+    await store("q", 100)
+    assert await oldest() == {"q": NOW_MS - 100}
+    await store("q", 900)
+    assert await oldest() == {"q": NOW_MS - 100}
+    await store("r", 300)
+    assert await oldest() == {"q": NOW_MS - 900, "r": NOW_MS - 300}
+    await store("q", 950)
+    mock_clock.jump(OLDEST_S - 1.1)
+    assert await oldest() == {"q": NOW_MS - 950, "r": NOW_MS - 300}

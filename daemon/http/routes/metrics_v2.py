@@ -1,12 +1,11 @@
 """/api/v2/metrics/: what waits by flow, what is running, who handles it, and the last hour.
 
 The first is large where there are many flows: it is made once a snapshot, in a thread, and encoded
-as it is described, without a model for each entry.
+as it is described, without a model for each entry (daemon/http/flow_entries.py).
 """
 
 import socket
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -19,16 +18,15 @@ from actors.clock import wall_ms
 from actors.in_hand import Task, first_item_id
 from actors.metrics import Metrics
 from actors.samples import EVERY_S, SAMPLES_MAX, WHOLE, Sample, thinned
-from actors.snapshot import FlowState, Snapshot
+from actors.snapshot import Snapshot
 from daemon.http.access import Reader
 from daemon.http.action_classes import action_class, flow_type, plugins
 from daemon.http.desk import Desk
+from daemon.http.flow_entries import FlowEntries, iso
 from daemon.http.rendered import Rendered
 from daemon.http.routes.metrics_models import ActionPlugins, Detailed, MetricsHistory, Running
 from forebay.limits import QUEUE_BYTES_MAX
 
-FLOWS_MAX: Final = 10_000
-"""So many flows are listed, those with most items first."""
 TASKS_MAX: Final = 1000
 SERIES_MAX: Final = 64
 
@@ -47,13 +45,14 @@ def routes(desk: Desk) -> APIRouter:
     router = APIRouter(prefix="/api/v2/metrics", tags=["metrics"])
     rendered = Rendered()
     metrics = desk.metrics
+    entries = FlowEntries(partial(told_of, metrics=metrics))
     host = socket.gethostname()
 
     @router.get("/queues/detailed", operation_id="showQueueMetrics", response_model=Detailed)
     async def show_detailed(_: Reader) -> Response:
         """What waits in warm and in cold, by queue, flow and action."""
         snapshot = await metrics.snapshot()
-        render = partial(detailed, snapshot, metrics)
+        render = partial(entries.render, snapshot)
         return json_answer(await rendered.answer(snapshot, "detailed", render))
 
     @router.get("/queues/action-plugins", operation_id="showActionPlugins")
@@ -85,52 +84,12 @@ def json_answer(body: bytes) -> Response:
     return Response(body, media_type="application/json")
 
 
-def detailed(snapshot: Snapshot, metrics: Metrics) -> bytes:
-    flows = snapshot.flows
-    if len(flows) > FLOWS_MAX:
-        flows = sorted(flows, key=lambda flow: -flow.warm - flow.cold)[:FLOWS_MAX]
-    timestamp = iso(snapshot.at_ms)
-    told: dict[str, dict[str, str]] = {}
-    for flow in flows:
-        if flow.queue not in told:
-            told[flow.queue] = told_of(flow.queue, metrics)
-    entries = [(flow, told[flow.queue] | named(flow)) for flow in flows]
-    return msgspec.json.encode(
-        {
-            "timestamp": timestamp,
-            "warm": [
-                entry | counted(flow.warm, flow.warm_oldest_ms, timestamp)
-                for flow, entry in entries
-                if flow.warm
-            ],
-            "cold": [
-                entry | counted(flow.cold, flow.cold_oldest_ms, timestamp)
-                for flow, entry in entries
-                if flow.cold
-            ],
-            "isPartial": len(flows) < len(snapshot.flows),
-        }
-    )
-
-
 def told_of(queue: str, metrics: Metrics) -> dict[str, str]:
     settings = metrics.catalogue.settings_of(queue)
     return {
         "queue": queue,
         "actionClass": action_class(settings),
         "flowType": flow_type(settings, is_stream=metrics.is_stream(queue)),
-    }
-
-
-def named(flow: FlowState) -> dict[str, str]:
-    return {"flowName": flow.flow, "actionName": flow.action}
-
-
-def counted(count: int, oldest_ms: int | None, timestamp: str) -> dict[str, Any]:
-    return {
-        "count": count,
-        "oldestQueuedAt": None if oldest_ms is None else iso(oldest_ms),
-        "timestamp": timestamp,
     }
 
 
@@ -217,9 +176,3 @@ def _transposed(samples: list[Sample]) -> Iterator[list[int]]:
         if samples
         else ([] for _ in _COLUMNS)
     )
-
-
-def iso(at_ms: int) -> str:
-    """As JavaScript writes it: in UTC, to the millisecond."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

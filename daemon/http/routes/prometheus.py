@@ -13,7 +13,7 @@ from actors.snapshot import Snapshot
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.exposition import Exposition, negotiate
-from daemon.http.families import families
+from daemon.http.families import Kept, families
 from daemon.http.label_values import Labels
 from daemon.http.rendered import Rendered
 
@@ -25,10 +25,10 @@ forebay_accepted_items_total{queue="crm"} 99240
 
 def routes(desk: Desk) -> APIRouter:
     router = APIRouter(tags=["metrics"])
-    exposition, labels, rendered = Exposition(), Labels(), Rendered()
+    exposition, labels, kept, rendered = Exposition(), Labels(), Kept(), Rendered()
 
     def render(snapshot: Snapshot, content_type: str) -> bytes:
-        return exposition.render(families(snapshot, labels, wall_ms()), content_type)
+        return exposition.render(families(snapshot, labels, wall_ms(), kept), content_type)
 
     @router.get(
         "/metrics",
@@ -48,7 +48,7 @@ def routes(desk: Desk) -> APIRouter:
         """Everything that is counted and measured."""
         snapshot = await desk.metrics.snapshot()
         content_type = negotiate(request.headers.get("accept", ""))
-        # One at a time, which is what `labels` needs: it remembers the flows it has seen.
+        # One at a time, which is what `labels` and `kept` need: they remember what they have seen.
         made = partial(render, snapshot, content_type)
         body = await rendered.answer(snapshot, content_type, made)
         return Response(body, headers={"content-type": content_type})
