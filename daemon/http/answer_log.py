@@ -2,45 +2,99 @@
 
 What the client has not taken waits in memory, and past `MEMORY_BYTES` in a file without a name, so
 that a client which reads nothing before it has sent everything (most do) does not come to a halt,
-and a stream of any length costs no memory. Past `FILE_BYTES_MAX` whoever adds lines waits.
+and a stream of any length costs no memory. A file takes at most `FILE_BYTES_MAX`, and those of all
+streams together `FILES_BYTES_MAX`; where there is no room, and on a disk that is low, whoever adds
+lines waits for the client to read. A client that then reads nothing for `STALL_S` is given up
+(`Stalled`), so that nobody keeps the room of others for ever.
 
 One task adds and one takes. Cancelled, either may be called again; closing lets the file go.
 """
 
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
 import trio
 
 MEMORY_BYTES: Final = 1024 * 1024
-FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
+FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The answers to some 3 million lines."""
+FILES_BYTES_MAX: Final = 1024 * 1024 * 1024
 READ_BYTES: Final = 256 * 1024
+STALL_S: Final = 60.0
+
+
+class Stalled(Exception):
+    """The client does not read, and there is no room for what it does not read; or the disk has
+    failed."""
+
+
+class AnswerRoom:
+    """What the files of several streams may take together."""
+
+    def __init__(self, bytes_max: int = FILES_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+        self._changed = trio.Event()
+
+    def has(self, size: int) -> bool:
+        return self.bytes + size <= self._bytes_max
+
+    def take(self, size: int) -> None:
+        self.bytes += size
+
+    def give(self, size: int) -> None:
+        self.bytes -= size
+        self.tell()
+
+    def tell(self) -> None:
+        """There may be more room for somebody."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait(self) -> None:
+        await self._changed.wait()
+
+
+OF_ALL: Final = AnswerRoom()
+"""Of this process."""
 
 
 class AnswerLog:
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        disk_is_low: Callable[[], bool] = lambda: False,
+        room: AnswerRoom = OF_ALL,
+    ) -> None:
         self._directory = directory
+        self._disk_is_low = disk_is_low
+        self._room = room
+        self._takes = 0
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._file: IO[bytes] | None = None
         self._read_at = self._written = 0
+        self._held = 0
+        """Of the room of all."""
         self._is_over = False
         self._news = trio.Event()
-        self._room = trio.Event()
         self._turn = trio.Lock()
 
     async def add(self, line: bytes) -> None:
-        """Returns when there is room for another."""
+        """Returns when there is room for another. Stalled: there is none, and will not be."""
         self._lines.append(line)
         self._bytes += len(line)
         self._tell()
-        if self._bytes > MEMORY_BYTES:
-            await self._spill()
-        while self._written - self._read_at > FILE_BYTES_MAX:
-            self._room = trio.Event()
-            await self._room.wait()
+        while self._bytes > MEMORY_BYTES and not await self._spill():
+            takes = self._takes
+            with trio.move_on_after(STALL_S) as patience:
+                while self._takes == takes and not self._may_spill():
+                    await self._room.wait()
+            if patience.cancelled_caught:
+                raise Stalled
 
     def end(self) -> None:
         """Nothing more is added."""
@@ -52,13 +106,15 @@ class AnswerLog:
         while True:
             async with self._turn:
                 if self._read_at < self._written:
-                    data = await trio.to_thread.run_sync(self._read)
-                    self._room.set()
+                    with trio.CancelScope(shield=True):
+                        data = await trio.to_thread.run_sync(self._read)
+                    self._taken()
                     return data
                 if self._lines:
                     data = b"".join(self._lines)
                     self._lines.clear()
                     self._bytes = 0
+                    self._taken()
                     return data
             if self._is_over:
                 return b""
@@ -68,19 +124,41 @@ class AnswerLog:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+        self._room.give(self._held)
+        self._held = 0
 
     def _tell(self) -> None:
         self._news.set()
 
-    async def _spill(self) -> None:
-        """All that waits in memory comes after what is in the file."""
+    def _taken(self) -> None:
+        """Some was taken; when all of the file was, that is empty again."""
+        self._takes += 1
+        over, self._held = self._held - self._written, self._written
+        self._room.give(over)
+
+    def _may_spill(self) -> bool:
+        """Whether what is in memory may go to the file, as far as is known."""
+        if self._disk_is_low() or self._written + self._bytes > FILE_BYTES_MAX:
+            return False
+        return self._room.has(self._bytes)
+
+    async def _spill(self) -> bool:
+        """All that waits in memory comes after what is in the file, if there is room."""
         async with self._turn:
+            if not self._may_spill():
+                return False
             data = b"".join(self._lines)
             self._lines.clear()
             self._bytes = 0
             if data:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(self._write, data)
+                self._room.take(len(data))
+                self._held += len(data)
+                try:
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(self._write, data)
+                except OSError as problem:
+                    raise Stalled from problem
+            return True
 
     def _write(self, data: bytes) -> None:
         if self._file is None:

@@ -8,8 +8,9 @@ is answered when its run is on disk, or refused; a refused one does not end the 
 line sums up. Memory is bounded by these limits, whatever the length of the stream, and by what the
 client has not read (answer_log.py).
 
-A client that goes away has stored what was answered, and perhaps a little more; a line without its
-end is not stored. Draining ends the stream: what was read is answered, the rest is not read.
+A client that goes away has stored what was answered, and perhaps a little more; so has one that is
+cut off, because it does not read and its answers take too much room. A line without its end is not
+stored. Draining ends the stream: what was read is answered, the rest is not read.
 """
 
 import json
@@ -24,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from actors.clock import wall_ms
-from daemon.http.answer_log import AnswerLog
+from daemon.http.answer_log import AnswerLog, Stalled
 from daemon.http.desk import Desk
 from daemon.http.models.items import NewItem
 from daemon.http.problems import Problem, problem_of, unavailable
@@ -61,14 +62,14 @@ class Bulk(Response):
         self._pushes: deque[tuple[list[Line], Push | Problem]] = deque()
         self._stored = self._refused = 0
         self._is_over = False
-        self._answers = AnswerLog(desk.settings.state_dir)
+        self._answers = AnswerLog(desk.settings.state_dir, lambda: desk.spooler.disk_is_low)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", MEDIA_TYPE.encode())]
         try:
             async with trio.open_nursery() as nursery:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                nursery.start_soon(self._read, receive)
+                nursery.start_soon(self._read, receive, nursery.cancel_scope)
                 while data := await self._answers.take():
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
@@ -76,8 +77,15 @@ class Bulk(Response):
         finally:
             self._answers.close()
 
-    async def _read(self, receive: Receive) -> None:
-        """Reads, stores, and answers; never fails."""
+    async def _read(self, receive: Receive, all_of_it: trio.CancelScope) -> None:
+        """Reads, stores, and answers; never fails. A client that reads nothing is cut off: it
+        cannot be told."""
+        try:
+            await self._read_lines(receive)
+        except Stalled:
+            all_of_it.cancel()
+
+    async def _read_lines(self, receive: Receive) -> None:
         numbered = 0
         try:
             size_max = LINE_FACTOR * self._desk.settings.socket.max_run_bytes
