@@ -11,6 +11,8 @@ JAVA := .venv/java_home
 WITH_JAVA := JAVA_HOME="$$(cat $(JAVA))"
 CHROMIUM := .venv/chromium
 WITH_CHROMIUM := CHROMIUM="$$(cat $(CHROMIUM))"
+PROMTOOL := .venv/promtool_path
+WITH_PROMTOOL := PATH="$$PATH$$(sed 's/^/:/' $(PROMTOOL))"
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
@@ -46,6 +48,10 @@ $(JAVA): $(VENV)
 $(CHROMIUM): $(VENV)
 	@$(BIN)/python -m bench.chromium --install > $@
 
+# Prometheus' own checker of what /metrics says; empty where there is none, and two tests skip.
+$(PROMTOOL): $(VENV)
+	@$(BIN)/python -m bench.observe_promtool .venv/promtool > $@
+
 $(VENV_BENCH): $(VENV)
 	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev,bench]'
 	@touch $@
@@ -67,7 +73,7 @@ demo: $(JAVA) ## a Spark pipeline out to a flaky destination; SERVERS=1: two hos
 	@$(WITH_JAVA) $(BIN)/python -m bench.demo
 endif
 
-test: venv $(JAVA) $(CHROMIUM) ## everything that must hold: lint, types, imports, tests
+test: venv $(JAVA) $(CHROMIUM) $(PROMTOOL) ## everything that must hold: lint, types, imports, tests
 	@$(MAKE) --no-print-directory -j4 lint types imports pytest
 
 lint: venv ## ruff: rules and format
@@ -80,8 +86,8 @@ types: venv ## mypy --strict
 imports: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
-pytest: $(JAVA) $(CHROMIUM) ## the tests alone; make pytest ARGS='-k spool -x'
-	@$(WITH_JAVA) $(WITH_CHROMIUM) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
+pytest: $(JAVA) $(CHROMIUM) $(PROMTOOL) ## the tests alone; make pytest ARGS='-k spool -x'
+	@$(WITH_JAVA) $(WITH_CHROMIUM) $(WITH_PROMTOOL) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
 
 torture: venv ## three daemons, a fault each second; make torture SECONDS=3600 [SEED=N]
 	$(BIN)/python -m tests.fleet.torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
