@@ -20,6 +20,7 @@ from actors.settings import Settings
 from daemon import logs
 from daemon.app import SWITCH_INTERVAL_S, serve
 from daemon.cold.sqlite import SqliteCold
+from daemon.http import app, server  # noqa: F401 - once, and not in every life that shows itself
 from daemon.journal.files import Files
 from tests.crash import powerless
 from tests.crash.killer import Killer
@@ -37,7 +38,7 @@ def run(
     listening: Callable[[], object] = lambda: None,
 ) -> None:
     """The life of a daemon; `listening` is called when clients can connect."""
-    settings = Settings.model_validate(json.loads(settings_text) | {"http": {"listen": None}})
+    settings = Settings.model_validate({"http": {"listen": None}} | json.loads(settings_text))
     logs.set_up(settings.log)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     make_files, make_cold = stores(plan, settings.state_dir)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from actors.books import Totals
 from actors.settings import Settings
-from tests.crash import flaky, powerless
+from tests.crash import flaky, powerless, reconciled
 from tests.crash.audit import Audit
 from tests.crash.consumer import Consumer
 from tests.crash.destinations import Destination, FileDestination, FlakyDestination
@@ -27,12 +27,14 @@ from tests.crash.producer import Died, Producer
 from tests.crash.seeds import seeded
 
 WIDE, FLAKY, PULLED = "wide", "flaky", "pulled"
-AWAY_S: Final = 100
+AWAY_S: Final = 700
 """Longer than leases on rows, and than what comes much later."""
 ACQUIRE_S: Final = 60
 LIVES_TO_DRAIN_MAX: Final = 10
 ASKS_MAX: Final = 400
 AT_RANDOM: Final = "a random moment"
+SHOWN: Final = {"http": {"listen": "127.0.0.1:0"}}
+"""Settings of a life that shows its metrics."""
 
 
 @dataclass
@@ -169,11 +171,12 @@ class DeliveryWorld:
         """Daemons that are told to stop, until nothing is held any more."""
         for _ in range(LIVES_TO_DRAIN_MAX):
             self.clock_ahead_s += AWAY_S
-            life = self._start(self._settings(drains=True), "")
+            life = self._start(self._settings(drains=True) | SHOWN, "")
             self._connect()
             self._producer.settle()
             parked = self._will_be_parked()
             self._wait_until(partial(holds, parked))
+            reconciled.check(self._state, self._producer.stats())
             life.kill(signal.SIGTERM)
             assert self._end(life) == 0, life.log_text()
             assert len(self.audit.found.live) == parked

@@ -13,8 +13,8 @@ from zlib import crc32
 from forebay.item import Item, Reject, Retry
 
 NAME: Final = "flaky.jsonl"
-LATER_S: Final = 90
-"""More than what waits in warm."""
+LATER_S: Final = 600
+"""More than what waits in warm, and than any test takes."""
 RETRIES_MAX: Final = 2
 RETRIES_LATER_MAX: Final = 1
 

@@ -68,7 +68,7 @@ class KillingCold(SqliteCold):
     def __init__(self, path: Path, timeout_s: float, killer: Killer) -> None:
         super().__init__(path, timeout_s)
         self._killer = killer
-        self._db = KillingDatabase(path, timeout_s, killer)
+        self._use(KillingDatabase(path, timeout_s, killer))
         self.dead_letters = KillingDeadLetters(self._db, killer)
         self._is_recovering = True
         self._forgets = True

@@ -19,8 +19,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from daemon.cold.connection import Database
-from daemon.cold.dead import SqliteDeadLetters
-from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold, wall_clock_ms
+from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold
 from tests.crash.forgetful_files import ForgetfulFiles
 from tests.crash.found import COLD
 from tests.crash.killer import die
@@ -122,8 +121,7 @@ def _locked(power: Power, work: Callable[..., Any]) -> Callable[..., Any]:
 class PoweredCold(SqliteCold):
     def __init__(self, path: Path, timeout_s: float, power: Power) -> None:
         super().__init__(path, timeout_s)
-        self._db = PoweredDatabase(path, timeout_s, power)
-        self.dead_letters = SqliteDeadLetters(self._db, wall_clock_ms)
+        self._use(PoweredDatabase(path, timeout_s, power))
 
 
 class PoweredDatabase(Database):

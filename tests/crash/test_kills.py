@@ -19,6 +19,7 @@ import pytest
 
 from actors.books import Totals
 from actors.settings import Settings
+from tests.crash import reconciled
 from tests.crash.audit import Audit
 from tests.crash.destinations import FileDestination
 from tests.crash.found import look_into
@@ -168,10 +169,11 @@ class World:
 
     def drain(self) -> None:
         """The last life: every queue has a handler, and the daemon stops when it is told to."""
-        life = self._start(self._settings(drains=True), "")
+        life = self._start(self._settings(drains=True) | {"http": {"listen": "127.0.0.1:0"}}, "")
         self._producer.connect(self._directory / "socket")
         self._producer.settle()
         self._producer.wait_until_drained()
+        reconciled.check(self._state, self._producer.stats())
         life.kill(signal.SIGTERM)
         assert self._end(life) == 0
         self._audit.at_the_end()

@@ -21,6 +21,7 @@ import httpx
 
 from forebay import Client, Item, Lease, connect
 from tests import forked
+from tests.crash.reconciled import reconcile_reports, reconciled
 from tests.fleet.front import Front
 from tests.ops.commands import Host
 from tests.servers.postgres import PORT, PostgresServer, postgres_server
@@ -47,7 +48,7 @@ class Member(Host):
         self.variables: dict[str, str] = {}
         """Of the daemon's environment, beside the usual ones."""
 
-    def start(self, *options: str) -> None:
+    def start(self, *options: str, anew: bool = True) -> None:
         """Starts the daemon and returns when it serves."""
         self.launch(*options)
         assert self.daemon is not None
@@ -134,9 +135,10 @@ class Member(Host):
         return [entry for entry in self.log() if entry["event"] in names]
 
     def metrics(self) -> dict[str, float]:
-        """What /metrics says."""
+        """What /metrics says, which adds up."""
         [*_, ready] = self.events("daemon.ready")
         text = httpx.get(f"{ready['http']}/metrics", timeout=PATIENCE_S).text
+        reconciled(text)
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         pairs = (line.rsplit(" ", 1) for line in lines)
         return {name: float(value) for name, value in pairs}
@@ -232,6 +234,7 @@ class World:
     def books(self, queue: str) -> dict[str, int]:
         """The fleet's: of the journals, and of the shared store once."""
         reports = [host.stats() for host in self.hosts]
+        reconcile_reports(reports)
         return fleet_books(reports, queue)
 
     def delivered(self, queue: str) -> Counter[str]:
