@@ -22,6 +22,7 @@ import trio
 
 from actors.asking import Make, Spooler, ask, ask_all
 from actors.messages import AbortWrite, AskOpenWrites, AskParts, FollowPublish
+from actors.presence import Presence
 from actors.shared_writes import VERDICTS_MAX, Decisions, OpenWrite, Part, Unheard, Verdict
 from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused
@@ -43,6 +44,7 @@ class Follower:
         decisions: Decisions,
         stage_ttl_s: float,
         now_ms: Callable[[], int],
+        presence: Presence | None = None,
     ) -> None:
         self._spooler = spooler
         self._decisions = decisions
@@ -51,7 +53,7 @@ class Follower:
         self._now_ms = now_ms
         self._woken = trio.Event()
         self._running = trio.CancelScope()
-        self._is_away = False
+        self._presence = presence or Presence()
         self._unfinished: set[bytes] | None = None
         """Published writes of which this journal may hold items; None: not asked for yet."""
         self._noted: dict[bytes, Part] = {}
@@ -63,45 +65,41 @@ class Follower:
 
     async def catch_up(self) -> None:
         """Before the daemon serves: what was decided while it was away."""
-        await self._try(self.follow)
+        await self._try("follow", self.follow)
 
     async def run(self) -> None:
         """Returns after `close`."""
         with self._running:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_on)
-                nursery.start_soon(self._repeat, self.note_parts, NOTE_S)
-                nursery.start_soon(self._repeat, self.expire, self._expire_s)
+                nursery.start_soon(self._repeat, "note parts", self.note_parts, NOTE_S)
+                nursery.start_soon(self._repeat, "expire", self.expire, self._expire_s)
 
     async def close(self) -> None:
         """Nothing is delivered any more: the last word on it, while the spooler is there."""
         self._running.cancel()
         with trio.move_on_after(LAST_NOTE_S):
-            await self._try(self.note_parts)
+            await self._try("note parts", self.note_parts)
 
     async def _follow_on(self) -> None:
         while True:
             with trio.move_on_after(FOLLOW_S):
                 await self._woken.wait()
             self._woken = trio.Event()
-            await self._try(self.follow)
+            await self._try("follow", self.follow)
 
-    async def _repeat(self, step: Step, every_s: float) -> None:
+    async def _repeat(self, name: str, step: Step, every_s: float) -> None:
         while True:
             await trio.sleep(every_s)
-            await self._try(step)
+            await self._try(name, step)
 
-    async def _try(self, step: Step) -> None:
+    async def _try(self, name: str, step: Step) -> None:
         try:
             await step()
         except (StoreUnavailable, StoreCorrupt) as problem:
-            if not self._is_away:
-                log.warning("decisions.not_followed", error=str(problem))
-            self._is_away = True
+            self._presence.lost(name, problem)
         else:
-            if self._is_away:
-                log.info("decisions.followed_again")
-            self._is_away = False
+            self._presence.passed(name)
 
     # Steps. Each may be taken at any time, by anybody.
 

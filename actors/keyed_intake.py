@@ -1,7 +1,8 @@
 """The keyed intake: pushes to queues whose keys are unique, which go to the cold store first.
 
 Receives `OfferRun` from the connections. All pushes that wait while one transaction is under way
-share the next one; what becomes of each item is decided in it (actors/keys.py). Durable when: a
+share the next one; what becomes of each item is decided in it (actors/keys.py), after what they may
+replace was taken back from warm (actors/taking_back.py). Durable when: a
 push, before it is answered, in the transaction that makes its items visible. Then the promoter is
 woken and warms them like any others of the cold store.
 
@@ -23,20 +24,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
 import trio
 
 from actors.intake import QUEUES_MAX
 from actors.keys import ItemRef, Offer
 from actors.messages import OfferRun, Pinned, QueueSeen
+from actors.presence import Presence
 from actors.refusals import unavailable
+from actors.taking_back import TakingBack
 from actors.tiers import ColdQueue, StoreCorrupt, StoreUnavailable
 from forebay.errors import BadRun, Refused
 from forebay.keyed import KeyOutcome, count_outcomes, decided, only_if
 from forebay.run import KEYS, Run
 from forebay.stage_frames import WRITE_HEADER, write_of
-
-log = structlog.get_logger()
 
 WAITING_MAX: Final = 1024
 """Pushes that wait for the next transaction; beyond it connections wait."""
@@ -63,6 +63,8 @@ class KeyedIntake:
         seen: trio.MemorySendChannel[QueueSeen | Pinned],
         has_come: Callable[[str], None],
         disk_is_low: Callable[[], bool],
+        presence: Presence | None = None,
+        taking_back: TakingBack | None = None,
     ) -> None:
         """`has_come` is told of each queue that has something new in the cold store."""
         self._inbox = inbox
@@ -73,7 +75,8 @@ class KeyedIntake:
         self._known: set[str] = set()
         """Queues that dispatch has been told of."""
         self._counts: Counter[KeyOutcome] = Counter()
-        self._is_away = False
+        self._presence = presence or Presence()
+        self._taking_back = taking_back
 
     def figures(self) -> dict[str, int]:
         """What became of items since the start."""
@@ -109,12 +112,18 @@ class KeyedIntake:
         try:
             # Whoever is cancelled here would leave pushes without an answer that are stored.
             with trio.CancelScope(shield=True):
-                answers = await self._cold.offer([each.offer for each in candidates])
+                offers = [each.offer for each in candidates]
+                if self._taking_back is not None:
+                    await self._taking_back.make_way(offers)
+                answers = await self._cold.offer(offers)
         except (StoreUnavailable, StoreCorrupt) as problem:
-            self._see(problem)
+            self._presence.lost("offer", problem)
             refuse((each.push for each in candidates), unavailable(problem))
+            for queue in {each.push.head.queue for each in candidates}:
+                # What was taken back waits there.
+                self._has_come(queue)
             return
-        self._see(None)
+        self._presence.found("offer")
         pushes = [each.push for each in candidates]
         for push, outcomes in zip(pushes, answers, strict=True):
             push.answers.answer(push.sequence, decided(push.sequence, outcomes))
@@ -139,14 +148,6 @@ class KeyedIntake:
             with suppress(trio.BrokenResourceError):
                 await self._seen.send(QueueSeen(queue))
         self._has_come(queue)
-
-    def _see(self, problem: Exception | None) -> None:
-        if (problem is not None) != self._is_away:
-            self._is_away = problem is not None
-            if problem is None:
-                log.info("keyed.cold_is_back")
-            else:
-                log.error("keyed.cold_is_away", error=str(problem))
 
     async def _forget(self) -> None:
         while True:

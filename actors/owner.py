@@ -19,7 +19,8 @@ waits until the last life's entries have lapsed.
 Owns no run: the journal does. On cancel, whatever is out stays out, for the next life to find.
 What is missing is known from one look, if the mail is read behind it: what was there and ended
 before the look has a post by then. Of rows of the cold store there is no mail: two looks in a row
-must miss them, and then they are given back to the store, which knows what became of them.
+must miss them, and then they are given back to the store, which knows what became of them: what
+this daemon has not told it yet counts as found, and what others have not, they tell between looks.
 
 What it can't do: know what somebody on another host has in hand when the queue is lost; those
 items may be delivered twice.
@@ -35,6 +36,7 @@ from actors.borrowing import borrow
 from actors.lent_out import shrunk
 from actors.mailbox import Mailbox
 from actors.messages import SpoolerMessage
+from actors.presence import Presence
 from actors.router import parts, unlocked
 from actors.settlement import NO_LIMITS, Settlement
 from actors.shared_warm import SharedWarm
@@ -63,10 +65,12 @@ class Owner:
         place: Place,
         wake_promoter: Callable[[str], None],
         seen: Callable[[str], None],
+        presence: Presence | None = None,
     ) -> None:
         """`place` sends slices of the journal to the tier where they belong. `seen` is told of
         queues that have something in the shared queue, whoever has entered it."""
         self._seen = seen
+        self._presence = presence or Presence()
         self._shared = shared
         self._remote = shared.remote
         self._spooler = spooler
@@ -76,6 +80,7 @@ class Owner:
         self._generation = ""
         self._missing: dict[str, set[tuple[bytes, bytes]]] = {}
         """Rows of the cold store, by queue, that the last look did not find."""
+        self._settlement = settlement
         self._mailbox = Mailbox(shared, spooler, settlement)
         self._mail = trio.Lock()
         self._looking = trio.Lock()
@@ -169,7 +174,7 @@ class Owner:
             await self._read_mail(queue)
             async with self._looking:
                 await self._sort_out(queue)
-            await self._look(queue)
+            await self.look(queue)
 
     async def _enter_all(self) -> None:
         """The queue has forgotten everything."""
@@ -196,14 +201,16 @@ class Owner:
 
     async def _give_rows_back(self) -> None:
         """To the cold store, which lends them again; those in hand when their lease is over."""
-        in_hand = self._shared.rows_in_hand()
+        in_hand = self._rows_in_hand()
         try:
             for queue, lock, rows in self._shared.out.rows():
                 await self._cold.release(lock, [row for row in rows if row not in in_hand])
+                self._presence.found("release")
                 self._shared.out.forget_locks([lock])
                 self._wake_promoter(queue)
         except StoreUnavailable as problem:
-            log.warning("owner.rows_not_released", error=str(problem))
+            # Others take them when their lease is over, or we do, the next time.
+            self._presence.lost("release", problem)
 
     async def _hand_back(self) -> None:
         """What waits in this process's own queue goes where others can take it, too."""
@@ -218,10 +225,11 @@ class Owner:
     async def _give_back(self, queue: str, rows: Sequence[Slice]) -> None:
         try:
             await self._cold.settle([unlocked(slice_) for slice_ in rows])
+            self._presence.found("release")
             self._wake_promoter(queue)
         except StoreUnavailable as problem:
             # They are still ours, and are delivered from here.
-            log.warning("owner.rows_not_released", error=str(problem))
+            self._presence.lost("release", problem)
             await self._shared.own.enter(queue, rows, NO_LIMITS)
 
     async def _sort_out(self, queue: str) -> None:
@@ -279,11 +287,11 @@ class Owner:
                     queues = {*await self._remote.mail_queues(), *self._shared.out.row_queues}
                     for queue in sorted(queues):
                         await self._read_mail(queue)
-                        await self._look(queue)
+                        await self.look(queue)
             except StoreUnavailable as problem:
                 self._shared.lose(problem)
 
-    async def _look(self, queue: str) -> None:
+    async def look(self, queue: str) -> None:
         items = await self._enter_missing(queue)
         if items:
             log.warning("owner.entered_again", queue=queue, items=items)
@@ -317,11 +325,16 @@ class Owner:
         return sum(slice_.items for slice_ in slices)
 
     async def _give_missing_back(self, queue: str) -> None:
-        """Rows of the cold store that two looks did not find: most are done, the others lost."""
-        out, in_hand = self._shared.out.rows_of(queue), self._shared.rows_in_hand()
+        """Rows of the cold store that two looks did not find: most are done, the others lost.
+
+        While the store is away a look does not count: another host may have an outcome in hand
+        that it cannot tell, and does as soon as the store is back."""
+        out, in_hand = self._shared.out.rows_of(queue), self._rows_in_hand()
         there = await self._remote.rows_present(queue) if out else set()
-        in_hand |= self._shared.rows_in_hand()
+        in_hand |= self._rows_in_hand()
         missing = {(row, lock) for row, lock in out - there if row not in in_hand}
+        if missing and not await self._cold_answers(queue):
+            missing = set()
         lost = missing & self._missing.get(queue, set())
         self._missing[queue] = missing - lost
         for lock in {lock for _, lock in lost}:
@@ -329,11 +342,23 @@ class Owner:
             try:
                 await self._cold.release(lock, rows)
             except StoreUnavailable:
-                # Others say that it is away. The next look tries again.
-                self._missing[queue] = missing
+                # Others say that it is away.
+                self._missing[queue] = set()
                 return
             self._shared.out.forget_rows(queue, lock, rows)
             self._wake_promoter(queue)
+
+    async def _cold_answers(self, queue: str) -> bool:
+        try:
+            await self._cold.outlook(queue)
+        except StoreUnavailable:
+            return False
+        return True
+
+    def _rows_in_hand(self) -> set[bytes]:
+        """Of the cold store: leased by workers here, or what became of them is not recorded yet.
+        Whoever lent those anew would have them delivered twice."""
+        return self._shared.rows_in_hand() | self._settlement.unrecorded_rows
 
     def _send_on(self, queue: str, slices: list[Slice]) -> None:
         if slices and self._nursery is not None:

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from actors.retry import Conclusion
-from actors.slices import Abroad, ItemError, LentRun, Slice, item_bits, ranges
+from actors.slices import (
+    Abroad,
+    ItemError,
+    LentRun,
+    Slice,
+    error_rows,
+    item_bits,
+    ranges,
+    read_error,
+)
 
 VERSION = 1
 
@@ -110,12 +119,12 @@ def conclusion_of(
 
 
 def _part(slice_: Slice) -> list[Any]:
-    return [_pack(slice_.bits), slice_.attempt, slice_.due_ms, list(slice_.errors)]
+    return [_pack(slice_.bits), slice_.attempt, slice_.due_ms, error_rows(slice_.errors)]
 
 
 def _read_part(found: list[Any]) -> Part:
     bits, attempt, due_ms, errors = found
-    return Part(_unpack(bits), int(attempt), int(due_ms), tuple(ItemError(*e) for e in errors))
+    return Part(_unpack(bits), int(attempt), int(due_ms), tuple(map(read_error, errors)))
 
 
 def _pack(bits: int) -> list[int]:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 FIRST_PAUSE_S: Final = 0.01
 PAUSE_S_MAX: Final = 0.5
 STATEMENTS_CACHED: Final = 256
+MIGRATE_S: Final = 600.0
 
 
 class Connection(Protocol):
@@ -75,12 +76,15 @@ class Database:
         self._is_away = False
         self._is_unsynced = False
 
-    async def open(self, migrate: Work[None]) -> None:
-        """Connects, and runs `migrate` as a transaction."""
+    async def open(self, migrate: Work[None], is_current: Work[bool] | None = None) -> None:
+        """Connects, and runs `migrate` as a transaction, unless all is current. That may
+        take longer than any other step, or wait for another daemon that does it; whether the
+        server is there at all is known before."""
         if self._pool is None:
             self._pool = await self._bridge.run(self._make_pool, self._timeout_s)
         try:
-            await self.write(migrate)
+            if is_current is None or not await self.read(is_current):
+                await self.write(migrate, timeout_s=max(MIGRATE_S, self._timeout_s))
         except BaseException:
             await self.close()
             raise
@@ -110,16 +114,25 @@ class Database:
         is_durable: bool = True,
         is_repeatable: bool = True,
         after: Callable[[T], str | None] | None = None,
+        timeout_s: float | None = None,
     ) -> T:
         """Runs `work` as a transaction, more than once if need be.
 
         `is_repeatable`: it may be repeated when nobody knows whether it was committed. `after`:
-        what is said, in SQL, once it is; whether that is heard does not matter.
+        what is said, in SQL, once it is; whether that is heard does not matter. `timeout_s`: it
+        may take longer than other steps do, and so is not carried through on cancel.
         """
         commit = "on" if is_durable else "off"
         begin = f"BEGIN; {self._settings}; SET LOCAL synchronous_commit = {commit}"
+        if timeout_s is not None:
+            begin += f"; SET LOCAL statement_timeout = {round(timeout_s * 1000)}"
         result = await self._step(
-            begin, work, is_write=True, is_repeatable=is_repeatable, after=after
+            begin,
+            work,
+            is_write=True,
+            is_repeatable=is_repeatable,
+            after=after,
+            timeout_s=timeout_s,
         )
         # A commit that waits for the disk takes with it all that were before it.
         self._is_unsynced = not is_durable
@@ -139,22 +152,30 @@ class Database:
         is_write: bool,
         is_repeatable: bool = True,
         after: Callable[[T], str | None] | None = None,
+        timeout_s: float | None = None,
     ) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
-        deadline = trio.current_time() + self._timeout_s
+        deadline = trio.current_time() + (timeout_s or self._timeout_s)
         pause_s = FIRST_PAUSE_S
-        with trio.CancelScope(shield=is_write):
+        is_shielded = is_write and timeout_s is None
+        with trio.CancelScope(shield=is_shielded):
             while True:
                 if self._pool is None:
                     raise StoreUnavailable("the cold store is not open")
                 left_s = max(0.0, deadline - trio.current_time())
                 try:
                     result = await self._bridge.run(
-                        lambda: _attempt(self._pool, begin, work, after), left_s, shield=is_write
+                        lambda: _attempt(self._pool, begin, work, after),
+                        left_s,
+                        shield=is_shielded,
                     )
                 except Again as again:
+                    if again.is_unknown and not is_repeatable:
+                        # One connection was lost. That says nothing of the server: others, whose
+                        # connections were cut as well, must not give up because of it.
+                        raise StoreUnavailable(again.text) from again.__cause__
                     is_last = trio.current_time() + pause_s >= deadline
-                    if is_last or self._is_away or (again.is_unknown and not is_repeatable):
+                    if is_last or self._is_away:
                         self._is_away = again.is_lost
                         raise StoreUnavailable(again.text) from again.__cause__
                 except StoreUnavailable:

@@ -17,6 +17,10 @@ from tests.fleet.world import Member, World
 EVERY_S: Final = 1.0
 LEASE_S: Final = 4.0
 """A worker's: see quick.py."""
+BACK_S: Final = 4.0
+"""A daemon takes so long to start, where many do, and a server's clients to find it."""
+FOUND_OUT_S: Final = 2.0
+"""Leases on rows are renewed every second: who hears that one is over lets go of the rows."""
 
 
 @dataclass(slots=True)
@@ -26,6 +30,12 @@ class Fault:
     """A host's name, or a server's: then it is everybody's."""
     began: float
     ended: float = float("inf")
+
+    @property
+    def over(self) -> float:
+        """When it has no more effect: who was killed is back, and who was frozen, or could not
+        reach a server, has found out what is not his any more."""
+        return self.ended + (BACK_S if self.what == "kill" else FOUND_OUT_S)
 
     def __str__(self) -> str:
         return f"{self.what} {self.target} for {self.ended - self.began:.1f} s"

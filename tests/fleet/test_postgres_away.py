@@ -42,6 +42,9 @@ FAULTS: dict[str, tuple[Act, Act]] = {
     "hanging": (lambda world: world.postgres.pause(), nothing),
     "read-only": (forbid, allow),
 }
+ALL_FAILS = ("stopped", "hanging")
+"""Where not even a read succeeds meanwhile."""
+UP, AWAY_TOTAL = 'forebay_store_up{store="cold"}', 'forebay_store_away_total{store="cold"}'
 QUEUES: dict[str, dict[str, Any]] = {
     **{
         f"small-{name}": {"handler": {"type": "pull"}, "warm_max_items": ROOM}
@@ -64,14 +67,21 @@ def test_overflow_stays_in_the_journal_and_keys_are_refused_for_now(
     begin, end = FAULTS[name]
     assert offer(b, keyed, "one") is KeyOutcome.CREATED
     both.wait_settled(keyed)
+    until(lambda: not is_away(a))
+    before = len(a.events("cold.away"))
     begin(both)
     a.push(small, ITEMS)
-    until(lambda: a.events("promoter.cold_is_away"))
+    until(lambda: is_away(a))
     # More than fits into warm: the rest comes from the journal, all of it.
     found = b.drain(small, ITEMS)
     with pytest.raises(Refused) as refused:
         offer(b, keyed, "two")
     assert refused.value.retryable
+    if name in ALL_FAILS:
+        # However many have noticed it, and however often.
+        a.stats()
+        assert len(a.events("cold.away")) == before + 1
+        assert not a.metrics()[UP]
 
     end(both)
     both.put_right()
@@ -82,7 +92,15 @@ def test_overflow_stays_in_the_journal_and_keys_are_refused_for_now(
     until(lambda: is_taken(a, keyed, "two"))
     until(lambda: len(both.delivered(keyed)) == 2)
     assert set(both.delivered(keyed).values()) == {1}
-    until(lambda: len(a.events("promoter.cold_is_back")) == len(a.events("promoter.cold_is_away")))
+    until(lambda: not is_away(a))
+    shown = a.metrics()
+    assert shown[UP]
+    assert shown[AWAY_TOTAL] == len(a.events("cold.away"))
+
+
+def is_away(host: Member) -> bool:
+    """As its log has it."""
+    return len(host.events("cold.away")) > len(host.events("cold.back"))
 
 
 def is_taken(host: Member, queue: str, key: str) -> bool:

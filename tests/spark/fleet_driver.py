@@ -37,6 +37,9 @@ SETTINGS = {
     "spark.speculation.multiplier": "3",
     "spark.speculation.minTaskRuntime": "1s",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
+    # A few rows are done before what would be compiled for them is.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 

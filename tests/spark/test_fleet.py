@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from tests.servers.postgres import fresh_database
 from tests.spark.proxy import Moment, Proxy
 from tests.spark.pulling import pull_all, staged
 from tests.spark.test_cluster import SPARK_CLASS
+from tests.spark.test_connect import QUICK, UNPACKED
 from tests.spark.test_stream_sink import Feed
 
 HANG_S = 180.0
@@ -40,6 +42,7 @@ class Driver:
     def __init__(self, master: str, place: Path, environment: dict[str, str]) -> None:
         place.mkdir()
         self._jobs = 0
+        self._answers: list[str] = []
         self._log = (place / "log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("fleet_driver.py"), master, place],
@@ -50,6 +53,12 @@ class Driver:
             start_new_session=True,
             text=True,
         )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self._answers += self._process.stdout
 
     def begin(self, queue: str, parts: int, **job: Any) -> None:
         assert self._process.stdin is not None
@@ -57,19 +66,21 @@ class Driver:
         line = {"id": self._jobs, "queue": queue, "parts": parts, **job}
         print(json.dumps(line), file=self._process.stdin, flush=True)
 
+    def check(self) -> None:
+        """Nothing has failed so far."""
+        assert self._process.poll() is None, Path(self._log.name).read_text()[-4000:]
+        for answer in self._answers:
+            assert json.loads(answer)["error"] is None, answer
+
     def wait(self) -> None:
         """Until everything that was begun has succeeded."""
-        assert self._process.stdout is not None
-        while self._jobs:
-            line = self._process.stdout.readline()
-            assert line, (self._process.poll(), Path(self._log.name).read_text()[-4000:])
-            assert json.loads(line)["error"] is None, line
-            self._jobs -= 1
+        until(lambda: len(self._answers) == self._jobs, self)
 
     def kill(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._reader.join()
         for end in (self._process.stdin, self._process.stdout, self._log):
             assert end is not None
             end.close()
@@ -84,16 +95,24 @@ class World:
         self.decide: Callable[[Moment], bool] = lambda _: True
         self._master = master
         self._place = place
-        self.front = Proxy(place / "p.sock", here.socket, lambda moment: self.decide(moment))
-        self.driver = self._start("one")
+        self._start("one")
 
     def replace_driver(self) -> None:
-        self.driver.kill()
+        """The first one is gone, with all that it had started. What runs its commit is a process of
+        its own, in a process group of its own, and may be alive for a while: nothing that it says
+        is passed on any more."""
+        self.close()
         self.decide = lambda _: True
-        self.driver = self._start("two")
+        self._start("two")
 
-    def _start(self, name: str) -> Driver:
-        return Driver(self._master, self._place / name, environment(self.front.path))
+    def _start(self, name: str) -> None:
+        path = self._place / f"{name}.sock"
+        self._front = Proxy(path, self.here.socket, lambda moment: self.decide(moment)).__enter__()
+        self.driver = Driver(self._master, self._place / name, environment(path, self._place))
+
+    def close(self) -> None:
+        self._front.close()
+        self.driver.kill()
 
     def accepted(self, queue: str) -> int:
         return sum(self.here_and_there(queue))
@@ -127,17 +146,25 @@ class World:
         return [len(items) for items in on_hosts]
 
 
-def until(is_so: Callable[[], object]) -> None:
+def until(is_so: Callable[[], object], driver: Driver | None = None) -> None:
+    """What a driver was told to do must not have failed meanwhile."""
     deadline = time.monotonic() + HANG_S
     while not is_so():
         assert time.monotonic() < deadline
+        if driver is not None:
+            driver.check()
         time.sleep(0.05)
 
 
-def environment(own_socket: Path) -> dict[str, str]:
+def environment(own_socket: Path, place: Path) -> dict[str, str]:
+    """`place`: where the Pythons find what they do first."""
     found = {name: value for name, value in os.environ.items() if "FOREBAY" not in name}
     found |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return found | {"SPARK_DAEMON_MEMORY": "256m", "FOREBAY_SOCKET": str(own_socket)}
+    found |= {"SPARK_DAEMON_MEMORY": "256m", "JDK_JAVA_OPTIONS": QUICK}
+    found["PYTHONPATH"] = os.pathsep.join(
+        [str(place / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    return found | {"FOREBAY_SOCKET": str(own_socket)}
 
 
 def start_cluster(stack: ExitStack, place: Path, hosts: Sequence[Host]) -> str:
@@ -156,7 +183,7 @@ def start_cluster(stack: ExitStack, place: Path, hosts: Sequence[Host]) -> str:
         process = stack.enter_context(
             subprocess.Popen(
                 [SPARK_CLASS, f"{DEPLOY}.{name}", *options, "--webui-port", "0"],
-                env=environment(own_socket),
+                env=environment(own_socket, place),
                 stdout=log,
                 stderr=log,
             )
@@ -175,6 +202,8 @@ def answers(port: int) -> bool:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     place = tmp_path_factory.mktemp("f")
+    (place / "site").mkdir()
+    (place / "site" / "sitecustomize.py").write_text(UNPACKED)
     with ExitStack() as stack:
         url = stack.enter_context(fresh_database())
         hosts = []
@@ -183,8 +212,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             hosts.append(Host(place / name, {"cold": {"type": "postgres", "url": url}}))
         master = start_cluster(stack, place, hosts)
         world = World(hosts[0], hosts[1], master, place)
-        stack.callback(lambda: world.driver.kill())
-        stack.enter_context(world.front)
+        stack.callback(world.close)
         for host in hosts:
             stack.enter_context(running(host))
         yield world
@@ -263,10 +291,12 @@ def test_a_driver_that_is_killed_before_and_after_its_commit_is_decided(
 
     world.decide = lambda moment: moment != "published"
     begin("after", 3)
-    until(lambda: world.accepted("batch-after") and world.accepted("stream-after"))
+    both = ("batch-after", "stream-after")
+    until(lambda: all(map(world.accepted, both)), world.driver)
     world.decide = lambda _: False
     begin("before", 3)
-    until(lambda: world.staged("batch-before") >= ROWS and world.staged("stream-before") >= 300)
+    staged = {"batch-before": ROWS, "stream-before": 300}
+    until(lambda: all(world.staged(queue) >= staged[queue] for queue in staged), world.driver)
     world.replace_driver()
     assert world.accepted("batch-before") == world.accepted("stream-before") == 0
 

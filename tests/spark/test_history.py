@@ -53,11 +53,13 @@ def test_what_was_finished_is_read_with_its_outcome_and_errors(
     (failed,) = past.filter("outcome = 'deleted'").select("headers", "errors", "payload").collect()
     assert failed.headers["a"] == "b"
     assert [(error.attempt, error.text) for error in failed.errors] == [(1, "never")]
+    assert [error.failure_reason for error in failed.errors] == ["application"]
     assert bytes(failed.payload) == b"8"
     past.unpersist()
 
 
 def test_a_queue_without_history_has_no_rows(spark: SparkSession, host: Host, queue: str) -> None:
     rows = read(spark, host, queue, state="history")
-    assert rows.columns[-4:] == ["outcome", "finished_at", "error", "errors"]
+    said = ["locked_by", "locked_at", "result", "job", "error", "errors"]
+    assert rows.columns[-8:] == ["outcome", "finished_at", *said]
     assert rows.count() == 0

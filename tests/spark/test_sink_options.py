@@ -123,6 +123,8 @@ def test_values_columns_and_labels() -> None:
     assert plan(due="id").due_column == "id"
     read = plan(runBytes="64Ki", txnAppId="a", txnVersion="0", headers='{"a":"b"}').options
     assert (read.run_bytes, read.app, read.version, read.headers) == (65536, "a", 0, {"a": "b"})
+    read = plan(headers='{"a":"b"}', correlationId="run-7", traceparent="00-1-2-01").options
+    assert read.headers == {"a": "b", "correlation_id": "run-7", "traceparent": "00-1-2-01"}
 
 
 LABELS = {"now": 1, "7": 200}

@@ -1,0 +1,103 @@
+"""Two daemons' sides of one Valkey, in one process, and a cold store that can be taken away."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from actors.failover import Failover
+from actors.handover import HandOver
+from actors.keys import KeyRules, no_keys
+from actors.messages import SpoolerMessage
+from actors.owner import Owner
+from actors.promoter import slice_of
+from actors.retry import Conclusion
+from actors.settlement import NO_LIMITS, Settlement
+from actors.shared_warm import SharedWarm
+from actors.slices import Slice
+from actors.warm import MemoryWarm
+from daemon.cold.sqlite import SqliteCold
+from daemon.valkey.warm import ValkeyWarm
+from tests.conformance.cold_stores import PLENTY, new_row
+from tests.delivery.fragile_cold import FragileCold, as_port
+from tests.valkey.fleet import LONG_S, fleet
+
+LOCK = b"L" * 16
+BALLAST_BYTES = 64 * 1024
+
+
+class Side:
+    """What a daemon needs to lend rows of the cold store, and to say what became of them."""
+
+    def __init__(self, remote: ValkeyWarm, cold: FragileCold, now_ms: Callable[[], int]) -> None:
+        spooler, self._mail = trio.open_memory_channel[SpoolerMessage](1)
+        self.shared = SharedWarm(remote, MemoryWarm(None, now_ms), LONG_S, now_ms)
+        self.failover = Failover()
+        self.cold = as_port(cold)
+        self.settlement = Settlement(
+            self.shared,
+            self.cold,
+            spooler,
+            HandOver(self.cold, spooler, self.failover, lambda *_: None),
+            self.failover,
+            lambda _: None,
+            Counter(),
+            lambda _: NO_LIMITS,
+            now_ms,
+        )
+        self.owner = Owner(
+            self.shared,
+            spooler,
+            self.settlement,
+            self.cold,
+            self._nowhere,
+            lambda _: None,
+            lambda _: None,
+        )
+
+    async def _nowhere(self, queue: str, slices: object) -> None:
+        raise AssertionError(f"nothing of {queue} is the journal's")
+
+    async def lend(self) -> None:
+        """A row of three items is acquired, and in Valkey."""
+        row = new_row()
+        await self.cold.store([row])
+        await self.cold.confirm([row.row])
+        await self.shared.enter("q", await self.acquire(), NO_LIMITS)
+
+    async def acquire(self) -> list[Slice]:
+        rows = await self.cold.acquire("q", LOCK, PLENTY, PLENTY, 3600)
+        return [slice_of(one, LOCK) for one in rows]
+
+    async def deliver_all(self) -> None:
+        """Until the failover has what became of it."""
+        leased = await self.shared.lease("q", PLENTY, PLENTY, 60)
+        assert sum(one.slice.items for one in leased) == 3
+        done = [Conclusion(one.slice.bits) for one in leased]
+        assert all(await self.settlement.settle("q", leased, done))
+        with trio.fail_after(20):
+            while not len(self.failover):
+                await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def two_sides(
+    directory: Path, rules: KeyRules = no_keys
+) -> AsyncIterator[tuple[Side, Side, FragileCold]]:
+    async with fleet(2) as (found, remotes):
+        sqlite = SqliteCold(directory / "cold.sqlite", 10, lambda: found.time_ms, BALLAST_BYTES)
+        await sqlite.open()
+        sqlite.keep_keys(rules)
+        cold = FragileCold(sqlite)
+        one, other = (Side(remote, cold, lambda: found.time_ms) for remote in remotes)
+        try:
+            async with trio.open_nursery() as nursery:
+                for side in (one, other):
+                    await nursery.start(side.settlement.run)
+                yield one, other, cold
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await sqlite.close()
