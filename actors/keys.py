@@ -6,9 +6,10 @@ is a dead letter. When the item is delivered, the key stays taken for the queue'
 when the item is deleted (a dead letter that is removed, `key.drop`) it is free at once. An item
 that was set aside because it cannot be read keeps its key until that is dropped.
 
-An item has *started* once the promoter has taken its row for warm: it may be in anybody's hands
-from then on, and nobody can take it back. One that has failed and waits in the cold store for its
-next try can be replaced again.
+An item has *started*, as far as the store knows, once the promoter has taken its row for warm: it
+may be in anybody's hands from then on. What nobody has leased is taken back before a push that may
+replace it is decided on (actors/taking_back.py). One that has failed and waits in the cold store
+for its next try can be replaced again.
 """
 
 from collections.abc import Callable
