@@ -1,0 +1,78 @@
+"""When leases end, by queue: which are late, and when the next one will be. Plain data.
+
+Owns nothing but the order. Whether a lease is still held, and until when, is its holder's to say:
+a lease that was settled or extended leaves its old entry behind, which is passed over when it
+comes up, and cleared away when there are more of those than of leases. So a lease costs an entry,
+however it ends, and to ask costs next to nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+SPARE: Final = 1024
+"""So many entries more than twice the leases may be listed before the lists are made anew."""
+
+EndOf = Callable[[str, int], int | None]
+"""Queue and token: when that lease ends now; None: it is not held."""
+
+
+class LeaseEnds:
+    __slots__ = ("_end_of", "_entries", "_queues")
+
+    def __init__(self, end_of: EndOf) -> None:
+        self._end_of = end_of
+        self._queues: dict[str, list[tuple[int, int]]] = {}
+        """End and token; no heap here is empty."""
+        self._entries = 0
+
+    def __len__(self) -> int:
+        """Entries, those that are no longer true included."""
+        return self._entries
+
+    @property
+    def queues(self) -> list[str]:
+        return list(self._queues)
+
+    def note(self, queue: str, token: int, ends_ms: int) -> None:
+        """A lease that was taken, extended, or is to be looked at again then."""
+        heappush(self._queues.setdefault(queue, []), (ends_ms, token))
+        self._entries += 1
+
+    def take_late(self, queue: str, now_ms: int) -> list[int]:
+        """The leases of a queue that are over, once."""
+        late: dict[int, None] = {}
+        while (heap := self._queues.get(queue)) and heap[0][0] <= now_ms:
+            token = self._pop(queue, heap)
+            ends_ms = self._end_of(queue, token)
+            if ends_ms is not None and ends_ms <= now_ms:
+                late[token] = None
+        return list(late)
+
+    def next_ms(self, queue: str) -> int | None:
+        """When the next lease of a queue may be over."""
+        while heap := self._queues.get(queue):
+            if self._end_of(queue, heap[0][1]) is not None:
+                return heap[0][0]
+            self._pop(queue, heap)
+        return None
+
+    def tidy(self, held: Iterable[tuple[str, int]], leases: int) -> None:
+        """Makes the lists anew of what is `held`, if too much in them is no longer true."""
+        if self._entries <= 2 * leases + SPARE:
+            return
+        self._queues, self._entries = {}, 0
+        for queue, token in held:
+            ends_ms = self._end_of(queue, token)
+            if ends_ms is not None:
+                self._queues.setdefault(queue, []).append((ends_ms, token))
+                self._entries += 1
+        for heap in self._queues.values():
+            heapify(heap)
+
+    def _pop(self, queue: str, heap: list[tuple[int, int]]) -> int:
+        _, token = heappop(heap)
+        self._entries -= 1
+        if not heap:
+            del self._queues[queue]
+        return token
