@@ -1,0 +1,100 @@
+"""Posts notices to a webhook, with the http handlers' client.
+
+Each has a connection of its own: notices are rare. What answers mean is what they mean to a
+handler (docs/handlers.md): 2xx is taken, 408, 425, 429 and 5xx are tried again, anything else is
+final. What is said of a failure names the host alone: a webhook's path is often its password. A
+server may repeat it ("Cannot POST /hooks/…", or where it redirects to): then it is not quoted.
+
+Cancelled, it closes the connection; whether the notice was taken is not known then.
+"""
+
+import re
+import ssl
+import time
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Final
+from urllib.parse import unquote
+
+import trio
+
+from actors.notification_sending import NotSent
+from actors.notification_settings import WebhookSettings
+from actors.units import format_duration
+from daemon.handlers.http_answer import Answer, failure_of, verdict
+from daemon.handlers.http_connection import ConnectionFailed, HttpConnection
+from daemon.handlers.http_request import Header, Target, target_of
+
+ANSWER_BYTES_MAX: Final = 64 * 1024
+SECRET_CHARACTERS_MIN: Final = 4
+"""What is shorter is no password, and in many a word."""
+_HOST = re.compile(r"https?://[^/?#@\s]+(?=[/?#]|$)", re.IGNORECASE)
+
+
+class HttpWebhook:
+    def __init__(self, settings: WebhookSettings) -> None:
+        self._settings = settings
+        self._target = target_of(settings.url)
+        self._tls: ssl.SSLContext | None = None
+
+    async def post(self, notice_id: str, body: bytes) -> None:
+        target = self._target
+        if target.is_tls and self._tls is None:
+            # Reads the system's certificates: when they are first needed.
+            self._tls = await trio.to_thread.run_sync(make_tls)
+        connection = HttpConnection(target, self._tls)
+        try:
+            with trio.fail_after(self._settings.timeout):
+                await connection.connect()
+                answer = await connection.exchange(
+                    "POST", target.path, self._headers(notice_id, body), body, ANSWER_BYTES_MAX
+                )
+        except trio.TooSlowError:
+            patience = format_duration(self._settings.timeout)
+            doing = f"{target.address}: {connection.doing}"
+            raise NotSent(f"{doing} took longer than {patience}") from None
+        except ConnectionFailed as problem:
+            raise NotSent(str(problem)) from problem
+        finally:
+            connection.close()
+        if verdict(answer.status) != "delivered":
+            failure = failure_of(quotable(answer, target), target.destination, time.time())
+            pause_s = failure.retry_after_s or 0.0
+            raise NotSent(failure.text, is_final=failure.is_permanent, pause_s=pause_s)
+
+    def _headers(self, notice_id: str, body: bytes) -> list[Header]:
+        own = {
+            "Host": self._target.host_header.decode(),
+            "User-Agent": f"forebay/{version('forebayd')}",
+            "Content-Type": "application/json",
+        }
+        given = {name.lower() for name in self._settings.headers}
+        chosen = {name: value for name, value in own.items() if name.lower() not in given}
+        fixed = {
+            "Idempotency-Key": notice_id,
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+        }
+        return [
+            (name.encode(), value.encode("latin-1"))
+            for name, value in (chosen | self._settings.headers | fixed).items()
+        ]
+
+
+def quotable(answer: Answer, target: Target) -> Answer:
+    """The answer without what it says of the path that was posted to."""
+    headers = dict(answer.headers)
+    if "location" in headers:
+        host = _HOST.match(headers["location"])
+        headers["location"] = f"{host[0]}/…" if host else "another path"
+    path = target.path.decode()
+    secrets = {part for text in (path, unquote(path)) for part in re.split("[/?&=]", text)}
+    said = answer.body.decode(errors="replace")
+    repeats = any(len(each) >= SECRET_CHARACTERS_MIN and each in said for each in secrets)
+    return replace(answer, headers=headers, body=b"" if repeats else answer.body)
+
+
+def make_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
