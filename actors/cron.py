@@ -22,6 +22,7 @@ import trio
 
 from actors.keys import ItemRef, Offer
 from actors.look_ahead import FOREVER_MS, REFRESH_S_MAX, Step, Wanted, next_step
+from actors.presence import Presence
 from actors.schedule_book import Check, Installed, ScheduleBook
 from actors.schedules import SCHEDULE_HEADER, TICK_HEADER, ScheduleSettings
 from actors.ticks import Marks, Span, TickChange, TickMark, TickOutcome, TickStore, tick_key
@@ -53,8 +54,13 @@ class Cron:
         ticks: TickStore,
         check: Check,
         has_come: Callable[[str], None],
+        presence: Presence | None = None,
+        failed: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:
-        """`has_come` is told of each queue that has new ticks."""
+        """`has_come` is told of each queue that has new ticks; `failed` of a schedule that cannot
+        be installed, why, and its queue."""
+        self._failed = failed
+        self._presence = presence or Presence()
         self._book = book
         self._ticks = ticks
         self._check = check
@@ -222,6 +228,7 @@ class Cron:
         except Refused as problem:
             if self._problems.get(name) != problem.text:
                 log.error("cron.unusable", schedule=name, error=problem.text)
+                self._failed(name, problem.text, settings.queue)
             self._problems[name] = problem.text
             return None
         self._problems.pop(name, None)
@@ -268,12 +275,14 @@ class Cron:
         (self._disputed.add if is_disputed else self._disputed.discard)(name)
 
     def _see(self, problem: Exception | None) -> None:
-        if (problem is not None) != self._is_away:
-            self._is_away = problem is not None
-            if problem is None:
-                log.info("cron.cold_is_back")
-            else:
-                log.error("cron.cold_is_away", error=str(problem))
+        if problem is None:
+            self._presence.passed("install ticks")
+        elif not isinstance(problem, OSError):
+            self._presence.lost("install ticks", problem)
+        elif not self._is_away:
+            # This host's own disk: what is installed is not written down.
+            log.error("cron.cannot_write", error=str(problem))
+        self._is_away = problem is not None
 
 
 def removal(name: str, mark: TickMark | None, installed: Installed, now_ms: int) -> _Planned:

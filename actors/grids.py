@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice, takewhile
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo
@@ -28,6 +28,8 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 
 CRON_FIELDS: Final = 5
+GRIDS_KEPT: Final = 4096
+"""Twice as many as a daemon has schedules: reading an expression takes 0.13 ms."""
 CRON_LENGTH_MAX: Final = 200
 DAY_MS: Final = 86_400_000
 FIRST_SPAN_MS: Final = 3_600_000
@@ -119,6 +121,7 @@ class WallClock:
         return _ms(datetime.fromtimestamp(ms // 1000, UTC).astimezone(self.zone).utcoffset())
 
 
+@lru_cache(maxsize=GRIDS_KEPT)
 def cron_grid(expression: str, zone: ZoneInfo) -> WallClock:
     """ValueError for anything that is not an expression of five fields that ever comes true."""
     if len(expression) > CRON_LENGTH_MAX:

@@ -11,7 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from actors.control import Fields
 from actors.cron import Cron
+from actors.cron_control import CronControl
 from actors.schedule_book import Kept, ScheduleBook, kept_from_json, kept_to_json
 from actors.schedules import ScheduleSettings
 from actors.ticks import Marks, TickChange, TickOutcome, TickStore
@@ -56,6 +58,7 @@ class World:
         self.clock = clock
         self.kept = Kept()
         self.come: list[str] = []
+        self.failed: list[tuple[str, str, str]] = []
         self.store = Leaving(self.stores.cold.ticks)
 
     def cron(self, store: TickStore | None = None, **schedules: dict[str, Any]) -> Cron:
@@ -66,7 +69,11 @@ class World:
 
         settings = {name: ScheduleSettings.model_validate(keys) for name, keys in schedules.items()}
         book = ScheduleBook(settings, self.kept, save, check)
-        return Cron(book, store or self.store, check, self.come.append)
+
+        def failed(name: str, error: str, queue: str) -> None:
+            self.failed.append((name, error, queue))
+
+        return Cron(book, store or self.store, check, self.come.append, failed=failed)
 
     def passes(self, seconds: float) -> None:
         self.stores.advance(round(seconds * 1000))
@@ -302,6 +309,10 @@ async def test_a_schedule_that_cannot_be_says_why(world: World, mock_clock: Mock
     cron = world.cron(s={**TEN, "queue": "nobody"}, t=TEN)
     await cron.look()
     assert cron.problem("s") == "there is no queue nobody"
+    world.passes(3600)
+    await cron.look()
+    assert world.failed == [("s", "there is no queue nobody", "nobody")]
+    await deliver_all(world.stores)
     assert [name for name, _ in world.ticks()] == ["t"] * 4
 
 
@@ -314,3 +325,25 @@ def test_the_file_is_replaced_and_what_is_damaged_is_kept_aside(tmp_path: Path) 
         (tmp_path / "schedules.json").write_text(text)
         assert load_schedules(tmp_path) == Kept()
     assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 3
+
+
+async def test_the_next_tick_is_told_as_clock_and_schedule_are(
+    world: World, mock_clock: MockClock
+) -> None:
+    now_ms = START_MS + 1
+    cron = world.cron(s=TEN, off=TEN | {"enabled": False})
+    await cron.book.add("mine", TEN)
+    control = CronControl(cron, lambda: now_ms)
+
+    async def told() -> dict[str, int | None]:
+        listed = await control.operations["cron.list"](Fields({}))
+        return {one["name"]: one["next_ms"] for one in listed["schedules"]}
+
+    first = {"mine": START_MS + 10_000, "off": None, "s": START_MS + 10_000}
+    assert await told() == await told() == first
+    now_ms = START_MS + 10_000
+    assert (await told())["s"] == START_MS + 20_000
+    now_ms = START_MS  # Set back.
+    assert (await told())["s"] == START_MS + 10_000
+    await cron.book.change("mine", {"every": "1m"})
+    assert (await told())["mine"] == START_MS - START_MS % 60_000 + 60_000
