@@ -14,6 +14,7 @@ from forebay.lazy import lazily
 if TYPE_CHECKING:
     from forebay.client import Client, connect
     from forebay.control import Control
+    from forebay.delayed import Delayed
     from forebay.errors import (
         BadFrame,
         BadRun,
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
         Refused,
         Unreachable,
     )
-    from forebay.item import Item, Reject, Retry
+    from forebay.item import BusinessError, Item, Reject, Retry
     from forebay.keyed import KeyOutcome
     from forebay.leases import Lease
+    from forebay.locks import Lock, LockLost
+    from forebay.polled import Polled
     from forebay.pusher import Pusher
     from forebay.receipts import Receipt, StillPending
     from forebay.run import Run, RunHead, encode_columns, encode_run, read_run
@@ -35,15 +38,20 @@ if TYPE_CHECKING:
 __all__ = [
     "BadFrame",
     "BadRun",
+    "BusinessError",
     "Claim",
     "Client",
     "Control",
+    "Delayed",
     "Fetched",
     "ForebayError",
     "Item",
     "KeyOutcome",
     "Lease",
     "LeaseLost",
+    "Lock",
+    "LockLost",
+    "Polled",
     "Published",
     "PushResult",
     "Pusher",
@@ -68,15 +76,20 @@ __all__ = [
 _HOMES = {
     "BadFrame": "errors",
     "BadRun": "errors",
+    "BusinessError": "item",
     "Claim": "streams",
     "Client": "client",
     "Control": "control",
+    "Delayed": "delayed",
     "Fetched": "streams",
     "ForebayError": "errors",
     "Item": "item",
     "KeyOutcome": "keyed",
     "Lease": "leases",
     "LeaseLost": "errors",
+    "Lock": "locks",
+    "LockLost": "locks",
+    "Polled": "polled",
     "Published": "writes",
     "PushResult": "tally",
     "Pusher": "pusher",

@@ -10,8 +10,8 @@ tries arrived. That goes on until `timeout` seconds have brought no acknowledgem
         client.push("crm", (json.dumps(row) for row in rows))
 
 A client can lease items as well (`lease`), and control the daemon (`control`). Writes that are
-seen whole or not at all, their receipts, reading a queue as a stream, and items with unique keys
-are in `writes`, `receipts`, `streams` and `offers`.
+seen whole or not at all, their receipts, reading a queue as a stream, items with unique keys, and
+delayed queues are in `writes`, `receipts`, `streams`, `offers` and `delayed`.
 
 One thread at a time: nothing here is locked, and nothing happens between calls.
 """
@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import forebay.wire as wire
+from forebay.delayed import Delayed
 from forebay.errors import BadFrame
 from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.lease_frames import LeaseWish
@@ -209,6 +210,10 @@ class Client(Writes, Receipts, Streams, Offers):
         return take(
             self._exchange.ask, wish, wait_s=wait_s, step_s=step_s, patience_s=self._timeout
         )
+
+    def delayed(self, queue: str) -> Delayed:
+        """A queue as one of keys and due times, whose items are acknowledged by lock."""
+        return Delayed(self, self._exchange.ask, queue, self._timeout)
 
     def control(self, op: str, /, **fields: Any) -> dict[str, Any]:
         """An operation on the daemon, as docs/protocol.md lists them; `Control` has them typed."""

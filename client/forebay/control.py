@@ -79,6 +79,10 @@ class Control:
         """Deletes what waits: how many items were `deleted`, and whether there are `more`."""
         return self._perform("queue.purge", queue=queue)
 
+    def queue_stats(self, queue: str) -> dict[str, Any]:
+        """Items by state, the books, failed attempts by reason, and how long processing takes."""
+        return self._perform("queue.stats", queue=queue)
+
     def queues(self) -> list[dict[str, Any]]:
         queues: list[dict[str, Any]] = self._perform("queues.list")["queues"]
         return queues

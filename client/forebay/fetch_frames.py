@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from forebay.errors import BadFrame
+from forebay.failure_reason import FailureReason, read_failure_reason
 from forebay.lease_frames import LeasedRun, check_queue, lease_parts, read_leases
 from forebay.limits import (
     CONSUMER_BYTES_MAX,
@@ -52,6 +53,11 @@ class PastError(NamedTuple):
     attempt: int
     at_ms: int
     text: str
+    failure_reason: FailureReason = "application"
+    locked_by: str = ""
+    """Who had the items; empty: nobody knows any more."""
+    locked_ms: int = 0
+    """Since when."""
 
 
 class Finished(NamedTuple):
@@ -61,6 +67,13 @@ class Finished(NamedTuple):
     """`delivered`, or `deleted`: their dead letter was removed."""
     finished_ms: int
     errors: tuple[PastError, ...] = ()
+    locked_by: str = ""
+    """Who had them last, and since when; empty: nobody who is known."""
+    locked_ms: int = 0
+    result: str = ""
+    """What whoever had them said when they were done."""
+    job: str = ""
+    """The job that had claimed them."""
 
 
 class FetchedRow(NamedTuple):
@@ -169,8 +182,17 @@ def _check_claim(consumer: str | None, claim: int | None) -> None:
 
 
 def _ending(finished: Finished) -> dict[str, Any]:
-    errors = [error._asdict() for error in finished.errors]
-    return {"outcome": finished.outcome, "finished_ms": finished.finished_ms, "errors": errors}
+    errors = [_said(error) for error in finished.errors]
+    return {**_said(finished), "errors": errors}
+
+
+def _said(record: Finished | PastError) -> dict[str, Any]:
+    """Its members, without those of version 1's later additions that say nothing."""
+    return {
+        name: value
+        for name, value in record._asdict().items()
+        if name not in record._field_defaults or value != record._field_defaults[name]
+    }
 
 
 def _read_endings(about: Members, rows: int) -> list[Finished | None]:
@@ -187,10 +209,25 @@ def _read_ending(ending: Any) -> Finished:
     if not isinstance(ending, dict) or not isinstance(ending.get("errors"), list):
         raise BadFrame("how a row has ended is not an object with errors")
     errors = tuple(_read_error(error) for error in ending["errors"])
-    return Finished(text(ending, "outcome"), number(ending, "finished_ms"), errors)
+    return Finished(
+        text(ending, "outcome"),
+        number(ending, "finished_ms"),
+        errors,
+        text_or_none(ending, "locked_by") or "",
+        number_or_none(ending, "locked_ms") or 0,
+        text_or_none(ending, "result") or "",
+        text_or_none(ending, "job") or "",
+    )
 
 
 def _read_error(error: Any) -> PastError:
     if not isinstance(error, dict):
         raise BadFrame("an error of a row is not an object")
-    return PastError(number(error, "attempt"), number(error, "at_ms"), text(error, "text"))
+    return PastError(
+        number(error, "attempt"),
+        number(error, "at_ms"),
+        text(error, "text"),
+        read_failure_reason(error.get("failure_reason")) or "application",
+        text_or_none(error, "locked_by") or "",
+        number_or_none(error, "locked_ms") or 0,
+    )

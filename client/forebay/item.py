@@ -54,3 +54,8 @@ class Retry(Exception):
 
 class Reject(Exception):
     """Never: the item is a dead letter at once."""
+
+
+class BusinessError(Reject):
+    """Never, and for the item's own sake: what it asks for cannot be done. A dead letter at once,
+    counted as a business failure and not as one of the application."""

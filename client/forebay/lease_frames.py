@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from forebay.errors import BadFrame, BadRun
+from forebay.failure_reason import FailureReason
 from forebay.head import check_queue_name
 from forebay.limits import (
     CONSUMER_BYTES_MAX,
@@ -42,6 +43,7 @@ _PART = struct.Struct("<BBIHH")
 _EXTENSION = struct.Struct("<IH")
 
 _PERMANENT: Final = 1
+_BUSINESS: Final = 2
 _HELD: Final = 0
 _LOST: Final = 1
 
@@ -69,6 +71,8 @@ class LeaseWish:
     consumer: str = ""
     keep: bool = False
     """The leases outlive the connection."""
+    times: bool = False
+    """The answer says when what is leased was due."""
 
 
 class LeasedRun(NamedTuple):
@@ -80,6 +84,8 @@ class LeasedRun(NamedTuple):
     bits: int
     """Of the run's items; 0: all of them."""
     run: bytes
+    due_ms: int | None = None
+    """When these items were due this time, 0: at once. None: it was not asked for."""
 
 
 class Part(NamedTuple):
@@ -88,10 +94,12 @@ class Part(NamedTuple):
     what: What
     bits: int = 0
     """Of the lease's items; 0: all that no part before names."""
-    error: str = ""
+    text: str = ""
+    """Of failed items the error, of delivered ones the result."""
     delay_ms: int | None = None
     """None: as the queue's backoff says."""
     is_permanent: bool = False
+    failure_reason: FailureReason = "application"
 
 
 class LeaseReport(NamedTuple):
@@ -113,7 +121,7 @@ def pack_lease(wish: LeaseWish) -> bytes:
         members["items"] = wish.items
     if wish.bytes != LEASE_RUN_BYTES_DEFAULT:
         members["bytes"] = wish.bytes
-    for name in ("lease_ms", "wait_ms", "consumer", "keep"):
+    for name in ("lease_ms", "wait_ms", "consumer", "keep", "times"):
         if value := getattr(wish, name):
             members[name] = value
     return pack_json(members)
@@ -126,9 +134,6 @@ def read_lease(body: Buffer) -> LeaseWish:
     consumer = content.get("consumer", "")
     if not isinstance(consumer, str) or len(consumer.encode(errors="replace")) > CONSUMER_BYTES_MAX:
         raise BadFrame(f"consumer is not a text of at most {CONSUMER_BYTES_MAX} bytes")
-    keep = content.get("keep", False)
-    if not isinstance(keep, bool):
-        raise BadFrame("keep is not true or false")
     return LeaseWish(
         queue=queue,
         items=number_in(content, "items", 1, LEASE_ITEMS_MAX, LEASE_ITEMS_DEFAULT),
@@ -136,30 +141,54 @@ def read_lease(body: Buffer) -> LeaseWish:
         lease_ms=number_in(content, "lease_ms", 0, LEASE_MS_MAX, 0),
         wait_ms=number_in(content, "wait_ms", 0, LEASE_WAIT_MS_MAX, 0),
         consumer=consumer,
-        keep=keep,
+        keep=_flag(content, "keep"),
+        times=_flag(content, "times"),
     )
 
 
+def _flag(content: dict[str, Any], name: str) -> bool:
+    value = content.get(name, False)
+    if not isinstance(value, bool):
+        raise BadFrame(f"{name} is not true or false")
+    return value
+
+
 def pack_leased(leases: Sequence[LeasedRun]) -> bytes:
-    return b"".join(lease_parts(leases))
+    """The times stand behind the leases, for all of them or for none."""
+    times = [lease.due_ms for lease in leases if lease.due_ms is not None]
+    if times and len(times) != len(leases):
+        raise ValueError("some leases say when they were due, and some do not")
+    return b"".join((*lease_parts(leases), struct.pack(f"<{len(times)}Q", *times)))
 
 
 def lease_parts(leases: Sequence[LeasedRun]) -> list[bytes]:
     """The body of a LEASED, not yet joined: a FETCHED ends in the same way."""
     parts: list[bytes] = [_COUNT.pack(len(leases))]
-    for token, until_ms, attempt, bits, run in leases:
+    for token, until_ms, attempt, bits, run, _ in leases:
         packed = pack_bits(bits)
         parts += (_LEASE.pack(token, until_ms, attempt, len(packed), len(run)), packed, run)
     return parts
 
 
 def read_leased(body: Buffer) -> list[LeasedRun]:
-    return read_leases(body, "a LEASED")
+    reader = _Reader(body, "a LEASED")
+    leases = _read_leases(reader, "a LEASED")
+    if reader.is_at_end:
+        return leases
+    times = reader.unpack(struct.Struct(f"<{len(leases)}Q"))
+    reader.end()
+    return [lease._replace(due_ms=due) for lease, due in zip(leases, times, strict=True)]
 
 
 def read_leases(body: Buffer, name: str) -> list[LeasedRun]:
     """`name` is for the error."""
     reader = _Reader(body, name)
+    leases = _read_leases(reader, name)
+    reader.end()
+    return leases
+
+
+def _read_leases(reader: "_Reader", name: str) -> list[LeasedRun]:
     (count,) = reader.unpack(_COUNT)
     leases = []
     for _ in range(count):
@@ -168,7 +197,6 @@ def read_leases(body: Buffer, name: str) -> list[LeasedRun]:
         if bits_len and not bits:
             raise BadFrame(f"{name} has a lease of no items")
         leases.append(LeasedRun(token, until_ms, attempt, bits, reader.take(run_bytes)))
-    reader.end()
     return leases
 
 
@@ -183,14 +211,19 @@ def pack_settle(queue: str, reports: Sequence[LeaseReport]) -> bytes:
 def pack_report(report: LeaseReport) -> bytes:
     """One lease of a SETTLE."""
     packed = [_SETTLED_LEASE.pack(report.token, len(report.parts))]
-    for what, item_bits, reason, delay_ms, is_permanent in report.parts:
-        bits = pack_bits(item_bits)
-        is_failed = what is What.FAILED
-        error = _cut(reason) if is_failed else b""
-        flags = _PERMANENT if is_failed and is_permanent else 0
-        delay = 0 if not is_failed else NO_DELAY if delay_ms is None else delay_ms
-        packed += (_PART.pack(what, flags, delay, len(bits), len(error)), bits, error)
+    for part in report.parts:
+        bits = pack_bits(part.bits)
+        said = b"" if part.what is What.RELEASED else _cut(part.text)
+        flags, delay = _flags_and_delay(part) if part.what is What.FAILED else (0, 0)
+        packed += (_PART.pack(part.what, flags, delay, len(bits), len(said)), bits, said)
     return b"".join(packed)
+
+
+def _flags_and_delay(failed: Part) -> tuple[int, int]:
+    flags = _PERMANENT if failed.is_permanent else 0
+    if failed.failure_reason == "business":
+        flags |= _BUSINESS
+    return flags, NO_DELAY if failed.delay_ms is None else failed.delay_ms
 
 
 def read_settle(body: Buffer) -> tuple[str, list[LeaseReport]]:
@@ -244,24 +277,27 @@ def pack_bits(bits: int) -> bytes:
 
 
 def _read_part(reader: "_Reader") -> Part:
-    number, flags, delay, bits_len, error_len = reader.unpack(_PART)
+    number, flags, delay, bits_len, text_len = reader.unpack(_PART)
     if number not in _WHATS:
         raise BadFrame(f"a part says {number}, which is not known")
     what = _WHATS[number]
     is_failed = what is What.FAILED
-    if flags & ~_PERMANENT or (not is_failed and (flags or delay or error_len)):
+    if flags & ~(_PERMANENT | _BUSINESS) or (not is_failed and (flags or delay)):
         raise BadFrame("a part says more than there is to say")
-    if error_len > NACK_ERROR_BYTES_MAX:
-        raise BadFrame(f"an error has at most {NACK_ERROR_BYTES_MAX} bytes, not {error_len}")
+    if what is What.RELEASED and text_len:
+        raise BadFrame("a part says why items are released, which nobody wants to know")
+    if text_len > NACK_ERROR_BYTES_MAX:
+        raise BadFrame(f"an error has at most {NACK_ERROR_BYTES_MAX} bytes, not {text_len}")
     bits = reader.bits(bits_len)
     if bits_len and not bits:
         raise BadFrame("a part is about no items")
     try:
-        error = reader.take(error_len).decode()
+        said = reader.take(text_len).decode()
     except UnicodeDecodeError as problem:
-        raise BadFrame("an error is not UTF-8") from problem
+        raise BadFrame("an error or result is not UTF-8") from problem
     delay_ms = None if not is_failed or delay == NO_DELAY else delay
-    return Part(what, bits, error, delay_ms, bool(flags))
+    reason: FailureReason = "business" if flags & _BUSINESS else "application"
+    return Part(what, bits, said, delay_ms, bool(flags & _PERMANENT), reason)
 
 
 _WHATS: Final = {int(what): what for what in What}
@@ -304,8 +340,12 @@ class _Reader:
         _check_lease_count(count)
         return count
 
+    @property
+    def is_at_end(self) -> bool:
+        return self._at == len(self._body)
+
     def end(self) -> None:
-        if self._at != len(self._body):
+        if not self.is_at_end:
             raise BadFrame(f"{self._name} is too long")
 
 

@@ -26,6 +26,7 @@ from typing import Final, Self, overload
 
 import forebay.lease_frames as lease_frames
 from forebay.errors import BadRun, ForebayError, LeaseLost, Refused
+from forebay.failure_reason import FailureReason, check_reason
 from forebay.item import Item
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.limits import LEASE_MS_MAX, LEASES_MAX, QUEUE_BYTES_MAX, SETTLE_BYTES_MAX
@@ -44,7 +45,20 @@ Ask = Callable[[Kind, bytes], bytes]
 def take(
     ask: Ask, wish: LeaseWish, *, wait_s: float, step_s: float = WAIT_STEP_S, patience_s: float
 ) -> "Lease":
-    """Leases what is due; waits until something is, for `wait_s` at most.
+    """Leases what is due; waits until something is, for `wait_s` at most."""
+    deadline = monotonic() + wait_s
+    while True:
+        left_s = max(deadline - monotonic(), 0.0)
+        leased = take_runs(ask, wish, wait_s=left_s, step_s=step_s)
+        lease = Lease(ask, wish.queue, leased, patience_s)
+        if lease or monotonic() >= deadline:
+            return lease
+
+
+def take_runs(
+    ask: Ask, wish: LeaseWish, *, wait_s: float, step_s: float = WAIT_STEP_S
+) -> list[LeasedRun]:
+    """The same, as the daemon says it.
 
     A refusal that passes (the daemon restarts, a store is away) is waited for as well.
     """
@@ -59,9 +73,8 @@ def take(
                 raise
             sleep(min(max(refused.retry_after_ms / 1000, RETRY_S), left))
             continue
-        lease = Lease(ask, wish.queue, leased, patience_s)
-        if lease or monotonic() >= deadline:
-            return lease
+        if leased or monotonic() >= deadline:
+            return leased
 
 
 @dataclass(slots=True, eq=False)
@@ -74,16 +87,15 @@ class _Share:
     open: int
     """A bit for each item that nothing was said about."""
     delivered: int = 0
-    failed: dict[tuple[str, int | None, bool], int] = field(default_factory=dict)
-    """Bits, by error, delay and whether it is permanent."""
+    results: dict[str, int] = field(default_factory=dict)
+    """Of those that are delivered: bits, by what was said of them."""
+    failed: dict[Part, int] = field(default_factory=dict)
+    """Bits, by all else that a report says of them."""
 
     def report(self) -> LeaseReport:
         """What is neither delivered nor failed is released by being left out."""
-        parts = [Part(What.DELIVERED, self.delivered)] if self.delivered else []
-        parts += [
-            Part(What.FAILED, bits, error, delay_ms, is_permanent)
-            for (error, delay_ms, is_permanent), bits in self.failed.items()
-        ]
+        parts = [Part(What.DELIVERED, bits, said) for said, bits in self.results.items()]
+        parts += [part._replace(bits=bits) for part, bits in self.failed.items()]
         return LeaseReport(self.token, tuple(parts))
 
     def reported(self) -> list[Item]:
@@ -129,10 +141,12 @@ class Lease(Sequence[Item]):
         """When the first lease that is not settled ends, in milliseconds since 1970; 0: none."""
         return min((share.until_ms for share in self._shares.values()), default=0)
 
-    def ack(self, items: Item | Iterable[Item]) -> None:
-        """These are done. LeaseLost if it is too late to say so."""
+    def ack(self, items: Item | Iterable[Item], result: str = "") -> None:
+        """These are done. LeaseLost if it is too late to say so. `result`: for their history, at
+        most 1,000 bytes."""
         for share, bit in self._decide(items):
             share.delivered |= bit
+            share.results[result] = share.results.get(result, 0) | bit
         self._send_complete()
 
     def nack(
@@ -140,15 +154,21 @@ class Lease(Sequence[Item]):
         items: Item | Iterable[Item],
         delay_s: float | None = None,
         error: str = "",
-        permanent: bool = False,
+        permanent: bool | None = None,
+        reason: FailureReason = "application",
     ) -> None:
         """These have failed: an attempt is used up. They come again after the queue's backoff, and
-        not before `delay_s`; `permanent`, or after the last attempt, they become dead letters."""
+        not before `delay_s`; `permanent`, or after the last attempt, they become dead letters.
+        `reason`: whose fault it was; a `business` failure is permanent if nothing else is said."""
         if delay_s is not None and not 0 <= delay_s * 1000 <= DELAY_MS_MAX:
             raise ValueError(f"a delay of {delay_s} s cannot be")
-        reason = (error, None if delay_s is None else round(delay_s * 1000), permanent)
+        check_reason(reason)
+        delay_ms = None if delay_s is None else round(delay_s * 1000)
+        if permanent is None:
+            permanent = reason == "business"
+        failed = Part(What.FAILED, 0, error, delay_ms, permanent, reason)
         for share, bit in self._decide(items):
-            share.failed[reason] = share.failed.get(reason, 0) | bit
+            share.failed[failed] = share.failed.get(failed, 0) | bit
         self._send_complete()
 
     def release(self, items: Item | Iterable[Item] | None = None) -> None:
@@ -267,22 +287,27 @@ class Lease(Sequence[Item]):
         return held
 
     def _statuses(self, kind: Kind, body: bytes, leases: int) -> list[bool]:
-        deadline = monotonic() + self._patience_s
-        while True:
-            try:
-                return lease_frames.read_statuses(self._ask(kind, body))
-            except Refused as refused:
-                if refused.code == "LEASE_LOST":
-                    return [False] * leases
-                if not refused.retryable or monotonic() >= deadline:
-                    raise
-                sleep(max(refused.retry_after_ms / 1000, RETRY_S))
+        return say(self._ask, kind, body, leases, self._patience_s)
 
     def _forget(self, token: int) -> _Share:
         share = self._shares.pop(token)
         for item in share.items:
             self._places.pop(item.id, None)
         return share
+
+
+def say(ask: Ask, kind: Kind, body: bytes, leases: int, patience_s: float) -> list[bool]:
+    """A SETTLE or EXTEND, until it is answered for good: which of the leases were held."""
+    deadline = monotonic() + patience_s
+    while True:
+        try:
+            return lease_frames.read_statuses(ask(kind, body))
+        except Refused as refused:
+            if refused.code == "LEASE_LOST":
+                return [False] * leases
+            if not refused.retryable or monotonic() >= deadline:
+                raise
+            sleep(max(refused.retry_after_ms / 1000, RETRY_S))
 
 
 def unpack(leased: LeasedRun) -> list[Item]:

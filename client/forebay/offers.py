@@ -9,8 +9,11 @@ CREATED. A lost connection does not matter: the same run is sent again, and has 
 """
 
 import base64
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
 
 from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.keyed import ONLY_IF_HEADER, KeyOutcome, read_outcomes
@@ -21,6 +24,9 @@ from forebay.tally import Collected, Tally
 
 Offered = tuple[bytes | str | None, bytes | str]
 """A key and a payload; an item without a key is always created."""
+Timed = tuple[bytes | str | None, bytes | str, int]
+"""The same, and when it is due, in milliseconds since 1970; 0: at once."""
+_PLAIN: Final = {"flow": "", "action": "", "headers": None, "run_items": RUN_ITEMS_DEFAULT}
 
 
 class _Pushing:
@@ -77,25 +83,44 @@ class Offers:
 
         When it raises, some of them may be stored; offered anew, those conflict with themselves.
         """
+        if delay < 0 or (delay and due_ms):
+            raise ValueError("a delay is not negative, and is not given together with a due time")
+        if delay:
+            due_ms = time.time_ns() // 1_000_000 + round(delay * 1000)
+        timed = ((key, payload, due_ms) for key, payload in items)
+        options = {"flow": flow, "action": action, "headers": headers, "run_items": run_items}
+        return self.offer_timed(queue, timed, priority=priority, **options)
+
+    def offer_timed(
+        self,
+        queue: str,
+        items: Iterable[Timed],
+        *,
+        priority: int | str = PRIORITY_NORMAL,
+        **options: Any,
+    ) -> list[KeyOutcome]:
+        """As `offer_batch`, with a due time for each item. Neighbours that are due at the same
+        time travel together."""
         collected = Collected()
-        pusher = Pusher(
-            _Pushing(self._exchange),
-            queue,
-            priority=resolve(priority, self._labels),
-            due_ms=due_ms,
-            delay=delay,
-            flow=flow,
-            action=action,
-            headers=headers,
-            run_items=run_items,
-            run_bytes=min(RUN_RAW_BYTES_DEFAULT, self._exchange.max_run_bytes),
-            compressed=True,
-            window=WINDOW_RUNS,
-            tally=collected,
-        )
-        with pusher:
-            for key, payload in items:
+        pushing = _Pushing(self._exchange)
+        rank = resolve(priority, self._labels)
+        for due_ms, some in groupby(items, key=itemgetter(2)):
+            pusher = Pusher(
+                pushing,
+                queue,
+                priority=rank,
+                due_ms=due_ms,
+                delay=0.0,
+                run_bytes=min(RUN_RAW_BYTES_DEFAULT, self._exchange.max_run_bytes),
+                compressed=True,
+                window=WINDOW_RUNS,
+                tally=collected,
+                **(_PLAIN | options),
+            )
+            for key, payload, _ in some:
                 pusher.send(payload, key)
+            pusher.flush()
+        pushing.drain()
         return read_outcomes(collected.in_order())
 
     def _labels(self) -> dict[str, int]:

@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from actors.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.handler_settings import CommandHandler
 from actors.handling import Failure, Prepared, Report, Sender
 from actors.slices import ERROR_TEXT_MAX, Slice
@@ -86,7 +87,8 @@ class CommandSender:
             await trio.lowlevel.checkpoint()
             return Report(prepared.rejected)
         settings = self._settings
-        counts = {"FOREBAY_QUEUE": self._queue, "FOREBAY_ITEMS": str(len(content.ids))}
+        about = {"FOREBAY_QUEUE": self._queue, "FOREBAY_ITEMS": str(len(content.ids))}
+        about |= correlation(prepared.batch)
         try:
             process = await trio.lowlevel.open_process(
                 list(settings.command),
@@ -94,7 +96,7 @@ class CommandSender:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=settings.directory,
-                env={**environment(settings), **counts},
+                env={**environment(settings), **about},
                 start_new_session=True,
             )
         except OSError as error:
@@ -117,6 +119,20 @@ class CommandSender:
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
+
+
+def correlation(batch: Sequence[Slice]) -> dict[str, str]:
+    """What ties all items of a batch to other work, as a program's environment has it."""
+    found = shared_by(part.run.head for part in batch)
+    return {
+        _VARIABLES[name]: value
+        for name, value in found.items()
+        # No environment can hold it, and the program would not start.
+        if "\0" not in value
+    }
+
+
+_VARIABLES: Final = {CORRELATION_ID: "FOREBAY_CORRELATION_ID", TRACE_HEADER: "TRACEPARENT"}
 
 
 class Program:

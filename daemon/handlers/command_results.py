@@ -2,17 +2,20 @@
 
     {"id": "0198c…-17", "status": "failed", "error": "no such customer"}
 
-`status` is `ok`, `retry` (after `retry_after` seconds, where given) or `failed` (for good). Lines
-that say nothing of the kind, or speak of items that were not in the batch, are not about anything.
+`status` is `ok`, `retry` (after `retry_after` seconds, where given) or `failed` (for good);
+`failure_reason`, where given, says whose fault it was: `application` or `business`. Lines that say
+nothing of the kind, or speak of items that were not in the batch, are not about anything.
 Bounded: only the verdicts are kept, and of a line no more than 64 KiB.
 """
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from actors.handling import Failure
 from daemon.handlers.verdicts import Verdict
+from forebay.failure_reason import read_failure_reason
 
 LINE_BYTES_MAX: Final = 64 * 1024
 AFTER_S_MAX: Final = 86400.0
@@ -61,15 +64,16 @@ class ItemResults:
         if item_id not in self._ids:
             return
         text = str(said.get("error") or "the program gave no reason")
+        reason = read_failure_reason(said.get("failure_reason")) or "application"
+        failure = Failure(text, blames_destination=False, failure_reason=reason)
         match said.get("status"):
             case "ok":
                 self.verdicts[item_id] = None
             case "retry":
-                self.verdicts[item_id] = Failure(
-                    text, retry_after_s=seconds(said.get("retry_after")), blames_destination=False
-                )
+                pause = seconds(said.get("retry_after"))
+                self.verdicts[item_id] = replace(failure, retry_after_s=pause)
             case "failed":
-                self.verdicts[item_id] = Failure(text, is_permanent=True, blames_destination=False)
+                self.verdicts[item_id] = replace(failure, is_permanent=True)
 
 
 def seconds(said: object) -> float | None:

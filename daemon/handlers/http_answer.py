@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from actors.handling import Failure
+from forebay.failure_reason import FailureReason, read_failure_reason
 
 RETRY_AFTER_S_MAX: Final = 86_400.0
 TEXT_CHARACTERS_MAX: Final = 200
@@ -22,6 +23,9 @@ Verdict = Literal["delivered", "refused", "retry", "too_large"]
 _RETRY: Final = frozenset([408, 425, 429])
 _DELIVERED_WORDS: Final = frozenset(["ok", "done", "success", "delivered"])
 _REFUSED_WORDS: Final = frozenset(["failed", "rejected", "invalid"])
+_BUSINESS_WORDS: Final = frozenset(["rejected", "invalid"])
+_NOT_THE_ITEM: Final = frozenset([401, 403, 404, 405, 407])
+"""Refusals that are about the address, or the right to use it."""
 _BULK_ACTIONS: Final = frozenset(["index", "create", "update", "delete"])
 _LISTS: Final = ("results", "items")
 _TEXT_TYPES: Final = ("text/", "application/json", "application/problem+json", "application/xml")
@@ -51,6 +55,12 @@ def verdict(status: int) -> Verdict:
     return "refused"
 
 
+def reason_of(status: int | None) -> FailureReason:
+    """Whose fault a status tells of: a destination that refuses has looked at what it was sent."""
+    is_business = status is not None and 400 <= status < 500 and verdict(status) != "retry"
+    return "business" if is_business and status not in _NOT_THE_ITEM else "application"
+
+
 def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
     """Why an answer that is no 2xx took nothing."""
     status = answer.status
@@ -61,7 +71,13 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
     elif said := text_of(answer):
         text += f": {said}"
     if verdict(status) != "retry":
-        return Failure(text, status=status, is_permanent=True, blames_destination=False)
+        return Failure(
+            text,
+            status=status,
+            is_permanent=True,
+            blames_destination=False,
+            failure_reason=reason_of(status),
+        )
     pause = retry_after_s(answer.headers.get("retry-after"), now_s)
     return Failure(text, status=status, retry_after_s=pause)
 
@@ -149,23 +165,28 @@ def _unwrapped(entry: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 def _item_failure(entry: dict[str, Any]) -> Failure | None:
     status = entry.get("status")
     error = entry.get("error")
-    number = _number(status)
+    reason = read_failure_reason(entry.get("failure_reason"))
+    number, word = _number(status), str(status).lower()
     if number is not None:
         says = verdict(number)
     elif status is None:
-        says = "retry" if error else "delivered"
-    elif status is True or str(status).lower() in _DELIVERED_WORDS:
+        failed: Verdict = "refused" if reason == "business" else "retry"
+        says = failed if error or reason else "delivered"
+    elif status is True or word in _DELIVERED_WORDS:
         says = "delivered"
     else:
-        says = "refused" if str(status).lower() in _REFUSED_WORDS else "retry"
+        says = "refused" if word in _REFUSED_WORDS else "retry"
     if says == "delivered":
         return None
+    guess: FailureReason = "business" if word in _BUSINESS_WORDS else reason_of(number)
+    said = _said(error) or f"the answer says {_said(status if status is not None else reason)}"
     return Failure(
-        _said(error) or f"the answer says {_said(status)}",
+        said,
         status=number,
         retry_after_s=_pause(entry.get("retry_after")),
         is_permanent=says != "retry",
         blames_destination=False,
+        failure_reason=reason or guess,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.handling import Failure
 from daemon.handlers.verdicts import Verdict
-from forebay.item import Item, Reject, Retry
+from forebay.item import BusinessError, Item, Reject, Retry
 
 
 class NoFunction(Exception):
@@ -145,7 +145,13 @@ def failure_of(error: BaseException) -> Failure:
                 str(error) or "Retry", retry_after_s=error.after_s, blames_destination=False
             )
         case Reject():
-            return Failure(str(error) or "Reject", is_permanent=True, blames_destination=False)
+            is_business = isinstance(error, BusinessError)
+            return Failure(
+                str(error) or type(error).__name__,
+                is_permanent=True,
+                blames_destination=False,
+                failure_reason="business" if is_business else "application",
+            )
         case _:
             return Failure(describe(error))
 

@@ -14,21 +14,25 @@ import pyarrow.compute as pc
 from forebay.fetch_frames import Finished
 from forebay.head import read_head
 from forebay.spark import rows as items
-from forebay.spark.letters import ERROR
+from forebay.spark.letters import ERROR, ERRORS_DDL
 from forebay.spark.rows import ITEM_DDL, ITEM_SCHEMA, TIMESTAMP
 
 if TYPE_CHECKING:
     from forebay.streams import FetchedRow
 
 HISTORY_DDL: Final = (
-    f"{ITEM_DDL}, outcome STRING, finished_at TIMESTAMP, error STRING, "
-    "errors ARRAY<STRUCT<attempt: INT, at: TIMESTAMP, text: STRING>>"
+    f"{ITEM_DDL}, outcome STRING, finished_at TIMESTAMP, locked_by STRING, locked_at TIMESTAMP, "
+    f"result STRING, job STRING, error STRING, {ERRORS_DDL}"
 )
 HISTORY_SCHEMA: Final = pa.schema(
     [
         *ITEM_SCHEMA,
         pa.field("outcome", pa.string()),
         pa.field("finished_at", TIMESTAMP),
+        pa.field("locked_by", pa.string()),
+        pa.field("locked_at", TIMESTAMP),
+        pa.field("result", pa.string()),
+        pa.field("job", pa.string()),
         pa.field("error", pa.string()),
         pa.field("errors", pa.list_(pa.field("element", ERROR))),
     ]
@@ -65,7 +69,12 @@ def _shared(rows: Sequence["FetchedRow"], field: pa.Field, which: pa.Array) -> p
 
 def _errors(finished: Finished) -> list[dict[str, Any]]:
     return [
-        {"attempt": error.attempt, "at": error.at_ms * 1000, "text": error.text}
+        {
+            "attempt": error.attempt,
+            "at": error.at_ms * 1000,
+            "text": error.text,
+            "failure_reason": error.failure_reason,
+        }
         for error in finished.errors
     ]
 
@@ -73,6 +82,10 @@ def _errors(finished: Finished) -> list[dict[str, Any]]:
 _VALUES: Final[dict[str, Callable[[Finished], Any]]] = {
     "outcome": lambda finished: finished.outcome,
     "finished_at": lambda finished: finished.finished_ms * 1000,
+    "locked_by": lambda finished: finished.locked_by or None,
+    "locked_at": lambda finished: finished.locked_ms * 1000 or None,
+    "result": lambda finished: finished.result or None,
+    "job": lambda finished: finished.job or None,
     "error": lambda finished: finished.errors[-1].text if finished.errors else None,
     "errors": _errors,
 }

@@ -16,11 +16,18 @@ from forebay.spark.rows import ITEM_DDL, ITEM_SCHEMA, TIMESTAMP
 
 Letter = Mapping[str, Any]
 
-LETTER_DDL: Final = (
-    f"{ITEM_DDL}, died_at TIMESTAMP, error STRING, "
-    "errors ARRAY<STRUCT<attempt: INT, at: TIMESTAMP, text: STRING>>"
+ERRORS_DDL: Final = (
+    "errors ARRAY<STRUCT<attempt: INT, at: TIMESTAMP, text: STRING, failure_reason: STRING>>"
 )
-ERROR: Final = pa.struct([("attempt", pa.int32()), ("at", TIMESTAMP), ("text", pa.string())])
+LETTER_DDL: Final = f"{ITEM_DDL}, died_at TIMESTAMP, error STRING, {ERRORS_DDL}"
+ERROR: Final = pa.struct(
+    [
+        ("attempt", pa.int32()),
+        ("at", TIMESTAMP),
+        ("text", pa.string()),
+        ("failure_reason", pa.string()),
+    ]
+)
 LETTER_SCHEMA: Final = pa.schema(
     [
         *ITEM_SCHEMA,
@@ -42,7 +49,13 @@ def to_batch(letters: Sequence[Letter], schema: pa.Schema = LETTER_SCHEMA) -> pa
 
 def _errors(letter: Letter) -> list[dict[str, Any]]:
     return [
-        {"attempt": error["attempt"], "at": error["at_ms"] * 1000, "text": error["text"]}
+        {
+            "attempt": error["attempt"],
+            "at": error["at_ms"] * 1000,
+            "text": error["text"],
+            # An older daemon does not say.
+            "failure_reason": error.get("failure_reason", "application"),
+        }
         for error in letter["errors"]
     ]
 

@@ -38,6 +38,8 @@ SINK_OPTIONS: Final = (
     "action",
     "actionColumn",
     "headers",
+    "correlationId",
+    "traceparent",
     "retryOf",
     "socket",
     "runItems",
@@ -55,6 +57,8 @@ COMMIT_TIMEOUT_S: Final = 300.0
 
 TIMEOUT_S_MAX: Final = 7 * 86400.0
 """Longer is a mistake, and sockets do not take every number."""
+
+_OWN_HEADERS: Final = {"correlation_id": "correlationid", "traceparent": "traceparent"}
 
 METADATA: Final = "forebay"
 """Of the payload's column: options that `items` has put there. Those of the writer win."""
@@ -179,9 +183,9 @@ def _queue(options: Mapping[str, str]) -> str:
 
 
 def _headers(options: Mapping[str, str]) -> dict[str, str]:
-    text = options.get("headers")
-    if text is None:
-        return {}
+    """Those that are given as such, and those that have an option of their own, which wins."""
+    text = options.get("headers", "{}")
+    own = {name: options.get(option) for name, option in _OWN_HEADERS.items()}
     what = 'a JSON object of texts, as {"source": "crm-feed"}'
     try:
         headers = json.loads(text)
@@ -191,6 +195,7 @@ def _headers(options: Mapping[str, str]) -> dict[str, str]:
         raise OptionError("headers", text, what)
     if WRITE_HEADER in headers:
         raise OptionError("headers", text, f"{WRITE_HEADER!r} is forebay's own")
+    headers |= {name: value for name, value in own.items() if value is not None}
     try:
         pack_headers(headers | {WRITE_HEADER: bytes(WRITE_ID_BYTES).hex()})
     except BadRun as problem:
