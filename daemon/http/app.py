@@ -27,6 +27,7 @@ from daemon.http.routes import (
     receipts,
     schedules,
     spool,
+    triggers,
 )
 
 ROUTES: Final = (
@@ -36,6 +37,7 @@ ROUTES: Final = (
     breakers.routes,
     receipts.routes,
     schedules.routes,
+    triggers.routes,
     spool.routes,
     configuration.routes,
     events.routes,

@@ -11,33 +11,40 @@ from actors.snapshot import QueueFigures, Snapshot
 from actors.workers import Staff
 from daemon.http.exposition import Family, Page, labelled
 from daemon.http.label_values import Labels, add_counts, merged
+from forebay.failure_reason import FAILURE_REASONS
 
 PHASES: Final = ("closed", "open", "half_open")
 BOUNDS: Final = (*(repr(bound) for bound in SHOWN_BOUNDS_S), "+Inf")
 
 
-def delivery(
-    page: Page, snapshot: Snapshot, name: Callable[[str], str], labels: Mapping[str, str]
-) -> None:
-    queues = merged(snapshot.tallies, name, _add_figures)
+def delivered(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, QueueFigures]:
+    """By label."""
+    return merged(snapshot.tallies, name, _add_figures)
+
+
+def delivery(page: Page, label: str, figures: QueueFigures) -> None:
+    """The lines of one queue; every family is named, also where there is nothing to show."""
+    inner = label[:-1]
     for key, metric, text in _QUEUE_COUNTERS:
-        family = page.family(f"{metric}_total", "counter", text)
-        family.add_all((labels[queue], getattr(found, key)) for queue, found in queues.items())
+        page.counter(metric, text, getattr(figures, key), label)
     for key, metric, text in _ERROR_COUNTERS:
-        for queue, figures in queues.items():
-            found: Mapping[ErrorType, int] = getattr(figures, key)
-            for kind, items in sorted(found.items()):
-                page.counter(metric, text, items, labelled({"queue": queue, "error": kind}))
+        family = page.family(f"{metric}_total", "counter", text)
+        found: Mapping[ErrorType, int] = getattr(figures, key)
+        for kind, items in sorted(found.items()):
+            family.add(f'{inner},error="{kind}"}}', items)
+    text = "Attempts of items that failed, by whose fault it was."
+    failed = page.family("failed_items_total", "counter", text)
+    for reason in FAILURE_REASONS:
+        failed.add(f'{inner},reason="{reason}"}}', figures.failed.get(reason, 0))
     text = "The pauses before retries, one for each slice that failed."
     backoff = page.family("backoff_seconds", "summary", text)
+    backoff.add_summary(label, figures.backoff_slices, figures.backoff_s)
     text = "How long items took from the start of their send (a consumer's lease) to its end."
     processing = page.family("processing_duration_seconds", "histogram", text)
+    _add_distribution(processing, label, figures.processing)
     text = "How long items waited from when they were ready until somebody leased them."
     dequeue = page.family("dequeue_latency_seconds", "histogram", text)
-    for queue, figures in queues.items():
-        backoff.add_summary(labels[queue], figures.backoff_slices, figures.backoff_s)
-        _add_distribution(processing, labels[queue], figures.processing)
-        _add_distribution(dequeue, labels[queue], figures.dequeue)
+    _add_distribution(dequeue, label, figures.dequeue)
 
 
 def _add_distribution(family: Family, label: str, found: Distribution) -> None:
@@ -58,20 +65,24 @@ _ERROR_COUNTERS: Final = (
 )
 
 
-def staff(page: Page, snapshot: Snapshot, name: Callable[[str], str]) -> None:
+def working(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, Staff]:
+    """By label."""
+    return merged(snapshot.staff, name, _add_staff)
+
+
+def staff(page: Page, label: str, found: Staff) -> None:
+    """The lines of one queue."""
     text = "Workers of a queue; where preparing is split off, senders and preparers."
     workers = page.family("workers", "gauge", text)
-    active = page.family("workers_active", "gauge", "Those that are sending: sends in flight.")
+    role = "sender" if found.preparers else "worker"
+    workers.add(f'{label[:-1]},role="{role}"}}', found.alive)
+    if found.preparers:
+        workers.add(f'{label[:-1]},role="preparer"}}', found.preparers)
+    page.gauge("workers_active", "Those that are sending: sends in flight.", found.busy, label)
     text = "How long a send takes, smoothed: the mean of the last few."
     latency = page.family("send_latency_ewma_seconds", "gauge", text)
-    for queue, found in merged(snapshot.staff, name, _add_staff).items():
-        role = "sender" if found.preparers else "worker"
-        workers.add(labelled({"queue": queue, "role": role}), found.alive)
-        if found.preparers:
-            workers.add(labelled({"queue": queue, "role": "preparer"}), found.preparers)
-        active.add(labelled({"queue": queue}), found.busy)
-        if found.latency_s is not None:
-            latency.add(labelled({"queue": queue}), found.latency_s)
+    if found.latency_s is not None:
+        latency.add(label, found.latency_s)
 
 
 def breakers(page: Page, snapshot: Snapshot, labels: Labels) -> None:

@@ -51,8 +51,9 @@ from daemon.postgres import (
 from daemon.postgres.connection import Connection, Database
 from daemon.postgres.dead import PostgresDeadLetters
 from daemon.postgres.items import PostgresItems
-from daemon.postgres.schema import migrate
+from daemon.postgres.schema import is_current, migrate
 from daemon.postgres.ticks import PostgresTicks
+from daemon.postgres.triggers import PostgresTriggers
 from daemon.postgres.wakes import Wakes
 from daemon.postgres.writes import PostgresDecisions
 
@@ -106,11 +107,15 @@ class PostgresCold:
         self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
         self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
         self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
+        kept = (lambda: self._keeps, lambda: self._rules)
+        self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
 
     async def open(self) -> None:
         """StoreUnavailable if the server is away; CannotStart if a newer forebay was here."""
-        await self._db.open(partial(migrate, schema=self._schema))
+        await self._db.open(
+            partial(migrate, schema=self._schema), partial(is_current, schema=self._schema)
+        )
 
     async def listen(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """A task: calls `on_wake` when another daemon makes something due. Never returns."""
@@ -286,6 +291,9 @@ class PostgresCold:
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
         return await self._db.read(lambda con: keys.show(con, queue, key, self._now_ms()))
+
+    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
+        return await self._db.read(lambda con: keys.started(con, queue, wanted))
 
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
         return await self._db.write(

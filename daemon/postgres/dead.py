@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from actors.finished import Keeps, keep_nothing
 from actors.slices import lowest_bit
 from actors.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
+from actors.trigger_jobs import SPENT
 from daemon.cold.dead_search import After
 from daemon.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.postgres.books import SharedBooks
@@ -98,13 +99,17 @@ class PostgresDeadLetters:
 
         async def work(con: Connection) -> DeadChange:
             books = SharedBooks()
-            change, letters = await _chosen(con, which, limit, cursor)
-            await con.execute(RETRY, now_ms, [letter.n for letter in letters])
+            change, chosen = await _chosen(con, which, limit, cursor)
+            tried = await con.fetch(RETRY, now_ms, [letter.n for letter in chosen], SPENT)
+            again = {n for (n,) in tried}
+            letters = [letter for letter in chosen if letter.n in again]
             for letter in letters:
                 books.enter(letter.place, 1, letter.write, is_dead=False)
                 books.leave_dead(letter.place, 1, letter.write)
             await books.record(con, self._daemon)
-            return change
+            queues = frozenset(letter.place.queue for letter in letters)
+            spent = len(chosen) - len(letters)
+            return DeadChange(len(letters), queues, change.cursor, spent)
 
         return await self._db.write(
             work, is_repeatable=False, after=lambda change: self._notices(set(change.queues))
@@ -202,7 +207,8 @@ def _unpack(cursor: bytes) -> _Cursor:
 LOCK: Final = "SELECT n FROM runs WHERE n = ANY ($1) AND state = 'FAILED' ORDER BY n FOR UPDATE"
 RETRY: Final = f"""UPDATE runs SET state = 'COLD_QUEUED', is_due = true, scheduled_at = {NOW},
     due_ms = 0, attempt = 0, lock_uuid = NULL, holder = NULL, item_id = NULL, died_at = NULL,
-    error_folded = NULL, headers = NULL WHERE n = ANY ($2)"""
+    error_folded = NULL, headers = NULL, failure_reason = NULL
+    WHERE n = ANY ($2) AND job_id IS DISTINCT FROM $3 RETURNING n"""
 REMOVE: Final = "DELETE FROM runs WHERE n = ANY ($1) RETURNING body_id, bits"
 EDIT: Final = "UPDATE runs SET body_id = $2, bits = $3, first_item = 0, size = $4 WHERE n = $1"
 SELECT_ENDED: Final = "SELECT n, bits, size FROM runs WHERE n = ANY ($1)"

@@ -72,6 +72,8 @@ def search_sql(which: DeadFilter, after: After | None, until: int) -> tuple[str,
             match.append(f"{name} = {value(to_text(text))}")
     if which.error is not None:
         match.append(f"strpos(error_folded, {value(to_text(fold(which.error)))}) > 0")
+    if which.failure_reason is not None:
+        match.append(f"coalesce(failure_reason, 'application') = {value(which.failure_reason)}")
     return (
         "SELECT n, id, body_id, died_at, queue, flow, action, write_id, "
         f"{' AND '.join(match)} AS is_match FROM runs WHERE {' AND '.join(where)} "
@@ -87,7 +89,8 @@ async def newest(con: Connection) -> int:
 
 async def known_count(con: Connection, which: DeadFilter) -> int | None:
     """How many match, where the books say so."""
-    if which.ids or {which.error, which.died_before_ms, which.died_after_ms} != {None}:
+    compared = (which.error, which.failure_reason, which.died_before_ms, which.died_after_ms)
+    if which.ids or {*compared} != {None}:
         return None
     names = [which.queue, *(None if t is None else to_text(t) for t in (which.flow, which.action))]
     return int(await con.fetchval(SELECT_COUNT, *names))

@@ -62,12 +62,16 @@ HAS_STANDBY: Final = """SELECT EXISTS (
     SELECT 1 FROM pg_stat_replication
     WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
 )"""
+_STORED: Final = "state || '' = 'STORED'"
+"""In other words than the index `runs_stored` has, so that rows are found by their ids: a plan that
+was prepared for any number of ids went through all of that index for each of them. To confirm
+2,000 rows took 3.1 s where 20,000 had been confirmed since the last vacuum, and takes 0.1."""
 CONFIRM: Final = f"""UPDATE runs SET
     state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
     is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= {NOW})
-    WHERE id = ANY ($2) AND state = 'STORED'
+    WHERE id = ANY ($2) AND {_STORED}
     RETURNING count, died_at IS NOT NULL, is_due, queue, flow, action, write_id, n, body_id, bits,
         attempt"""
 SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs
     WHERE state = 'STORED' AND brought_by = $1 ORDER BY id"""
-FORGET: Final = "DELETE FROM runs WHERE id = ANY ($1) AND state = 'STORED' RETURNING body_id"
+FORGET: Final = f"DELETE FROM runs WHERE id = ANY ($1) AND {_STORED} RETURNING body_id"

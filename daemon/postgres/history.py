@@ -9,17 +9,20 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
 from actors.finished import FinishedRow, Keep, Keeps, Past
+from actors.slices import HeldBy, error_rows
 from daemon.cold.history import (
     CUT_BYTES_MIN,
     FORGOTTEN_BYTES_MAX,
     FORGOTTEN_ROWS_MAX,
     PAGE_ERROR_BYTES_MAX,
     Cutter,
+    holder_of,
+    said_bytes,
 )
 from daemon.cold.rows import BadRow, pack_bits, read_errors
 from daemon.postgres.connection import Connection
 from daemon.postgres.rows import NOW, drop_bodies, insert_bodies, own_bits, read_bodies
-from daemon.postgres.text import to_text
+from daemon.postgres.text import from_text, to_text
 
 _NEWEST: Final = (2**63 - 1, 2**63 - 1)
 
@@ -33,6 +36,8 @@ class Ended(NamedTuple):
     size: int
     outcome: Literal["delivered", "deleted"]
     keep: Keep
+    holder: HeldBy | None = None
+    result: str = ""
 
 
 async def note(con: Connection, rows: Sequence[FinishedRow], keeps: Keeps) -> None:
@@ -59,7 +64,10 @@ async def note(con: Connection, rows: Sequence[FinishedRow], keeps: Keeps) -> No
                 head.enqueued_ms,
                 row.finished_ms,
                 pack_bits(bits),
-                json.dumps(row.errors),
+                json.dumps(error_rows(row.errors)),
+                *_locked(row.holder),
+                to_text(row.result) or None,
+                row.job or None,
             )
         )
     if values:
@@ -83,7 +91,13 @@ async def note_ended(con: Connection, ended: Sequence[Ended], now_ms: int | None
         [size for _, size, _ in parts],
         [bits.bit_count() for _, _, bits in parts],
         [pack_bits(bits) for _, _, bits in parts],
+        *(list(column) for column in zip(*(_locked(end.holder) for end in ended), strict=True)),
+        [to_text(end.result) or None for end in ended],
     )
+
+
+def _locked(holder: HeldBy | None) -> tuple[str | None, int | None]:
+    return (None, None) if holder is None else (to_text(holder.by), holder.since_ms)
 
 
 async def _cut(
@@ -118,13 +132,21 @@ async def look(con: Connection, queue: str, cursor: str, rows_max: int, bytes_ma
     taken = _fitting(found, rows_max, bytes_max)
     bodies = await read_bodies(con, (row["body_id"] for row in taken))
     rows: list[FinishedRow] = []
-    for n, finished_at, _, body_id, packed, attempt, outcome, errors in taken:
+    for n, finished_at, _, body_id, packed, attempt, outcome, errors, *said in taken:
         with suppress(BadRow):
             head, data = bodies.get(body_id)
             bits, history = own_bits(packed, head), read_errors(errors)
-            rows.append(FinishedRow(head, data, bits, attempt, outcome, finished_at, history))
+            ending = (attempt, outcome, finished_at, history, *read_said(*said))
+            rows.append(FinishedRow(head, data, bits, *ending))
         at = (finished_at, n)
     return Past(rows, None if len(taken) == len(found) else "{}-{}".format(*at))
+
+
+def read_said(
+    by: str | None, since_ms: int | None, result: str | None, job: str | None
+) -> tuple[HeldBy | None, str, str]:
+    """Who had a row's items, the result, and the job."""
+    return holder_of(by and from_text(by), since_ms), from_text(result or ""), job or ""
 
 
 def _fitting(found: Sequence[Any], rows_max: int, bytes_max: int) -> list[Any]:
@@ -132,7 +154,8 @@ def _fitting(found: Sequence[Any], rows_max: int, bytes_max: int) -> list[Any]:
     taken: list[Any] = []
     room, error_room = bytes_max, PAGE_ERROR_BYTES_MAX
     for row in found:
-        size, error_bytes = row["size"], len(row["error_history"])
+        size = row["size"]
+        error_bytes = said_bytes(row["error_history"], row["locked_by"], row["result"])
         if taken and (len(taken) == rows_max or size > room or error_bytes > error_room):
             break
         taken.append(row)
@@ -175,27 +198,34 @@ def read_cursor(cursor: str) -> tuple[int, int]:
 
 
 _COLUMNS: Final = """body_id, queue, flow, action, priority, count, size, attempt, outcome,
-    created_at, finished_at, bits, error_history"""
+    created_at, finished_at, bits, error_history, locked_by, locked_at, result,
+    job_id"""
 _OF_RUNS: Final = "runs.queue, runs.flow, runs.action, runs.priority"
 NOTE: Final = f"""INSERT INTO history ({_COLUMNS}) SELECT * FROM unnest(
     $1::bytea[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::integer[],
     $7::integer[], $8::integer[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[],
-    $13::text[])"""
+    $13::text[], $14::text[], $15::bigint[], $16::text[], $17::text[])"""
 NOTE_ENDED: Final = f"""INSERT INTO history ({_COLUMNS})
     SELECT ended.body_id, {_OF_RUNS}, ended.count, ended.size,
         runs.attempt + (ended.outcome = 'delivered')::integer, ended.outcome, runs.created_at,
-        {NOW}, ended.bits, runs.error_history
+        {NOW}, ended.bits, runs.error_history, ended.locked_by, ended.locked_at, ended.result,
+        runs.job_id
     FROM unnest(
-        $2::bigint[], $3::text[], $4::bytea[], $5::integer[], $6::integer[], $7::bytea[]
-    ) WITH ORDINALITY AS ended (n, outcome, body_id, size, count, bits, place)
+        $2::bigint[], $3::text[], $4::bytea[], $5::integer[], $6::integer[], $7::bytea[],
+        $8::text[], $9::bigint[], $10::text[]
+    ) WITH ORDINALITY AS ended (
+        n, outcome, body_id, size, count, bits, locked_by, locked_at, result, place
+    )
     JOIN runs ON runs.n = ended.n ORDER BY ended.place"""
 NOTE_CLAIMED: Final = f"""INSERT INTO history ({_COLUMNS})
     SELECT body_id, {_OF_RUNS}, count, size, attempt + 1, 'delivered', created_at, {NOW},
-        bits, error_history
+        bits, error_history, (SELECT name FROM consumers WHERE n = $2), NULL, NULL,
+        job_id
     FROM runs WHERE state = 'CLAIMED' AND consumer = $2"""
 NOTE_CLAIMED_FAILURES: Final = f"{NOTE_CLAIMED} AND (attempt > 0 OR error_history <> '[]')"
-SELECT_PAST: Final = """SELECT n, finished_at, size, body_id, bits, attempt, outcome, error_history
-    FROM history WHERE queue = $1 AND (finished_at, n) < ($2, $3)
+SELECT_PAST: Final = """SELECT n, finished_at, size, body_id, bits, attempt, outcome,
+    error_history, locked_by, locked_at, result, job_id FROM history
+    WHERE queue = $1 AND (finished_at, n) < ($2, $3)
     ORDER BY finished_at DESC, n DESC LIMIT $4"""
 # From name to name, past all rows between them.
 SELECT_QUEUES: Final = """WITH RECURSIVE names (name) AS (

@@ -17,7 +17,7 @@ from daemon.cold.items import FOUND_MAX, SCANNED_MAX, bit_of
 from daemon.cold.rows import BadRow, Unpacked, pack_bits, place_of, read_errors, unpack_bits
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection, Database
-from daemon.postgres.history import Ended, note_ended
+from daemon.postgres.history import Ended, note_ended, read_said
 from daemon.postgres.keys import Ended as KeysEnded
 from daemon.postgres.keys import follow, let_go
 from daemon.postgres.rows import (
@@ -217,13 +217,19 @@ def _sight(row: Any, read: Bodies) -> ColdSight:
         row["id"],
         row["lock_uuid"],
         row["ended_at"],
+        0,
+        *read_said(row["locked_by"], row["locked_at"], row["result"], row["job_id"]),
     )
 
 
 _RUN_COLUMNS: Final = """n, size, body_id, state, bits, attempt, due_ms, error_history, id,
-    lock_uuid, died_at AS ended_at"""
+    lock_uuid, died_at AS ended_at, CASE WHEN state = 'CLAIMED' THEN
+        (SELECT name FROM consumers WHERE consumers.n = runs.consumer) END AS locked_by,
+    NULL::bigint AS locked_at, NULL AS result,
+    job_id"""
 _PAST_COLUMNS: Final = """n, size, body_id, outcome AS state, bits, attempt, 0::bigint AS due_ms,
-    error_history, ''::bytea AS id, NULL::bytea AS lock_uuid, finished_at AS ended_at"""
+    error_history, ''::bytea AS id, NULL::bytea AS lock_uuid, finished_at AS ended_at,
+    locked_by, locked_at, result, job_id"""
 SELECT_ALIASES: Final = "SELECT body_id FROM aliases WHERE run_id = $1"
 SELECT_BY_BODY: Final = f"""SELECT {_RUN_COLUMNS} FROM runs
     WHERE body_id = ANY ($1) AND state IN ('COLD_QUEUED', 'CLAIMED', 'FAILED')"""

@@ -15,7 +15,7 @@ from actors.arbitration import Known
 from actors.keys import Holder, ItemRef, KeyRule, Phase, is_free
 from actors.slices import indexes, lowest_bit
 from daemon.cold.books import Place
-from daemon.cold.keys import phase_of
+from daemon.cold.keys import leased, phase_of
 from daemon.cold.rows import pack_bits, unpack_bits
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
@@ -211,6 +211,11 @@ async def show(con: Connection, queue: str, key: bytes, now_ms: int | None) -> H
     held = (await find(con, queue, [key], with_rows=True, locks=False)).get(key)
     at = await now(con, now_ms)
     return None if held is None or is_free(held.holder, at) else held.holder
+
+
+async def started(con: Connection, queue: str, wanted: Collection[bytes]) -> dict[bytes, int]:
+    """Of the items that have these keys, those whose row is leased: bits, by body."""
+    return leased((await find(con, queue, wanted, with_rows=True, locks=False)).values())
 
 
 async def drop(

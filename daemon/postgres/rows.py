@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from actors.slices import lowest_bit
+from actors.slices import error_rows, lowest_bit
 from actors.tiers import NewRow
 from daemon.cold.rows import BadRow, Unpacked, fold, item_id_of, key_of, listed_runs, pack_bits
 from daemon.postgres.connection import Connection
@@ -150,9 +150,10 @@ def _values(new: NewRow, runs: Unpacked) -> tuple[Any, ...]:
         last_error.at_ms if last_error and new.is_dead else None,
         to_text(fold(last_error.text if last_error else "")) if new.is_dead else None,
         pack_bits(new.bits),
-        json.dumps(new.errors),
+        json.dumps(error_rows(new.errors)),
         head.packed_headers if new.is_dead else None,
         runs.write(head),
+        last_error.failure_reason if last_error and new.is_dead else None,
     )
 
 
@@ -181,6 +182,7 @@ _COLUMNS: Final = {
     "error_history": "text",
     "headers": "bytea",
     "write_id": "bytea",
+    "failure_reason": "text",
 }
 _PLAIN: Final = [name for name in _COLUMNS if name not in ("is_dead", "died_at")]
 _ARRAYS: Final = ", ".join(

@@ -187,7 +187,44 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             seen_ms bigint NOT NULL
         ) WITH (fillfactor = 50)""",
     ),
+    # Who had finished items in hand, since when, what was said of them, and for which job; and
+    # why dead letters failed.
+    (
+        "ALTER TABLE history ADD COLUMN locked_by text",
+        "ALTER TABLE history ADD COLUMN locked_at bigint",
+        "ALTER TABLE history ADD COLUMN result text",
+        "ALTER TABLE history ADD COLUMN job_id text",
+        "ALTER TABLE runs ADD COLUMN failure_reason text",
+    ),
+    # Triggers: who looks after each, the jobs that are not done, and in which job a row is.
+    (
+        "ALTER TABLE runs ADD COLUMN job_id text",
+        """CREATE TABLE trigger_leases (
+            name text PRIMARY KEY,
+            holder bytea NOT NULL,
+            until_ms bigint NOT NULL,
+            polled_ms bigint NOT NULL,
+            is_paused boolean NOT NULL
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE trigger_jobs (
+            run_id bytea PRIMARY KEY,
+            name text NOT NULL,
+            queue text NOT NULL,
+            target text NOT NULL,
+            items integer NOT NULL,
+            made_ms bigint NOT NULL
+        )""",
+        "CREATE INDEX trigger_jobs_name ON trigger_jobs (name)",
+    ),
 )
+
+
+async def is_current(con: Connection, schema: str) -> bool:
+    """Whether there is nothing to migrate."""
+    if await con.fetchval("SELECT to_regclass($1)", f'"{schema}".schema_version') is None:
+        return False
+    version = await con.fetchval(f'SELECT version FROM "{schema}".schema_version')
+    return bool(version == len(MIGRATIONS))
 
 
 async def migrate(con: Connection, schema: str) -> None:

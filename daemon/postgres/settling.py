@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.finished import Keeps, keeps_delivered
+from actors.finished import Keeps, by_result, keeps_delivered
 from actors.keys import KeyRules
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
@@ -69,9 +69,9 @@ class _Step:
             return True
         keep = self.keeps(row.place.queue)
         if change.delivered and keeps_delivered(keep, row.has_failed):
-            self.ended.append(
-                Ended(row.n, row.body_id, change.delivered, row.size, "delivered", keep)
-            )
+            for bits, result in by_result(change.delivered, outcome.results):
+                said = (keep, outcome.holder, result)
+                self.ended.append(Ended(row.n, row.body_id, bits, row.size, "delivered", *said))
         if change.delivered and row.has_keys:
             window = table.window_of(self.rules(row.place.queue))
             self.keyed.append(table.Ended(row.body_id, change.delivered, window))

@@ -3,10 +3,12 @@
 The books must not know of it, and bodies must go with the last row that needs them, of either kind.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from actors.finished import FinishedRow, Keep, Past
-from actors.slices import ItemError, item_bits
+from actors.slices import HeldBy, ItemError, item_bits
 from actors.tiers import ColdTotals, DeadFilter, NewRow, RowOutcome
 from forebay.run import Run, RunHead
 from tests.conformance.cold_stores import (
@@ -23,6 +25,7 @@ from tests.conformance.cold_stores import (
 
 LOCK = b"L" * 16
 ERROR = ItemError(1, START_MS - 5, "it broke")
+HOLDER = HeldBy("host/q/worker \0", START_MS - 7)
 
 
 def keep(stores: ColdStores, what: Keep) -> None:
@@ -120,6 +123,41 @@ class HistorySuite:
         ]
         assert await stores.bodies() == {row.head.run_id}
         await check_books(stores)
+
+    async def test_who_had_items_and_what_was_said_of_them_is_kept(
+        self, stores: ColdStores
+    ) -> None:
+        keep(stores, "all")
+        here, brought = new_row(3), new_row(2)
+        await put(stores, here)
+        await acquire(stores)
+        results = ((0b001, "invoice 17"), (0b110, "Größe \0 17"))
+        outcome = RowOutcome(here.row, LOCK, 0b111, holder=HOLDER, results=results)
+        await stores.cold.settle([outcome])
+        row = replace(
+            finished(brought, at_ms=START_MS - 1), holder=HOLDER, result="by hand", job="j"
+        )
+        await stores.cold.note_history([row, finished(brought, 1, at_ms=START_MS - 2)])
+        found = await past(stores)
+        assert [(one.bits, one.result, one.job) for one in found] == [
+            (0b110, "Größe \0 17", ""),
+            (0b001, "invoice 17", ""),
+            (0b11, "by hand", "j"),
+            (0b01, "", ""),
+        ]
+        assert [one.holder for one in found] == [HOLDER, HOLDER, HOLDER, None]
+
+    async def test_errors_are_kept_with_their_reason_and_who_had_the_item(
+        self, stores: ColdStores
+    ) -> None:
+        keep(stores, "failures")
+        errors = (ERROR, ItemError(2, START_MS, "no credit", "business", *HOLDER))
+        letter = dead_row(errors=errors)
+        await put(stores, letter)
+        (found,) = (await stores.dead.find(DeadFilter(), 10)).letters
+        assert found.errors == errors
+        await stores.dead.remove(DeadFilter(), 10)
+        assert [row.errors for row in await past(stores)] == [errors]
 
     async def test_a_stale_outcome_keeps_nothing(self, stores: ColdStores) -> None:
         keep(stores, "all")

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import pytest
 
 from actors.finished import FinishedRow
-from actors.slices import ItemError
+from actors.slices import HeldBy, ItemError
 from actors.tiers import ColdItems, ColdPart, DeadFilter, RowOutcome
 from forebay.part import take_items
 from forebay.run import Run, read_head
@@ -79,6 +79,30 @@ class ItemsSuite:
         (sight,) = await stores.items.find(dead.head.run_id, 0)
         assert (sight.state, sight.ended_ms) == ("deleted", stores.now_ms())
         assert sight.errors == dead.errors
+
+    async def test_what_is_finished_is_found_with_who_had_it(self, stores: ItemStores) -> None:
+        holder, row = HeldBy("host/q/me", START_MS), new_row(2)
+        said = FinishedRow(
+            row.head, row.data, 0b11, 1, "delivered", START_MS, (), holder, "ok", "j"
+        )
+        await stores.cold.note_history([said])
+        (found,) = await stores.items.find(row.head.run_id, 1)
+        (scanned,) = (await stores.items.scan_history("q", 0, 10, PLENTY)).rows
+        for sight in (found, scanned):
+            assert (sight.holder, sight.result, sight.job) == (holder, "ok", "j")
+
+    async def test_who_has_claimed_an_item_is_told_and_kept(self, stores: ItemStores) -> None:
+        stores.cold.keep_history(lambda queue: "all")
+        row = new_row(2)
+        await put(stores, row)
+        await stores.cold.claim("q", "nightly", 0, PLENTY)
+        (claimed,) = await stores.items.find(row.head.run_id, 0)
+        await stores.cold.claim("q", "nightly", 1, 0)
+        (done,) = await stores.items.find(row.head.run_id, 0)
+        assert [(sight.state, sight.holder) for sight in (claimed, done)] == [
+            ("CLAIMED", HeldBy("nightly", 0)),
+            ("delivered", HeldBy("nightly", 0)),
+        ]
 
     async def test_an_item_is_deleted_and_its_neighbours_stay(self, stores: ItemStores) -> None:
         row = new_row(3)

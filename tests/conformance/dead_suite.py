@@ -83,6 +83,23 @@ class DeadSuite:
         letters = await found(stores, payloads=True)
         assert [letter.payload for letter in letters] == [None, None]
 
+    async def test_letters_are_chosen_by_whose_fault_it_was(self, stores: ColdStores) -> None:
+        said: list[tuple[ItemError, ...]] = [
+            (),
+            (ItemError(1, START_MS, "no credit", "business"), ItemError(2, START_MS, "503")),
+            (ItemError(1, START_MS, "503"), ItemError(2, START_MS, "no credit", "business")),
+        ]
+        letters = [dead_row(errors=errors) for errors in said]
+        await put(stores, *letters)
+        silent, twice, refused = map(id_of, letters)
+        business = DeadFilter(failure_reason="business")
+        application = DeadFilter(queue="q", failure_reason="application")
+        assert [letter.id for letter in await found(stores, business)] == [refused]
+        assert {letter.id for letter in await found(stores, application)} == {silent, twice}
+        assert await stores.dead.count(application, 10) == 2
+        assert (await stores.dead.retry(business, 10)).done == 1
+        assert await found(stores, business) == []
+
     async def test_a_letter_without_errors_died_when_it_came(self, stores: ColdStores) -> None:
         await put(stores, dead_row(errors=()))
         (letter,) = await found(stores, DeadFilter(error=""))

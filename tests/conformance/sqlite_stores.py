@@ -18,12 +18,16 @@ TIMEOUT_S = 5.0
 def without_newest(db: sqlite3.Connection) -> None:
     """Takes away what the versions after the one with `receipts.corrupt` have brought."""
     db.execute("DROP TRIGGER bodies_gone")
-    for table in ("ticks", "keys", "homes", "offered", "aliases"):
+    db.execute("ALTER TABLE runs DROP COLUMN job_id")
+    for table in ("trigger_jobs", "trigger_leases", "ticks", "keys", "homes", "offered", "aliases"):
         db.execute(f"DROP TABLE {table}")
     for column in ("accepted", "duplicate"):
         db.execute(f"ALTER TABLE totals DROP COLUMN {column}")
     for column in ("updated", "ignored", "conflict"):
         db.execute(f"ALTER TABLE receipts DROP COLUMN {column}")
+    db.execute("ALTER TABLE runs DROP COLUMN failure_reason")
+    for column in ("locked_by", "locked_at", "result", "job_id"):
+        db.execute(f"ALTER TABLE history DROP COLUMN {column}")
     db.execute("DROP INDEX runs_oldest")
 
 

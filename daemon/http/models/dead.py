@@ -6,6 +6,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from daemon.http.models.items import ID_EXAMPLE, Base64, ItemError, QueueName, Text
+from forebay.failure_reason import FailureReason
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX
 
 MS_MAX = 2**53
@@ -24,6 +25,7 @@ class DeadFilter(BaseModel):
     flow: str | None = Field(default=None, max_length=FLOW_BYTES_MAX)
     action: str | None = Field(default=None, max_length=ACTION_BYTES_MAX)
     error: Text | None = Field(default=None, description="Part of the last error's text")
+    failure_reason: FailureReason | None = Field(default=None, description="Of the last error")
     died_before_ms: int | None = Field(default=None, ge=0, le=MS_MAX)
     died_after_ms: int | None = Field(default=None, ge=0, le=MS_MAX)
 

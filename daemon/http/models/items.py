@@ -7,6 +7,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.config import JsonDict
 
+from forebay.failure_reason import FailureReason
 from forebay.limits import (
     ACTION_BYTES_MAX,
     CONSUMER_BYTES_MAX,
@@ -51,12 +52,21 @@ ITEM_EXAMPLE: Final[JsonDict] = {
     "key": "customer-17",
     "priority": 5,
     "attempt": 1,
+    "retries": 0,
     "enqueued_ms": 1755000000000,
+    "updated_ms": 1755000000120,
     "due_ms": 1755000300000,
+    "scheduled_at_ms": 1755000300000,
+    "scheduled_at_initially_ms": 1755000000000,
     "ended_ms": None,
     "bytes": 41,
     "last_error": "503 Service Unavailable",
+    "failure_reason": "application",
+    "locked_by": "host-1/crm/3",
+    "locked_ms": 1755000000100,
+    "result": None,
     "correlation_id": "import-42",
+    "traceparent": None,
     "receipt": None,
     "job": None,
 }
@@ -122,13 +132,25 @@ class ItemSummary(BaseModel):
     action: str
     key: str | None = Field(description="Its reference")
     priority: int
-    attempt: int = Field(description="Attempts that were made and failed")
-    enqueued_ms: int
+    attempt: int = Field(description="Attempts that were made and failed; of DONE, all of them")
+    retries: int = Field(description="How often it was tried again")
+    enqueued_ms: int = Field(description="When it was created")
+    updated_ms: int = Field(description="When something last became of it, as far as is known")
     due_ms: int | None
+    scheduled_at_ms: int | None = Field(
+        default=None,
+        description="When it was, or will be, due: later than initially if it was delivered before",
+    )
+    scheduled_at_initially_ms: int | None = Field(default=None, description="When it was first due")
     ended_ms: int | None = Field(description="When it was delivered, deleted, or died")
     bytes: int | None = Field(description="Of its payload, where that is known")
     last_error: str | None
+    failure_reason: FailureReason | None = Field(description="Of the last error")
+    locked_by: str | None = Field(description="Who has it, or had it last: host/queue/name")
+    locked_ms: int | None = Field(description="Since when")
+    result: str | None = Field(description="What was said of it when it was acknowledged")
     correlation_id: str | None
+    traceparent: str | None
     receipt: str | None = Field(description="The id of the write that it came with")
     job: str | None = Field(description="The job that has it in hand")
 
@@ -137,6 +159,12 @@ class ItemError(BaseModel):
     attempt: int
     at_ms: int
     text: str
+    failure_reason: FailureReason = Field(
+        default="application",
+        description="business: what the item asks for cannot be done; application: anything else",
+    )
+    locked_by: str = Field(default="", description="Who had it; empty: nobody knows any more")
+    locked_ms: int = Field(default=0, description="Since when")
 
 
 class Event(BaseModel):
@@ -180,6 +208,8 @@ class Leased(BaseModel):
     action: str
     priority: int
     attempt: int
+    scheduled_at_ms: int = Field(description="When it was due this time")
+    scheduled_at_initially_ms: int = Field(description="When it was first due")
     enqueued_ms: int
     token: str = Field(description="Of the lease", examples=["17.crm"])
     until_ms: int
@@ -191,21 +221,37 @@ Token = Annotated[
 ]
 
 
-class Ack(BaseModel):
+class Settling(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     token: Token
 
 
-class Nack(Ack):
+class Ack(Settling):
+    result: str = Field(
+        default="",
+        max_length=NACK_ERROR_BYTES_MAX // 4,
+        description="For the item's history",
+        examples=["invoice 4711"],
+    )
+
+
+class Nack(Settling):
     error: str = Field(default="", max_length=NACK_ERROR_BYTES_MAX // 4)
     delay_s: float | None = Field(
         default=None, ge=0, le=2**31 / 1000, description="Without: as the queue's backoff says"
     )
-    permanent: bool = Field(default=False, description="It is a dead letter at once")
+    failure_reason: FailureReason = Field(
+        default="application",
+        description="business: what the item asks for cannot be done",
+    )
+    permanent: bool | None = Field(
+        default=None,
+        description="It is a dead letter at once. Without: only for a business reason",
+    )
 
 
-class Extend(Ack):
+class Extend(Settling):
     lease_s: float = Field(gt=0, le=LEASE_MS_MAX / 1000, examples=[60])
 
 
@@ -272,7 +318,9 @@ class ItemQuery(BaseModel):
     key: Text | None = Field(default=None, description="The same as `reference`")
     reference: Text | None = None
     correlation_id: Text | None = None
+    traceparent: Text | None = Field(default=None, description="Or a trace id alone")
     error: Text | None = Field(default=None, description="Part of the last error's text")
+    failure_reason: FailureReason | None = Field(default=None, description="Of the last error")
     older_than: Age | None = Field(
         default=None, description="Enqueued so long ago", examples=["7d"]
     )

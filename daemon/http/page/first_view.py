@@ -33,7 +33,37 @@ TASK_COLUMNS: Final = (
     ("duration", "Duration"),
     ("worker", "Worker"),
 )
-SHEETS: Final = ("palette.css", "frame.css", "queues.css", "narrow.css")
+SCHEDULE_COLUMNS: Final = (
+    ("name", "Name"),
+    ("grid", "When"),
+    ("queue", "Queue"),
+    ("next", "Next ticks"),
+    ("last", "Last"),
+    ("missed", "If missed"),
+    ("state", "State"),
+    ("actions", ""),
+)
+TRIGGER_COLUMNS: Final = (
+    ("name", "Name"),
+    ("queue", "Polls"),
+    ("batch", "Claims"),
+    ("target", "Jobs go to"),
+    ("jobs", "Jobs not done"),
+    ("state", "State"),
+    ("actions", ""),
+)
+SORTED_BY: Final = ("name", "queue", "next", "target", "jobs")
+"""Of a catalogue's columns, those that it can be sorted by."""
+QUEUE_METRICS: Final = "/queue-metrics"
+SCHEDULES: Final = f"{QUEUE_METRICS}/schedules"
+TRIGGERS: Final = f"{QUEUE_METRICS}/triggers"
+VIEWS: Final = (
+    (QUEUE_METRICS, "Queue Metrics"),
+    (SCHEDULES, "Schedules"),
+    (TRIGGERS, "Triggers"),
+)
+SHEETS: Final = ("palette.css", "frame.css", "tables.css", "queues.css", "narrow.css")
+CATALOGUE_SHEETS: Final = ("palette.css", "frame.css", "tables.css", "catalogue.css")
 ITEM_SHEETS: Final = ("palette.css", "frame.css", "item.css")
 
 
@@ -72,13 +102,14 @@ class Views:
             loader=PackageLoader("daemon.http.page"), autoescape=True, undefined=StrictUndefined
         )
         self._environment.filters.update(age=age, count=count)
-        self._environment.globals.update(host=host, static=static)
+        self._environment.globals.update(host=host, static=static, views=VIEWS)
 
     def queue_metrics(self, rows: Sequence[Row] | None, now_ms: int) -> str:
         """Without rows: nobody has shown a token yet."""
         found = sorted(rows or (), key=lambda row: (-row.total, row.queue, row.flow))
         return self._environment.get_template("queue_metrics.html").render(
             sheets=SHEETS,
+            view=QUEUE_METRICS,
             clock=time.strftime("%H:%M:%S UTC", time.gmtime(now_ms / 1000)) if rows else "",
             columns=COLUMNS,
             task_columns=TASK_COLUMNS,
@@ -88,9 +119,20 @@ class Views:
             is_open=rows is not None,
         )
 
+    def schedules(self) -> str:
+        return self._catalogue("schedules.html", SCHEDULES, SCHEDULE_COLUMNS)
+
+    def triggers(self) -> str:
+        return self._catalogue("triggers.html", TRIGGERS, TRIGGER_COLUMNS)
+
+    def _catalogue(self, template: str, view: str, columns: Sequence[tuple[str, str]]) -> str:
+        return self._environment.get_template(template).render(
+            sheets=CATALOGUE_SHEETS, view=view, clock="", columns=columns, sorted_by=SORTED_BY
+        )
+
     def item(self, item_id: str) -> str:
         template = self._environment.get_template("item.html")
-        return template.render(sheets=ITEM_SHEETS, clock="", item_id=item_id)
+        return template.render(sheets=ITEM_SHEETS, view="", clock="", item_id=item_id)
 
 
 def figures_of(rows: Sequence[Row], *, is_open: bool) -> list[Figure]:

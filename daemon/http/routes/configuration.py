@@ -41,9 +41,10 @@ def routes(desk: Desk) -> APIRouter:
         settings["queues"] = {
             name: desk.catalogue.describe(name)["settings"] for name in desk.catalogue.names()
         }
-        for schedule in settings["schedules"].values():
+        for schedule in (*settings["schedules"].values(), *settings["triggers"].values()):
             # Who may see payloads sees them with the schedule.
-            schedule["payload"] = MASK
+            if "payload" in schedule:
+                schedule["payload"] = MASK
         return Configuration(version=version("forebayd"), settings=masked(settings))
 
     return router

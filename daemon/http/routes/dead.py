@@ -93,10 +93,11 @@ def _one(router: APIRouter, desk: Desk) -> None:
     @router.post(
         f"{LETTERS}/{{item_id}}/retry",
         operation_id="retryDeadLetter",
-        responses=documented(404, 422),
+        responses=documented(404, 409, 422),
     )
     async def retry(item_id: ItemId, _: Admin) -> Done:
-        """Back to work: due at once, attempts from 0, its errors kept."""
+        """Back to work: due at once, attempts from 0, its errors kept. Refused (409) for a job of a
+        trigger whose items were given back."""
         await one(desk, "dead.retry", item_id)
         return Done(id=item_id, outcome="retried")
 

@@ -49,7 +49,7 @@ class Event(BaseModel):
     )
 
     number: int = Field(description="Grows by one from event to event of this life of the daemon")
-    kind: str = Field(description="breaker, store, daemon, queue or lost")
+    kind: str = Field(description="breaker, store, daemon, queue, notice or lost")
     at_ms: int
 
 
@@ -69,7 +69,7 @@ def routes(desk: Desk) -> APIRouter:
         after: Annotated[int, Query(ge=0, le=2**53, description="A number: only later ones")] = 0,
         limit: Annotated[int, Query(ge=1, le=EVENTS_KEPT)] = 100,
     ) -> EventList:
-        """The latest changes of breakers, stores and queues, and of the daemon's life."""
+        """The latest changes of breakers, stores and queues, notices, and the daemon's life."""
         found = desk.events.after(after)[-limit:]
         events = [Event(number=event.number, **masked(event.row)) for event in found]
         return EventList(events=events, latest=desk.events.latest)

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 
 from actors.clock import wall_ms
+from actors.correlation import CORRELATION_ID, TRACE_HEADER, correlation_of, trace_of
 from actors.items import WrongState
 from actors.units import parse_duration
 from daemon.http.access import Admin, Reader
@@ -65,6 +66,14 @@ STREAM_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
+Trace = Annotated[
+    str | None, Header(max_length=200, description="Of the request: goes along with the item")
+]
+Correlation = Annotated[
+    str | None, Header(max_length=200, description="Goes along as `correlation_id`")
+]
+
+
 def routes(desk: Desk) -> APIRouter:
     router = APIRouter(tags=["items"])
     _adding(router, desk)
@@ -82,16 +91,23 @@ def _adding(router: APIRouter, desk: Desk) -> None:
     @router.post(
         "/api/queue-items", status_code=201, operation_id="addItemById", responses=ADD_PROBLEMS
     )
-    async def add_by_id(new: NewItemById, _: Admin) -> Added:
+    async def add_by_id(
+        new: NewItemById, _: Admin, traceparent: Trace = None, x_correlation_id: Correlation = None
+    ) -> Added:
         """Adds an item to a queue by its id. It is on disk when this is answered."""
-        return await add(desk, new.queue_id, new)
+        return await add(desk, new.queue_id, correlate(new, traceparent, x_correlation_id))
 
     @router.post(
         "/api/queue-items/add", status_code=201, operation_id="addItem", responses=ADD_PROBLEMS
     )
-    async def add_by_name(new: NewItemByName, _: Admin) -> Added:
+    async def add_by_name(
+        new: NewItemByName,
+        _: Admin,
+        traceparent: Trace = None,
+        x_correlation_id: Correlation = None,
+    ) -> Added:
         """Adds an item to a queue by its name. It is on disk when this is answered."""
-        return await add(desk, new.queue, new)
+        return await add(desk, new.queue, correlate(new, traceparent, x_correlation_id))
 
     @router.post(
         "/api/v2/queues/{queue}/items",
@@ -107,6 +123,15 @@ def _adding(router: APIRouter, desk: Desk) -> None:
         """Adds a stream of items of any length, and answers for each as they are stored."""
         check_queue(desk, queue)
         return Bulk(desk, queue)
+
+
+def correlate(new: NewItem, traceparent: str | None, correlation_id: str | None) -> NewItem:
+    """The item goes on with what the request is part of, unless it says so itself."""
+    if correlation_id is not None and correlation_of(new.headers) is None:
+        new.headers[CORRELATION_ID] = correlation_id
+    if traceparent is not None and trace_of(new.headers) is None:
+        new.headers[TRACE_HEADER] = traceparent
+    return new
 
 
 async def add(desk: Desk, queue: str, new: NewItem) -> Added:
@@ -160,6 +185,8 @@ def filter_of(query: ItemQuery) -> dict[str, Any]:
         "state": query.state,
         "key": query.key or query.reference,
         "correlation_id": query.correlation_id,
+        "traceparent": query.traceparent,
+        "failure_reason": query.failure_reason,
         "error": query.error,
         "before_ms": ago(query.older_than, "older_than", now_ms),
         "after_ms": ago(query.newer_than, "newer_than", now_ms),

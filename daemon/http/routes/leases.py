@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from actors.clock import wall_ms
 from actors.pull import Holdings
+from actors.sightings import first_due_ms
 from actors.slices import lowest_bit
 from actors.tiers import StoreUnavailable
 from daemon.http.access import Admin
@@ -51,7 +52,7 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
     )
     async def ack(item_id: ItemId, body: Ack, _: Admin) -> Settled:
         """The item is delivered."""
-        await settle(desk, item_id, body.token, Part(What.DELIVERED))
+        await settle(desk, item_id, body.token, Part(What.DELIVERED, 0, body.result))
         return Settled(id=item_id, outcome="delivered")
 
     @router.post(
@@ -60,7 +61,10 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
     async def nack(item_id: ItemId, body: Nack, _: Admin) -> Settled:
         """The item has failed: it is tried again, or is a dead letter."""
         delay_ms = None if body.delay_s is None else round(body.delay_s * 1000)
-        failed = Part(What.FAILED, 0, body.error, delay_ms, body.permanent)
+        reason, is_permanent = body.failure_reason, body.permanent
+        if is_permanent is None:
+            is_permanent = reason == "business"
+        failed = Part(What.FAILED, 0, body.error, delay_ms, is_permanent, reason)
         await settle(desk, item_id, body.token, failed)
         return Settled(id=item_id, outcome="failed")
 
@@ -89,6 +93,7 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
         wait_ms=round(query.wait_s * 1000),
         consumer=query.consumer,
         keep=True,
+        times=True,
     )
     refused: Exception | None = None
     leased: list[LeasedRun] = []
@@ -117,6 +122,8 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
         action=head.action,
         priority=head.priority,
         attempt=one.attempt,
+        scheduled_at_ms=one.due_ms or first_due_ms(head),
+        scheduled_at_initially_ms=first_due_ms(head),
         enqueued_ms=head.enqueued_ms,
         token=f"{one.token}.{head.queue}",
         until_ms=one.until_ms,

@@ -1,4 +1,4 @@
-"""The Queue Metrics page: the page itself, the item view, and the files that they load.
+"""The Queue Metrics page: the page itself, its other views, and the files that they load.
 
 Pages and files are open to everybody, because a browser that follows a link has no token to send.
 Without tokens the page comes with the table as it stands; with tokens it comes empty, asks for one
@@ -37,6 +37,14 @@ def routes(desk: Desk) -> APIRouter:
         # In a thread: with thousands of flows it takes a while.
         render = partial(first_view, views, snapshot, desk.metrics)
         return HTMLResponse(await trio.to_thread.run_sync(render))
+
+    @router.get("/schedules")
+    async def schedules() -> HTMLResponse:
+        return HTMLResponse(views.schedules())
+
+    @router.get("/triggers")
+    async def triggers() -> HTMLResponse:
+        return HTMLResponse(views.triggers())
 
     @router.get("/items/{item_id}")
     async def item(item_id: str) -> HTMLResponse:

@@ -1,28 +1,6 @@
-"""A queue's figures: items by state, exceptions, and how long processing takes.
-
-The counts are the books' (docs/operations.md); exceptions and processing times are the metrics',
-of this life of the daemon.
-"""
-
-from collections.abc import Mapping
-from typing import Any, Final
+"""A queue's figures, as HTTP has them: what `queue.stats` says (actors/queue_stats.py)."""
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from actors.latencies import Percentiles
-from actors.metrics import Metrics
-
-STATES: Final[Mapping[str, str]] = {
-    "SPOOLED": "spooled",
-    "SCHEDULED": "scheduled",
-    "QUEUED": "warm",
-    "COLD_QUEUED": "cold",
-    "RUNNING": "running",
-    "DONE": "delivered",
-    "FAILED": "dead",
-    "DELETED": "deleted",
-}
-"""Of an item, and what the books call how many there are."""
 
 
 class Processing(BaseModel):
@@ -36,10 +14,12 @@ class Processing(BaseModel):
 
 
 class Exceptions(BaseModel):
-    """Attempts that failed: for want of the destination, or because it refused the item."""
+    """Attempts that failed, by their `failure_reason`."""
 
-    application: int = Field(description="Timeouts, connections, exits, 5xx, rate limits")
-    business: int = Field(description="The destination looked at the item and refused it: 4xx")
+    application: int = Field(description="Timeouts, connections, exits, 5xx; or not said otherwise")
+    business: int = Field(
+        description="What the item asks for cannot be done, as the handler or consumer has said"
+    )
 
 
 class QueueStats(BaseModel):
@@ -70,27 +50,3 @@ class QueueStats(BaseModel):
     )
     exceptions: Exceptions
     processing: Processing | None = Field(description="null: nothing was processed yet")
-
-
-def queue_stats(queue: str, report: Mapping[str, Any], metrics: Metrics) -> QueueStats:
-    books: dict[str, int] = report["queues"].get(queue) or dict.fromkeys(report["daemon"], 0)
-    failed = metrics.failed(queue)
-    return QueueStats(
-        queue=queue,
-        states={state: books.get(name, 0) for state, name in STATES.items()},
-        books=books,
-        exceptions=Exceptions(application=failed.application, business=failed.business),
-        processing=_processing(metrics.processing(queue)),
-    )
-
-
-def _processing(found: Percentiles | None) -> Processing | None:
-    if found is None:
-        return None
-    return Processing(
-        items=found.items,
-        average_ms=round(found.average_s * 1000, 3),
-        p50_ms=round(found.p50_s * 1000, 3),
-        p95_ms=round(found.p95_s * 1000, 3),
-        p99_ms=round(found.p99_s * 1000, 3),
-    )

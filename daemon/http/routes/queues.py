@@ -14,7 +14,7 @@ from daemon.http.access import Admin, Reader
 from daemon.http.desk import Desk, Perform
 from daemon.http.models.items import QUEUE_PATTERN
 from daemon.http.problems import Problem, documented
-from daemon.http.routes.queue_stats import QueueStats, queue_stats
+from daemon.http.routes.queue_stats import QueueStats
 from daemon.masking import holds_mask, masked
 from forebay.limits import QUEUE_BYTES_MAX
 
@@ -121,8 +121,8 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("/{queue}/stats", operation_id="queueStats", responses=documented(404))
     async def stats(queue: QueueName, _: Reader) -> QueueStats:
         """Items by state, exceptions, and how long processing takes."""
-        await desk.perform("queue.show", {"queue": queue})
-        return queue_stats(queue, await desk.report(), desk.metrics)
+        stats = await desk.perform("queue.stats", {"queue": queue})
+        return QueueStats.model_validate(stats)
 
 
 def _changing(router: APIRouter, desk: Desk) -> None:

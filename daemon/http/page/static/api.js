@@ -3,6 +3,14 @@
 import { tokenInUse, askForToken } from "./token.js";
 
 const DEADLINE_MS = 10_000;
+let slowestMs = 0;
+
+/** How long the slowest answer took since this was asked before. */
+export function takeSlowest() {
+  const ms = slowestMs;
+  slowestMs = 0;
+  return ms;
+}
 
 /** No answer: the daemon is not there, or slow beyond patience. */
 export class Away extends Error {}
@@ -40,7 +48,7 @@ async function attempt(method, path, body, token) {
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body !== null) headers["Content-Type"] = "application/json";
   const giveUp = new AbortController();
-  const deadline = setTimeout(() => giveUp.abort(), DEADLINE_MS);
+  const deadline = setTimeout(() => giveUp.abort(), DEADLINE_MS), askedMs = Date.now();
   try {
     return await fetch(path, {
       method,
@@ -53,6 +61,7 @@ async function attempt(method, path, body, token) {
     throw new Away("the daemon does not answer");
   } finally {
     clearTimeout(deadline);
+    slowestMs = Math.max(slowestMs, Date.now() - askedMs);
   }
 }
 

@@ -1,19 +1,26 @@
 // When the page asks: at once, then every 5 s after the last answer, never while the tab is hidden;
-// and what it says about the age of what it shows.
+// and what it says about the age of what it shows. A view that may be costly to answer asks less often
+// then: a thousand schedules take the daemon a third of a second, which is too much every 5 s.
 
-import { Away, Refused } from "./api.js";
+import { Away, Refused, takeSlowest } from "./api.js";
 import { byId, setText } from "./elements.js";
 import { age, time } from "./words.js";
 
 export const EVERY_MS = 5000;
 const TICK_MS = 1000;
 const SOON_MS = 250;
+const PATIENT_MS_MAX = 30_000;
 
 export class Beat {
-  /** `refresh` asks for everything; `tick` is called every second that the page can be seen. */
-  constructor(refresh, tick) {
+  /**
+   * `refresh` asks for everything; `tick` is called every second that the page can be seen. One that
+   * is patient waits 20 times as long as the slowest answer took, 30 s at most.
+   */
+  constructor(refresh, tick, { isPatient = false } = {}) {
     this.refresh = refresh;
     this.tick = tick;
+    this.isPatient = isPatient;
+    this.everyMs = EVERY_MS;
     this.answeredMs = null;
     this.remarks = [];
     this.timer = null;
@@ -50,7 +57,7 @@ export class Beat {
     this.report(problem);
     delete document.body.dataset.asking;
     if (this.wantsMore) this.now();
-    else if (!document.hidden) this.timer = setTimeout(() => this.now(), EVERY_MS);
+    else if (!document.hidden) this.timer = setTimeout(() => this.now(), this.everyMs);
   }
 
   /** Asks in a moment, once, however often this is called. */
@@ -60,9 +67,11 @@ export class Beat {
   }
 
   async attempt() {
+    takeSlowest();
     try {
       await this.refresh();
       this.answeredMs = Date.now();
+      if (this.isPatient) this.everyMs = Math.min(PATIENT_MS_MAX, Math.max(EVERY_MS, 20 * takeSlowest()));
       return null;
     } catch (problem) {
       if (problem instanceof Away || problem instanceof Refused) return problem;
@@ -80,7 +89,7 @@ export class Beat {
       const last = this.answeredMs === null ? "Nothing was heard from it yet."
         : `What stands here is of ${time(this.answeredMs)}.`;
       const what = problem instanceof Away ? "The daemon does not answer." : `The daemon says: ${problem.message}.`;
-      setText(byId("notice-text"), `${what} ${last} Asking again every 5 s.`);
+      setText(byId("notice-text"), `${what} ${last} Asking again every ${age(this.everyMs)}.`);
       notice.hidden = false;
     }
     this.showAge();
@@ -95,7 +104,7 @@ export class Beat {
   showAge() {
     if (this.answeredMs === null) return;
     const ms = Date.now() - this.answeredMs;
-    const isLive = !document.body.classList.contains("away") && ms < 2 * EVERY_MS;
+    const isLive = !document.body.classList.contains("away") && ms < 2 * this.everyMs;
     setText(byId("freshness"), document.hidden ? "paused" : isLive ? "live" : `${age(ms)} old`);
   }
 }

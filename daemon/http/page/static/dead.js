@@ -3,6 +3,7 @@
 import { acting, confirmed, say } from "./dialogs.js";
 import { arrange, byId, chip, make, setText } from "./elements.js";
 import { remove, retry } from "./dead_jobs.js";
+import { filtered } from "./rows.js";
 import { itemAddress } from "./running.js";
 import { age, count } from "./words.js";
 
@@ -13,24 +14,42 @@ export class DeadLetters {
     this.onchange = onchange;
     this.list = byId("dead-list");
     this.drawn = new Map();
+    this.groups = [];
+    this.text = "";
   }
 
   /** `isPartial`: there are more than the daemon looked through. */
   show(groups, nowMs, isPartial) {
-    const before = this.drawn;
+    this.groups = groups;
+    this.nowMs = nowMs;
+    this.isPartial = isPartial;
+    this.draw();
+  }
+
+  filterBy(text) {
+    this.text = text;
+    if (this.nowMs !== undefined) this.draw();
+  }
+
+  draw() {
+    const { groups, nowMs, isPartial, text } = this;
+    const chosen = filtered(groups, text), before = this.drawn;
     this.drawn = new Map();
-    for (const group of groups) {
+    for (const group of chosen) {
       const entry = before.get(group.key) ?? new Group(this.onchange);
       entry.show(group, nowMs);
       this.drawn.set(group.key, entry);
     }
     arrange(this.list, [...this.drawn.values()].map((entry) => entry.element));
-    byId("dead-empty").hidden = groups.length > 0;
+    byId("dead-empty").hidden = chosen.length > 0;
+    setText(byId("dead-empty"), groups.length ? `None has “${text}”.` : "No dead letters.");
     byId("dead-partial").hidden = !isPartial;
-    const total = groups.reduce((sum, group) => sum + group.count, 0);
-    setText(byId("dead-count"), count(total) + (isPartial ? "+" : ""));
+    const all = total(groups) + (isPartial ? "+" : "");
+    setText(byId("dead-count"), chosen.length === groups.length ? all : `${total(chosen)} of ${all}`);
   }
 }
+
+const total = (groups) => count(groups.reduce((sum, group) => sum + group.count, 0));
 
 class Group {
   constructor(onchange) {

@@ -1,20 +1,19 @@
-// The item view: where an item stands, its life, its headers, its payload, its errors.
+// The item view: two tabs about one item, and what can be done to it.
 
 import { change, get, Refused } from "./api.js";
 import { bindAppearance } from "./appearance.js";
 import { Beat } from "./beat.js";
 import { acting, confirmed, say } from "./dialogs.js";
-import { arrange, byId, chip, make, setText } from "./elements.js";
+import { byId, setText } from "./elements.js";
+import { HistoryTab } from "./item_history.js";
+import { showOverview } from "./item_overview.js";
+import { WAITING, sentence, stateChip } from "./item_parts.js";
+import { Tabs } from "./tabs.js";
 import { bindTokenDialog } from "./token.js";
-import { age, bytes, count, dateAndTime, took } from "./words.js";
 
 const id = byId("item").dataset.id;
 const address = `/api/queue-items/${encodeURIComponent(id)}`;
-const STATES = { DONE: "good", FAILED: "bad", DELETED: "plain", RUNNING: "warn" };
-const EVENTS = { delivered: "good", dead: "bad", failed: "bad", running: "warn" };
-const WAITING = new Set(["SPOOLED", "SCHEDULED", "QUEUED", "COLD_QUEUED"]);
-const ITEM_ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{1,4}$/i;
-let shown = "", receipt = null;
+let shown = "", forgotten = null;
 
 async function refresh() {
   let item;
@@ -25,18 +24,23 @@ async function refresh() {
     showNothing(problem);
     return;
   }
-  receipt = item.receipt ? await receiptOf(item.receipt) : null;
+  // A trigger's job has the id of its claim there, which is nobody's write.
+  if (item.headers?.trigger) item.receipt = null;
+  const receipt = item.receipt ? await receiptOf(item.receipt) : null;
   const said = JSON.stringify([item, receipt]);
-  if (said !== shown) show(item);
+  if (said !== shown) show(item, receipt);
   shown = said;
+  if (tabs.opened === "history") await past.follow();
 }
 
-/** What became of the write that it came with; null: that is not kept any more. */
+/** What became of the write that it came with; null: that is not kept any more, and never will be. */
 async function receiptOf(write) {
+  if (write === forgotten) return null;
   try {
     return await get(`/api/v2/receipts/${encodeURIComponent(write)}`);
   } catch (problem) {
     if (!(problem instanceof Refused)) throw problem;
+    if (problem.status === 404) forgotten = write;
     return null;
   }
 }
@@ -48,101 +52,19 @@ function showNothing(problem) {
   byId("item-body").hidden = true;
   byId("item-actions").hidden = true;
   byId("item-state").replaceChildren();
+  shown = "";
 }
 
-function show(item) {
+function show(item, receipt) {
   document.title = `${item.queue} ${item.state.toLowerCase()} · forebay`;
-  byId("item-state").replaceChildren(chip(item.state, STATES[item.state]));
-  showActions(item);
-  arrange(byId("timeline"), item.timeline.map(eventLine));
-  arrange(byId("item-about"), pairs(about(item)));
-  const headers = Object.entries(item.headers ?? {});
-  arrange(byId("item-headers"), pairs(headers));
-  byId("headers-empty").hidden = headers.length > 0;
-  showPayload(item);
-  const errors = item.errors ?? [];
-  byId("errors-panel").hidden = !errors.length;
-  arrange(byId("errors"), [...errors].reverse().map(errorLine));
+  byId("item-state").replaceChildren(stateChip(item.state));
+  byId("item-actions").hidden = item.state !== "FAILED" && !WAITING.has(item.state);
+  byId("item-retry").hidden = item.state !== "FAILED";
+  showOverview(item, receipt);
+  past.show(item);
   byId("item-problem").hidden = true;
   byId("item-body").hidden = false;
 }
-
-function showActions({ state }) {
-  byId("item-actions").hidden = state !== "FAILED" && !WAITING.has(state);
-  byId("item-retry").hidden = state !== "FAILED";
-}
-
-function eventLine(event, index, all) {
-  const before = all.slice(0, index).findLast((other) => other.at_ms !== null);
-  const after = event.at_ms !== null && before ? event.at_ms - before.at_ms : null;
-  return make("li", { "data-tone": EVENTS[event.what] ?? null },
-    make("time", {}, event.at_ms === null ? "now" : dateAndTime(event.at_ms),
-      after === null || after < 0 ? null : make("span", { class: "after" }, `after ${took(after)}`)),
-    make("p", {}, make("strong", {}, event.what.replace("_", " ")), event.text ? " " : null,
-      event.text ? make("span", { class: "detail" }, event.text) : null));
-}
-
-function about(item) {
-  const found = [
-    ["Queue", make("a", { href: `/queue-metrics?filter=${encodeURIComponent(item.queue)}` }, item.queue)],
-    ["Flow", item.flow], ["Action", item.action], ["Key", item.key],
-    ["Priority", String(item.priority)],
-    ["Attempts", String(item.attempt)],
-    ["Owner", item.owner],
-    ["Waiting for", WAITING.has(item.state) ? age(Date.now() - item.enqueued_ms) : null],
-    ["Correlation id", item.correlation_id],
-    ["Receipt", item.receipt && make("span", {}, make("code", {}, item.receipt), make("br"), receiptWords())],
-    ["Job", item.job && jobLink(item.job)],
-  ];
-  return found.filter(([, value]) => value !== null && value !== undefined && value !== "");
-}
-
-function receiptWords() {
-  if (receipt === null) return "what became of its write is not kept any more";
-  const parts = ["accepted", "delivered", "dead", "dropped", "deleted", "pending"];
-  return parts.filter((name) => receipt[name]).map((name) => `${count(receipt[name])} ${name}`).join(" · ");
-}
-
-/** A job is an item of its own, or has an id that somebody else gave it. */
-function jobLink(job) {
-  return ITEM_ID.test(job) ? make("a", { href: `/queue-metrics/items/${encodeURIComponent(job)}` }, job) : job;
-}
-
-function pairs(entries) {
-  return entries.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
-}
-
-function showPayload(item) {
-  const size = item.bytes ?? null;
-  setText(byId("payload-size"), size === null ? "" : bytes(size));
-  const text = item.payload ?? item.payload_b64 ?? null;
-  byId("payload").hidden = text === null;
-  setText(byId("payload"), item.payload === undefined || text === null ? text ?? "" : pretty(text, item.payload_is_cut));
-  const note = item.payload_problem ? sentence(item.payload_problem)
-    : text === null ? "This token does not show payloads."
-      : item.payload === undefined ? "It is not text: shown as base64." : "";
-  const cut = item.payload_is_cut ? " Only its beginning is shown." : "";
-  setText(byId("payload-note"), note + cut);
-  byId("payload-note").hidden = !(note + cut);
-}
-
-/** JSON with its lines; everything else as it is. */
-function pretty(text, isCut) {
-  if (isCut || !/^\s*[[{]/.test(text)) return text;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}
-
-function errorLine(error) {
-  return make("li", {},
-    make("time", {}, dateAndTime(error.at_ms), make("span", { class: "after" }, ` attempt ${count(error.attempt)}`)),
-    make("p", {}, error.text));
-}
-
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
 
 async function retry() {
   const text = "It goes back to its queue and is delivered again. What was sent cannot be called back.";
@@ -160,7 +82,9 @@ async function remove() {
   await beat.now();
 }
 
+const past = new HistoryTab();
 const beat = new Beat(refresh, () => {});
+const tabs = new Tabs(byId("item-tabs"), () => beat.soon());
 bindAppearance(byId("appearance"));
 bindTokenDialog();
 byId("item-retry").addEventListener("click", (event) => acting(event.currentTarget, retry));

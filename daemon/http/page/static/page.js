@@ -24,7 +24,10 @@ const again = () => {
 const list = new QueueList(again, () => beat.soon());
 const dead = new DeadLetters(again);
 const breakers = new BreakerList(again);
-table.onfilter = (text) => list.filterBy(text);
+table.onfilter = (text) => {
+  list.filterBy(text);
+  dead.filterBy(text);
+};
 
 async function refresh() {
   const names = list.namesShown();

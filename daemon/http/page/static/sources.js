@@ -138,8 +138,7 @@ function queuesOf(queues, rows, series, notes, groups) {
   const waiting = sums(rows, (row) => row.queue, (row) => row.total);
   const dead = sums(groups, (group) => group.queue, (group) => group.count);
   return queues.map((queue) => {
-    const about = aboutOf(queue);
-    return { name: queue.queue, haystack: `${queue.queue} ${about}`.toLowerCase(), about,
+    return { name: queue.queue, haystack: haystackOf(queue), about: aboutOf(queue),
       states: notes.get(queue.queue), isPaused: queue.is_paused, waiting: waiting.get(queue.queue) ?? 0,
       dead: dead.get(queue.queue) ?? 0, history: historyOf(series.get(queue.queue)) };
   });
@@ -155,6 +154,13 @@ function aboutOf(queue) {
   const { handler = {}, description } = queue.settings;
   const where = handler.url ?? handler.function ?? handler.path ?? handler.command?.join(" ") ?? "";
   return [handler.type ?? "pull", where, description].filter(Boolean).join(" · ");
+}
+
+/** What a queue is found by: of a command its name, since nobody sees the rest of it. */
+function haystackOf(queue) {
+  const { handler = {}, description } = queue.settings;
+  const where = handler.url ?? handler.function ?? handler.path ?? handler.command?.[0] ?? "";
+  return [queue.queue, handler.type ?? "pull", where, description].join(" ").toLowerCase();
 }
 
 /** Rates between samples; the first has none. */
@@ -197,6 +203,7 @@ function breakerOf(breaker) {
 
 function groupOf(group) {
   return { key: JSON.stringify([group.queue, group.error]), queue: group.queue, error: group.example || group.error,
+    haystack: `${group.queue} ${group.example || group.error}`.toLowerCase(),
     shape: group.error, count: group.count, example: group.example_id, lastMs: group.last_ms };
 }
 

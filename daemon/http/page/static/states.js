@@ -44,8 +44,8 @@ export function showSpool(spool) {
 export function estimateWords({ estimate, usedBytes }) {
   if (!usedBytes) return "empty";
   if (!estimate || estimate.kind === "steady") return "neither filling nor draining";
-  const when = age(estimate.seconds * 1000);
-  return estimate.kind === "full" ? `full in about ${when}` : `empty in about ${when}`;
+  const when = estimate.seconds < 1 ? "a moment" : `about ${age(estimate.seconds * 1000)}`;
+  return estimate.kind === "full" ? `full in ${when}` : `empty in ${when}`;
 }
 
 /** `entries`: {name, word, tone, note}. */

@@ -1,0 +1,227 @@
+"""`forebay triggers`: what makes jobs by itself, of time or of what waits in a queue."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.asking import DaemonSocket, Json, Yes, make_sure, print_json, print_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from forebay.client import Client
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Triggers: jobs that are made by themselves, of time or of what waits in a queue.",
+    epilog="A [bold]QUEUE[/bold] trigger polls a queue, claims a batch of its items, and puts one "
+    "job into its target that lists them. They are done when the job is done, and given back when "
+    "it is dead. A [bold]TIME[/bold] trigger is a schedule: [bold]forebay cron[/bold] knows it "
+    "too. Triggers of the configuration file ([bold]triggers:[/bold]) are listed here, and "
+    "changed there.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As `forebay triggers ls` lists them.")]
+
+
+@app.command(epilog="Example: [bold]forebay triggers ls[/bold]")
+def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """List the triggers: what each polls, where its jobs go, and how it is."""
+    with _connected(socket) as client:
+        triggers = client.control("trigger.list")["triggers"]
+    if as_json:
+        for trigger in triggers:
+            print_json(trigger)
+    elif triggers:
+        print_table(_table(triggers))
+    else:
+        typer.echo("no triggers: forebay triggers add --help shows how to make one", err=True)
+
+
+@app.command(epilog="Example: [bold]forebay triggers show embed[/bold]")
+def show(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Show a trigger, its settings, and its jobs that are not done."""
+    with _connected(socket) as client:
+        found = client.control("trigger.show", name=name)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"{name}: {found['type']}, {found['when']}, {_way(found)}{_state_after(found)}")
+    for key, value in found["settings"].items():
+        typer.echo(f"  {key}: {value}")
+    for job in found["live_jobs"]:
+        typer.echo(f"  job {job['id']} in {job['target']}: {job['items']} items")
+
+
+@app.command(
+    epilog="Examples: [bold]forebay triggers add embed documents embedding-jobs --batch-size 500 "
+    "--polling-interval 30s[/bold]; [bold]forebay triggers add nightly jobs --every 1d[/bold] "
+    "makes a TIME trigger, as [bold]forebay cron add[/bold] does",
+)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the new trigger.")],
+    queue: Annotated[
+        str,
+        typer.Argument(metavar="QUEUE", help="What is polled; of a TIME trigger, its target."),
+    ],
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="Where the jobs go.")
+    ] = None,
+    polling_interval: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="100ms to 1d. Default: 10s.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Items of a job at most, 1 to 10000. Default: 100.")
+    ] = None,
+    jobs_max: Annotated[
+        int | None, typer.Option(help="Jobs that are not done, at most. Default: 100.")
+    ] = None,
+    job_lease: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="A job that nobody has begun is taken back then. Default: 1h."
+        ),
+    ] = None,
+    cron: Annotated[str | None, typer.Option(help="A TIME trigger: five fields.")] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="A TIME trigger: as 10s or 1h30m.")
+    ] = None,
+    priority: Annotated[str | None, typer.Option(help="0 to 255, or a label.")] = None,
+    flow: Annotated[str, typer.Option(help="The flow of its jobs.")] = "",
+    action: Annotated[str, typer.Option(help="The action of its jobs.")] = "",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+    socket: DaemonSocket = None,
+) -> None:
+    """Make a trigger. It is kept across restarts of this daemon.
+
+    While a QUEUE trigger is there, its queue is the trigger's: nobody else gets items of it. With
+    several daemons on one PostgreSQL, put a trigger that must outlive this host into the
+    configuration of all of them: one at a time runs it.
+    """
+    given: dict[str, Any] = {
+        "polling_interval": polling_interval,
+        "batch_size": batch_size,
+        "jobs_max": jobs_max,
+        "job_lease": job_lease,
+        "cron": cron,
+        "every": every,
+        "priority": int(priority) if priority and priority.isdecimal() else priority,
+    }
+    settings = {key: value for key, value in given.items() if value is not None}
+    settings |= {"flow": flow, "action": action, "headers": _headers(header or [])}
+    if cron is None and every is None:
+        if target is None:
+            raise typer.BadParameter("a QUEUE trigger needs a TARGET: where its jobs go")
+        settings |= {"type": "QUEUE", "queue": queue, "target": target}
+    else:
+        if target is not None:
+            raise typer.BadParameter("a TIME trigger has one queue: where its items go")
+        settings |= {"type": "TIME", "target": queue}
+    with _connected(socket) as client:
+        made = client.control("trigger.add", name=name, settings=settings)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(f"{name}: {made['when']}, {_way(made)}{_state_after(made)}")
+
+
+@app.command(epilog="Example: [bold]forebay triggers rm embed[/bold]")
+def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
+    """Remove a trigger. Its jobs that are not done keep what they have claimed.
+
+    A trigger of the configuration file is removed there, and [bold]systemctl reload forebay[/bold]
+    puts it into force.
+    """
+    make_sure(f"Remove the trigger {name}?", yes)
+    with _connected(socket) as client:
+        client.control("trigger.remove", name=name)
+    typer.echo(f"{name} is removed")
+
+
+@app.command("run-now", epilog="Example: [bold]forebay triggers run-now embed[/bold]")
+def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Poll now, and make a job of what is there. Of a TIME trigger: push its item."""
+    with _connected(socket) as client:
+        made = client.control("trigger.run", name=name)
+    if as_json:
+        print_json(made)
+    elif made["id"] is None:
+        typer.echo("nothing is due, or no more jobs are allowed")
+    else:
+        of = f", of {made['items']} items" if made["items"] else ""
+        typer.echo(f"{made['id']} is in {made['target']}{of}")
+
+
+@app.command(epilog="Example: [bold]forebay triggers pause embed[/bold]")
+def pause(name: Name, socket: DaemonSocket = None) -> None:
+    """Claim nothing more, on any daemon, until it is resumed. Items wait; jobs go on."""
+    with _connected(socket) as client:
+        client.control("trigger.pause", name=name)
+    typer.echo(f"{name} is paused")
+
+
+@app.command(epilog="Example: [bold]forebay triggers resume embed[/bold]")
+def resume(name: Name, socket: DaemonSocket = None) -> None:
+    """Go on with a trigger that was paused."""
+    with _connected(socket) as client:
+        client.control("trigger.resume", name=name)
+    typer.echo(f"{name} is resumed")
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if not all(name and mark for name, mark, _ in pairs):
+        raise typer.BadParameter("--header: write NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _connected(socket: str | None) -> "Client":
+    from daemon.cli.asking import TIMEOUT_S
+    from forebay.client import connect
+
+    return connect(socket, TIMEOUT_S)
+
+
+def _way(trigger: dict[str, Any]) -> str:
+    source = f"{trigger['queue']} " if trigger["queue"] else ""
+    return f"{source}into {trigger['target']}"
+
+
+def _state(trigger: dict[str, Any]) -> str:
+    if trigger["problem"]:
+        return str(trigger["problem"])
+    if not trigger["enabled"]:
+        return "disabled"
+    return "paused" if trigger["paused"] else ""
+
+
+def _state_after(trigger: dict[str, Any]) -> str:
+    state = _state(trigger)
+    return f" ({state})" if state else ""
+
+
+def _table(triggers: list[dict[str, Any]]) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "type", "when", "queue", "target"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("jobs", no_wrap=True, justify="right")
+    table.add_column("from", no_wrap=True)
+    table.add_column("state", no_wrap=True, overflow="ellipsis")
+    for each in triggers:
+        table.add_row(
+            escape(each["name"]),
+            each["type"],
+            escape(each["when"]),
+            escape(each["queue"] or "-"),
+            escape(each["target"]),
+            str(each["jobs"]),
+            each["origin"],
+            escape(_state(each)),
+        )
+    return table

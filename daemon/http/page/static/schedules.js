@@ -1,0 +1,35 @@
+// The schedules view: all schedules of the daemon, when they tick next, and what can be done to them.
+
+import { get } from "./api.js";
+import { bindAppearance } from "./appearance.js";
+import { Beat } from "./beat.js";
+import { byId } from "./elements.js";
+import { Lines } from "./lines.js";
+import { ScheduleForm } from "./schedule_form.js";
+import { ScheduleEntry, lineOf } from "./schedule_entry.js";
+import { Ticks } from "./ticks.js";
+import { bindTokenDialog } from "./token.js";
+
+const ticks = new Ticks();
+const lines = new Lines("schedules", {
+  newEntry: (name) => new ScheduleEntry(name, ticks, () => beat.now()),
+  onneed: () => beat.soon(),
+  words: { empty: "There is no schedule: add one here, with forebay cron add, or in the configuration file." },
+});
+
+async function refresh() {
+  const { schedules } = await get("/api/v2/schedules");
+  const found = schedules.map(lineOf);
+  // Not every daemon tells when a schedule ticked last.
+  lines.table.classList.toggle("without-last", found.every(({ last }) => last === null));
+  lines.show(found);
+  await ticks.follow(lines.inSight());
+  lines.draw();
+}
+
+const beat = new Beat(refresh, () => lines.tick(), { isPatient: true });
+const form = new ScheduleForm(() => beat.now());
+bindAppearance(byId("appearance"));
+bindTokenDialog();
+byId("schedules-add").addEventListener("click", () => form.open());
+beat.start();

@@ -1,0 +1,204 @@
+"""Triggers: list, create, read, change, delete, run now, pause and resume.
+
+A QUEUE trigger makes jobs of what waits in a queue; a TIME trigger is a schedule, which stands
+under `/api/v2/schedules` too. One of the configuration file can be run and (if of type QUEUE)
+paused here, not changed: 409.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from actors.schedules import NAME_PATTERN
+from daemon.http.access import Admin, Reader, Who
+from daemon.http.desk import Desk
+from daemon.http.problems import documented
+from daemon.http.routes.schedules import check_secrets
+from daemon.masking import MASK, masked
+
+TriggerName = Annotated[
+    str,
+    Path(description="A trigger's name", pattern=NAME_PATTERN, examples=["embed"]),
+]
+SETTINGS_EXAMPLE: Final[JsonDict] = {
+    "type": "QUEUE",
+    "queue": "documents",
+    "target": "embedding-jobs",
+    "polling_interval": "30s",
+    "batch_size": 500,
+}
+JOB_EXAMPLE: Final[JsonDict] = {
+    "id": "0198c2a4-6f00-7000-8000-000000000001-0",
+    "target": "embedding-jobs",
+    "items": 500,
+    "made_ms": 1755045000000,
+}
+TRIGGER_EXAMPLE: Final[JsonDict] = {
+    "name": "embed",
+    "type": "QUEUE",
+    "origin": "control",
+    "when": "every 30s",
+    "queue": "documents",
+    "target": "embedding-jobs",
+    "enabled": True,
+    "paused": False,
+    "next_ms": None,
+    "problem": "",
+    "failures": 0,
+    "runs_here": True,
+    "jobs": 1,
+    "live_jobs": [JOB_EXAMPLE],
+    "settings": SETTINGS_EXAMPLE,
+}
+
+
+class LiveJob(BaseModel):
+    id: str = Field(description="The job item's id; the items that it claimed name it")
+    target: str
+    items: int = Field(description="How many it claimed")
+    made_ms: int
+
+
+class Trigger(BaseModel):
+    """A trigger as operators see it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [TRIGGER_EXAMPLE]})
+
+    name: str
+    type: Literal["TIME", "QUEUE"]
+    origin: Literal["file", "control"] = Field(
+        description="Who defines it: the configuration file, or an operator"
+    )
+    when: str = Field(description="In a few words")
+    queue: str | None = Field(description="What is polled; null: it is a TIME trigger")
+    target: str = Field(description="Where its jobs go")
+    enabled: bool
+    paused: bool = Field(description="Nothing is claimed for it, by any daemon")
+    next_ms: int | None = Field(description="Of a TIME trigger, its next tick")
+    problem: str = Field(description="Why it failed last; empty: all is well")
+    failures: int = Field(description="In a row; it waits longer after each")
+    runs_here: bool = Field(description="Whether this daemon has its lease")
+    jobs: int = Field(description="Jobs that are not done, as this daemon last saw them")
+    live_jobs: list[LiveJob] = Field(
+        default=[], description="The oldest 100 of these, where one trigger is asked for"
+    )
+    settings: dict[str, Any] = Field(description="All keys, as in etc/forebay.yaml")
+
+
+class TriggerList(BaseModel):
+    triggers: list[Trigger]
+
+
+class NewTrigger(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "embed", "settings": SETTINGS_EXAMPLE}]},
+    )
+
+    name: str = Field(pattern=NAME_PATTERN)
+    settings: dict[str, Any] = Field(
+        description="Its keys: `type`, `target`, and `queue` or one of cron, daily, every"
+    )
+
+
+class TriggerChange(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"settings": {"batch_size": 100}}]}
+    )
+
+    settings: dict[str, Any] = Field(description="Keys to change; the others stay")
+
+
+class Ran(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "embed",
+                    "target": "embedding-jobs",
+                    "id": "0198c2a4-6f00-7000-8000-000000000001-0",
+                    "items": 500,
+                }
+            ]
+        }
+    )
+
+    name: str
+    target: str
+    id: str | None = Field(description="The job item; null: there was nothing to claim")
+    items: int = Field(description="How many it claimed")
+
+
+def routes(desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/api/v2/triggers", tags=["triggers"])
+    _reading(router, desk)
+    _defining(router, desk)
+    _acting(router, desk)
+    return router
+
+
+def _reading(router: APIRouter, desk: Desk) -> None:
+    @router.get("", operation_id="listTriggers")
+    async def list_triggers(who: Reader) -> TriggerList:
+        """All triggers of this daemon, and its schedules, which are TIME triggers."""
+        found = (await desk.perform("trigger.list", {}))["triggers"]
+        return TriggerList(triggers=[shown(each, who) for each in found])
+
+    @router.get("/{name}", operation_id="showTrigger", responses=documented(404))
+    async def show(name: TriggerName, who: Reader) -> Trigger:
+        """A trigger, all its settings, and its jobs that are not done."""
+        return shown(await desk.perform("trigger.show", {"name": name}), who)
+
+
+def _defining(router: APIRouter, desk: Desk) -> None:
+    @router.post(
+        "", status_code=201, operation_id="createTrigger", responses=documented(404, 409, 422)
+    )
+    async def create(new: NewTrigger, who: Admin) -> Trigger:
+        """Defines a trigger. From now on its queue is the trigger's alone."""
+        check_secrets(new.settings)
+        fields = {"name": new.name, "settings": new.settings}
+        return shown(await desk.perform("trigger.add", fields), who)
+
+    @router.patch("/{name}", operation_id="changeTrigger", responses=documented(404, 409, 422))
+    async def change(name: TriggerName, wanted: TriggerChange, who: Admin) -> Trigger:
+        """Changes some keys; jobs that are there stay as they are."""
+        check_secrets(wanted.settings)
+        fields = {"name": name, "settings": wanted.settings}
+        return shown(await desk.perform("trigger.change", fields), who)
+
+    @router.delete(
+        "/{name}", status_code=204, operation_id="deleteTrigger", responses=documented(404, 409)
+    )
+    async def delete(name: TriggerName, _: Admin) -> None:
+        """Removes a trigger. Jobs that are not done keep what they have claimed."""
+        await desk.perform("trigger.remove", {"name": name})
+
+
+def _acting(router: APIRouter, desk: Desk) -> None:
+    @router.post("/{name}/run", operation_id="runTrigger", responses=documented(404, 409))
+    async def run(name: TriggerName, _: Admin) -> Ran:
+        """Polls now and makes a job of what is there; of a TIME trigger, pushes its item."""
+        return Ran.model_validate(await desk.perform("trigger.run", {"name": name}))
+
+    @router.post("/{name}/pause", operation_id="pauseTrigger", responses=documented(404, 409))
+    async def pause(name: TriggerName, who: Admin) -> Trigger:
+        """Nothing more is claimed, by any daemon; items wait, and jobs go on."""
+        return shown(await desk.perform("trigger.pause", {"name": name}), who)
+
+    @router.post("/{name}/resume", operation_id="resumeTrigger", responses=documented(404, 409))
+    async def resume(name: TriggerName, who: Admin) -> Trigger:
+        """Goes on with a trigger that was paused."""
+        return shown(await desk.perform("trigger.resume", {"name": name}), who)
+
+
+def shown(trigger: dict[str, Any], who: Who) -> Trigger:
+    """Headers may hold secrets, and payloads are not for everybody."""
+    settings = masked(trigger["settings"])
+    if "payload" in settings and not who.sees_payloads:
+        settings["payload"] = MASK
+    elif "payload" in settings:
+        settings["payload"] = trigger["settings"]["payload"]
+    return Trigger.model_validate(trigger | {"settings": settings})

@@ -1,0 +1,88 @@
+"""Triggers, composed: the book, the actor, and what it needs of streams, warm and the catalogue."""
+
+from collections.abc import Awaitable, Callable
+
+from actors.catalogue import Catalogue, not_found
+from actors.clock import wall_ms
+from actors.control import Fields
+from actors.events import TriggerFailed
+from actors.router import Router
+from actors.settings import Settings
+from actors.streams import Streams
+from actors.tiers import WarmQueue
+from actors.trigger_book import TriggerBook
+from actors.trigger_ports import TriggerPorts
+from actors.trigger_settings import QueueTrigger, queue_triggers
+from actors.triggers import Triggers
+from daemon.composition import Core
+from daemon.stores import Stores
+from daemon.triggers_file import load_triggers, triggers_saver
+from forebay.errors import BadRun, Refused
+from forebay.priorities import resolve
+
+
+def make_triggers(
+    settings: Settings,
+    core: Core,
+    stores: Stores,
+    has_come: Callable[[str], None],
+    withdraw: Callable[[str], Awaitable[None]],
+) -> Triggers:
+    def check(trigger: QueueTrigger) -> int:
+        return usable_trigger(trigger, core.catalogue)
+
+    book = TriggerBook(
+        queue_triggers(settings.triggers),
+        load_triggers(settings.state_dir),
+        triggers_saver(settings.state_dir),
+        check,
+    )
+
+    def failed(name: str, queue: str, error: str) -> None:
+        core.events.note(TriggerFailed(wall_ms(), name, queue, error))
+        core.notifier.trigger_failed(name, error, queue)
+
+    ports = make_ports(
+        core.streams, core.router, core.warm, core.catalogue, has_come, withdraw, failed
+    )
+    return Triggers(book, stores.cold.triggers, stores.daemon, ports, core.presence)
+
+
+def make_ports(
+    streams: Streams,
+    router: Router,
+    warm: WarmQueue,
+    catalogue: Catalogue,
+    has_come: Callable[[str], None],
+    withdraw: Callable[[str], Awaitable[None]],
+    failed: Callable[[str, str, str], None],
+) -> TriggerPorts:
+    async def hold(queue: str, consumer: str) -> None:
+        # A claim of nothing: it begins the stream, and what is in warm is set aside.
+        fields = {"queue": queue, "consumer": consumer, "after": 0, "items": 0}
+        await streams.operations["stream.claim"](Fields(fields))
+
+    async def drop(queue: str, consumer: str) -> None:
+        fields = Fields({"queue": queue, "consumer": consumer})
+        await streams.operations["stream.drop"](fields)
+
+    async def clear(queue: str) -> None:
+        if (await warm.fill(queue)).waiting:
+            await router.set_aside(queue)
+
+    def except_flows(queue: str) -> frozenset[str] | None:
+        return None if catalogue.is_paused(queue) else catalogue.paused_flows(queue)
+
+    seen = (streams.consumers, clear, except_flows)
+    return TriggerPorts(hold, drop, *seen, has_come, withdraw, failed)
+
+
+def usable_trigger(trigger: QueueTrigger, catalogue: Catalogue) -> int:
+    """The priority of its jobs. Refused if a queue of it or its priority does not exist."""
+    for queue in (trigger.queue, trigger.target):
+        if catalogue.queue(queue) is None:
+            raise not_found(queue)
+    try:
+        return resolve(trigger.priority, lambda: catalogue.priorities)
+    except BadRun as problem:
+        raise Refused("BAD_REQUEST", str(problem)) from problem

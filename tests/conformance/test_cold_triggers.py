@@ -1,0 +1,78 @@
+"""The suite of triggers, passed by SQLite and by PostgreSQL."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from actors.trigger_jobs import Claim, Poll, TriggerStore
+from daemon.bridge import Bridge
+from forebay.run import Run
+from tests.conformance.cold_stores import acquire, check_books, new_row, number, put
+from tests.conformance.cold_triggers import TriggerSuite
+from tests.conformance.postgres_stores import PostgresStores
+from tests.conformance.sqlite_stores import SqliteStores
+
+
+class SqliteTriggerStores(SqliteStores):
+    @property
+    def triggers(self) -> TriggerStore:
+        return self.cold.triggers
+
+
+class PostgresTriggerStores(PostgresStores):
+    @property
+    def triggers(self) -> TriggerStore:
+        return self.cold.triggers
+
+
+class TestSqliteTriggers(TriggerSuite):
+    @pytest.fixture
+    async def stores(self, tmp_path: Path) -> AsyncIterator[SqliteTriggerStores]:
+        stores = SqliteTriggerStores(tmp_path)
+        await stores.cold.open()
+        yield stores
+        await stores.cold.close()
+
+
+class TestPostgresTriggers(TriggerSuite):
+    @pytest.fixture
+    async def stores(self) -> AsyncIterator[PostgresTriggerStores]:
+        async with Bridge() as bridge:
+            stores = PostgresTriggerStores(bridge)
+            await stores.cold.open()
+            try:
+                yield stores
+            finally:
+                await stores.drop()
+
+    async def test_daemons_that_poll_at_once_make_one_job_at_a_time(
+        self, stores: PostgresTriggerStores
+    ) -> None:
+        await put(stores, *(new_row(3) for _ in range(10)))
+        other = stores.make(b"another daemon..")
+        await other.open()
+        made: dict[bytes, int] = {}
+
+        async def race(triggers: TriggerStore, holder: bytes) -> None:
+            claim = Claim("q", "jobs", 4, 100, 5, number())
+            polled = await triggers.poll(Poll("t", holder, 30.0, 1000, claim, is_forced=True))
+            if polled.made is not None:
+                made[holder] = polled.made.items
+
+        for _ in range(9):
+            made.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(race, stores.triggers, b"me")
+                nursery.start_soon(race, other.triggers, b"other")
+            # Whoever was first has the lease; the other has claimed nothing.
+            assert len(made) <= 1
+            stores.advance(30_000)
+        await other.close()
+        rows = await acquire(stores, queue="jobs")
+        said = [json.loads(Run(row.head, row.data).payloads()[0]) for row in rows]
+        ids = [id_ for each in said for id_ in each["ids"]]
+        assert (len(ids), len(set(ids)), max(each["count"] for each in said)) == (30, 30, 4)
+        await check_books(stores)

@@ -1,0 +1,110 @@
+"""Triggers with a real daemon: made by a command, run, killed, changed by a reload."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from forebay import connect
+from tests.ops.commands import Host, running
+
+
+def jobs(directory: Path) -> dict[str, Any]:
+    """The jobs that were delivered, by their ids."""
+    file = directory / "jobs.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    # The last line of a file that is being written may not be whole.
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return {line["id"]: json.loads(line["payload"]) for line in whole}
+
+
+def until_begun(directory: Path, deliveries: int) -> list[str]:
+    """What was handed to the command, each time."""
+    while True:
+        file = directory / "begun"
+        begun = file.read_text().split() if file.exists() else []
+        if len(begun) >= deliveries:
+            return begun
+
+
+def until_books(host: Host, queue: str, **wanted: int) -> None:
+    with connect(host.socket) as client:
+        while True:
+            books = client.stats()["queues"].get(queue, {})
+            if all(books.get(name, 0) == count for name, count in wanted.items()):
+                return
+
+
+def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
+    handler = {"type": "file", "path": str(tmp_path / "jobs.jsonl")}
+    doomed = {"handler": {"type": "command", "command": ["false"]}, "max_retries": 0}
+    # A job that is written down when it begins, and ends when somebody opens the gate.
+    os.mkfifo(tmp_path / "gate")
+    slow = f"cat >>{tmp_path}/begun && echo >>{tmp_path}/begun && read _ <{tmp_path}/gate"
+    gated = {"handler": {"type": "command", "command": ["sh", "-c", slow]}}
+    queues = {"jobs": {"handler": handler}, "doomed": doomed, "slow": gated}
+    pager = {"on": ["trigger_failed"], "queue": "alerts"}
+    host = Host(tmp_path, {"queues": queues, "notifications": {"pager": pager}})
+    with running(host):
+        add = ["triggers", "add", "embed", "documents", "jobs", "--batch-size", "4"]
+        out = host.ok(*add, "--polling-interval", "100ms", "--header", "team=a")
+        assert out == "embed: every 100ms, documents into jobs\n"
+        (listed,) = [json.loads(line) for line in host.ok("triggers", "ls", "--json").splitlines()]
+        assert (listed["type"], listed["origin"], listed["jobs"]) == ("QUEUE", "control", 0)
+        assert "embed" in host.ok("triggers", "ls")
+
+        host.ok("push", "documents", stdin=b"".join(b"%d\n" % n for n in range(10)))
+        until_books(host, "documents", accepted=10, delivered=10)
+        found = jobs(tmp_path)
+        assert sum(job["count"] for job in found.values()) == 10
+        assert len({id_ for job in found.values() for id_ in job["ids"]}) == 10
+        assert {job["trigger"] for job in found.values()} == {"embed"}
+
+        # Nothing is claimed while it is paused, after a kill too.
+        assert host.ok("triggers", "pause", "embed") == "embed is paused\n"
+        host.ok("push", "documents", stdin=b"x\ny\n")
+        # A job is in a worker's hands when the daemon is killed: it comes again as the same, and
+        # its items are its own all the while.
+        host.ok("triggers", "add", "gated", "files", "slow", "--polling-interval", "100ms")
+        host.ok("push", "files", stdin=b"1\n2\n3\n")
+        (first,) = until_begun(tmp_path, 1)
+        host.stop(signal.SIGKILL)
+        host.start()
+        assert "(paused)" in host.ok("triggers", "show", "embed")
+        assert until_begun(tmp_path, 2) == [first, first]
+        until_books(host, "files", accepted=3, held=3)
+        os.close(os.open(tmp_path / "gate", os.O_WRONLY))
+        until_books(host, "files", accepted=3, delivered=3, held=0)
+        until_books(host, "slow", accepted=1, delivered=1)
+        until_books(host, "documents", cold=2)
+        assert host.ok("triggers", "run-now", "embed").endswith(" is in jobs, of 2 items\n")
+        until_books(host, "documents", delivered=12)
+        host.ok("triggers", "resume", "embed")
+
+        # A reload brings one of the configuration, which is changed there.
+        fixed = {"type": "QUEUE", "queue": "in", "target": "jobs", "polling_interval": "100ms"}
+        fails = {**fixed, "queue": "bad", "target": "doomed"}
+        nightly = {"type": "TIME", "target": "nights", "cron": "30 2 * * *"}
+        config = json.loads(host.config.read_text())
+        triggers = {"f": fixed, "n": nightly, "d": fails}
+        host.config.write_text(json.dumps(config | {"triggers": triggers}))
+        assert host.daemon is not None
+        os.kill(host.daemon.pid, signal.SIGHUP)
+        host.ok("push", "in", stdin=b"z\n")
+        until_books(host, "in", accepted=1, delivered=1)
+        # One whose job dies gives back what it had, and those are told who want to know.
+        host.ok("push", "bad", stdin=b"z\n")
+        until_books(host, "alerts", accepted=1)
+        assert "is dead: its items are given back" in host.ok("triggers", "show", "d")
+        failed = [line for line in host.log() if line["event"] == "triggers.failed"]
+        assert {line["trigger"] for line in failed} == {"d"}
+        until_books(host, "bad", held=1)
+        until_books(host, "nights", held=4)
+        refused = host.command("triggers", "rm", "f", "--yes")
+        assert (refused.returncode, b"change it there" in refused.stderr) == (5, True)
+        assert host.ok("triggers", "rm", "embed", "--yes") == "embed is removed\n"
+        assert host.command("triggers", "show", "embed").returncode == 5
+        # Its queue is anybody's again.
+        host.ok("push", "documents", stdin=b"free\n")
+        assert json.loads(host.ok("pull", "documents", "-n", "1"))["payload"] == "free"
