@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from bench.chromium import FLAGS, find
 from tests.browser.seeing import Watch
-from tests.browser.world import World
+from tests.browser.world import SCHEDULES, World
 
 # A page that should have changed and hasn't: nothing is measured by it.
 HANG_MS = 60_000
@@ -57,4 +57,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def own_world(tmp_path: Path) -> Iterator[World]:
     """A daemon for one test that changes things."""
     with World(tmp_path).running() as world:
+        yield world
+
+
+@pytest.fixture(scope="package")
+def scheduled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A daemon with many schedules and nothing to do."""
+    directory = Path(os.path.realpath(tmp_path_factory.mktemp("scheduled")))
+    with World(directory, more={"schedules": SCHEDULES}).started() as world:
         yield world

@@ -2,8 +2,10 @@
 breakers. One daemon; each test has a queue of its own, and leaves no dead letters."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -98,7 +100,10 @@ def test_retry_that_fails_again_is_tried_once(own_world: World, page: Page) -> N
 
 def test_delete_of_dead_letters(own_world: World, page: Page) -> None:
     own_world.push("cards", 2)
-    go(page, own_world.page)
+    go(page, f"{own_world.page}?filter=letters")
+    expect(page.locator("#dead-empty")).to_have_text("None has “letters”.")
+    expect(page.locator("#dead-count")).to_have_text("0 of 2")
+    page.get_by_label("Filter the queues").fill("cards")
     page.locator("#dead-list li").get_by_role("button", name="Delete").click()
     expect(page.locator("#confirm-yes")).to_have_class("danger")
     page.locator("#confirm-yes").click()
@@ -122,7 +127,19 @@ def test_dead_letter_is_looked_at_and_retried(own_world: World, watched: Watch) 
     expect(page.locator("#item-about")).to_contain_text("signup")
     expect(page.locator("#item-headers")).to_contain_text("c-17")
     expect(page.locator("#payload")).to_have_text('{\n  "n": 0\n}')
+    expect(page.locator("#last-error")).to_contain_text("no such mailbox")
+    expect(page.locator("#timeline")).to_be_hidden()
+    # The tab stands in the address, and goes by keys.
+    page.get_by_role("tab", name="Overview").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#timeline")).to_be_visible()
+    assert page.url.endswith("#history")
     expect(page.locator("#errors li")).to_have_count(1)
+    expect(page.locator("#errors li")).to_contain_text("attempt 1")
+    expect(page.locator("#item-hands")).to_contain_text("Attempts1")
+    own_world.push("kin", 1, headers={"correlation_id": "c-17"})
+    page.get_by_role("button", name="Find what has its correlation id").click()
+    expect(page.locator("#related li")).to_contain_text("same correlation id · kin")
     own_world.mended.touch()
     page.get_by_role("button", name="Retry").click()
     page.locator("#confirm-yes").click()
@@ -171,6 +188,36 @@ def test_item_shows_its_receipt_and_leads_to_its_job(own_world: World, page: Pag
     expect(about.get_by_role("link", name=job)).to_have_attribute(
         "href", f"/queue-metrics/items/{job}"
     )
+
+
+def test_history_tells_who_had_an_item_and_what_they_said(own_world: World, page: Page) -> None:
+    own_world.push("kept", 1)
+    items = f"{own_world.address}/api/queue-items"
+
+    def lease(consumer: str) -> dict[str, Any]:
+        params: dict[str, str | float | bool] = {
+            "queue": "kept",
+            "consumer": consumer,
+            "wait_s": 30,
+        }
+        return dict(page.request.get(f"{items}/next", params=params).json())
+
+    first = lease("pod-1")
+    refusal = {"token": first["token"], "error": "no such account", "failure_reason": "business"}
+    again = {"permanent": False, "delay_s": 0}
+    assert page.request.post(f"{items}/{first['id']}/nack", data=refusal | again).ok
+    second = lease("pod-2")
+    go(page, f"{own_world.page}/items/{first['id']}#history")
+    hands = page.locator("#item-hands")
+    expect(hands).to_contain_text(re.compile(r"Locked by\S*/kept/pod-2"))
+    expect(page.locator("#errors li .chip")).to_have_text("business")
+    expect(page.locator("#errors li")).to_contain_text(re.compile(r"by \S*/kept/pod-1"))
+    expect(page.locator("#result-panel")).to_be_hidden()
+    done = {"token": second["token"], "result": "invoice 4711"}
+    assert page.request.post(f"{items}/{second['id']}/ack", data=done).ok
+    expect(page.locator("#result")).to_have_text("invoice 4711")
+    expect(hands).to_contain_text(re.compile(r"Last locked by\S*/kept/pod-2"))
+    expect(page.locator("#item-state")).to_have_text("DONE")
 
 
 def test_waiting_item_is_deleted(own_world: World, watched: Watch) -> None:

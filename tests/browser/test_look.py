@@ -35,8 +35,11 @@ def test_item_view_fits_a_telephone(watched: Watch, world: World) -> None:
     with world.client() as client:
         (item, *_) = client.control("items.find", which={"queue": "search"})["items"]
     page = watched.page(width=400)
-    go(page, f"{world.page}/items/{item['id']}")
+    go(page, f"{world.page}/items/{item['id']}#history")
     expect(page.locator("#timeline li").first).to_be_visible()
+    assert not is_wider_than_its_window(page)
+    page.get_by_role("tab", name="Overview").click()
+    expect(page.locator("#payload")).to_be_visible()
     assert not is_wider_than_its_window(page)
 
 
@@ -131,6 +134,13 @@ def test_read_token_changes_nothing_and_is_told_so(watched: Watch, guarded: Worl
     with guarded.client() as client:
         assert not client.control("queue.show", queue="crm")["is_paused"]
         (item, *_) = client.control("items.find", which={"queue": "search"})["items"]
+    page.goto(f"{guarded.page}/schedules")
+    page.get_by_role("button", name="Add a schedule").click()
+    dialog = page.locator("#schedule-dialog")
+    for label, text in (("Name", "mine"), ("Queue", "crm"), ("Period", "1d")):
+        dialog.get_by_label(label).fill(text)
+    page.keyboard.press("Enter")
+    expect(dialog.locator(".problem")).to_contain_text("changes need the admin token")
     page.goto(f"{guarded.page}/items/{item['id']}")
     expect(page.locator("#payload-note")).to_have_text("This token does not show payloads.")
     expect(page.locator("#payload")).to_be_hidden()

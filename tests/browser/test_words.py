@@ -28,6 +28,7 @@ SHAPES = """async () => {
     estimates: [
       { usedBytes: 9, estimate: { kind: "full", seconds: 2460 } },
       { usedBytes: 9, estimate: { kind: "empty", seconds: 30 } },
+      { usedBytes: 9, estimate: { kind: "empty", seconds: 0.4 } },
       { usedBytes: 9, estimate: { kind: "steady", seconds: null } },
       { usedBytes: 0, estimate: { kind: "full", seconds: 1 } },
     ].map(states.estimateWords),
@@ -58,6 +59,7 @@ def test_figures_and_shapes(page: Page, world: World) -> None:
     assert said["estimates"] == [
         "full in about 41 min",
         "empty in about 30 s",
+        "empty in a moment",
         "neither filling nor draining",
         "empty",
     ]

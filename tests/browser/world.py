@@ -3,7 +3,7 @@
 Nothing is staged in the page: items are pushed, leased and delivered by the real daemon.
 
 - crm: nobody takes its items; more than fit into warm, in two flows
-- search, archive: nobody takes theirs either
+- search, archive, kept: nobody takes theirs either; what is done of `kept` stays in its history
 - mail, letters, cards, notes: a command that refuses everything until the file `mended` exists:
   dead letters
 """
@@ -25,13 +25,22 @@ REFUSED = 65
 REFUSING = ("mail", "letters", "cards", "notes")
 POLL_S = 0.1
 WAITING = 1250
+SCHEDULES = {
+    "new-year": {"queue": "reports", "cron": "30 2 1 1 *", "zone": "Asia/Tokyo"},
+    **{f"many-{n:03d}": {"queue": f"q{n % 7}", "every": f"{n + 30}d"} for n in range(200)},
+}
 BOOKS = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
 
 
 class World:
     def __init__(
-        self, directory: Path, http: dict[str, Any] | None = None, token: str | None = None
+        self,
+        directory: Path,
+        http: dict[str, Any] | None = None,
+        token: str | None = None,
+        more: dict[str, Any] | None = None,
     ) -> None:
+        """`more`: of the configuration."""
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.mended = directory / "mended"
         refuse = f"echo 'no such mailbox' >&2; exit {REFUSED}"
@@ -46,8 +55,10 @@ class World:
             "queues": {
                 "crm": {"warm_max_items": 1000, "description": "customer updates"},
                 "search": {},
+                "kept": {"history": "all"},
                 **{name: {"handler": handler, "history": "all"} for name in REFUSING},
             },
+            **(more or {}),
         }
         self.host = Host(directory, config)
 
