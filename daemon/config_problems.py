@@ -5,7 +5,7 @@ FOREBAY_SPOOL__MAXBYTES: spool.maxbytes: no such key; did you mean FOREBAY_SPOOL
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, get_args
 
@@ -13,11 +13,29 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from actors.handler_settings import AnyHandler
+from actors.notification_settings import NotificationSettings, WebhookSettings
+from actors.schedules import ScheduleSettings
 from actors.section import Clash
 from actors.settings import Settings
+from actors.trigger_settings import QueueTrigger, TimeTrigger
 from daemon.yaml_source import KeyPath
 
 _HANDLER_KEYS: Final = {key: None for model in get_args(AnyHandler) for key in model.model_fields}
+
+_TAGS: Final = {
+    tag
+    for model in (*get_args(AnyHandler), QueueTrigger, TimeTrigger)
+    for tag in get_args(model.model_fields["type"].annotation)
+}
+_NAMED: Final = {
+    "schedules": dict.fromkeys(ScheduleSettings.model_fields),
+    "triggers": dict.fromkeys((*QueueTrigger.model_fields, *TimeTrigger.model_fields)),
+    "notifications": {
+        **dict.fromkeys(NotificationSettings.model_fields),
+        "webhook": dict.fromkeys(WebhookSettings.model_fields),
+    },
+}
+"""What stands under each name that an operator has given there."""
 
 
 def describe(
@@ -38,7 +56,7 @@ def written_at(path: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
 
 
 def _line(details: ErrorDetails, tree: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:
-    path = _key_path(details["loc"], tree)
+    path = _key_path(details, tree)
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, Clash):
         keys = [written_at((*path, *key.split(".")), origins) for key in cause.keys]
@@ -53,12 +71,14 @@ def _line(details: ErrorDetails, tree: Mapping[str, Any], origins: Mapping[KeyPa
     return ": ".join(part for part in parts if part)
 
 
-def _key_path(loc: Sequence[int | str], tree: Any) -> KeyPath:
+def _key_path(details: ErrorDetails, tree: Any) -> KeyPath:
     """The keys as they were written: pydantic's path also names the member of a union."""
     path: KeyPath = ()
+    loc = details["loc"]
     for index, part in enumerate(loc):
-        is_last = index == len(loc) - 1
-        if isinstance(tree, dict) and part not in tree and not is_last:
+        is_tag = part in _TAGS and details["type"] == "value_error"
+        may_be_new = index == len(loc) - 1 and not is_tag
+        if isinstance(tree, dict) and part not in tree and not may_be_new:
             continue
         if part == "[key]":
             continue
@@ -92,7 +112,7 @@ def _message(details: ErrorDetails, path: KeyPath, origin: str) -> str:
         case "union_tag_invalid":
             return f"type must be one of {context['expected_tags']}, not {context['tag']!r}"
         case "union_tag_not_found":
-            return "needs a type, as {type: file}"
+            return f"needs a type, as {{type: {'QUEUE' if path[:1] == ('triggers',) else 'file'}}}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"must hold keys and values, not {_shown(given)}"
         case "value_error":
@@ -111,7 +131,13 @@ def _suggestion(path: KeyPath) -> str:
     """The key that was probably meant: beside the unknown one, or anywhere."""
     *parents, key = path
     within: Any = _known_keys()
-    for parent in ("defaults", *parents[2:]) if parents[:1] == ["queues"] else parents:
+    if len(parents) > 1 and parents[0] in _NAMED:
+        within, parents_below = _NAMED[parents[0]], parents[2:]
+    elif parents[:1] == ["queues"]:
+        parents_below = ["defaults", *parents[2:]]
+    else:
+        parents_below = parents
+    for parent in parents_below:
         within = within.get(parent) or {}
     beside = get_close_matches(key, within, n=1)
     if beside:

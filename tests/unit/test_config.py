@@ -176,6 +176,25 @@ class TestProblems:
             'write octal digits in quotes, as "0660"',
         }
 
+    def test_what_has_a_name_of_its_own_has_keys_of_its_own(self, config: Path) -> None:
+        config.write_text(
+            "schedules: {s: {queue: x, crom: '* * * * *', every: 5s}}\n"
+            "triggers:\n"
+            "  a: {type: QUEUE, queue: x, target: t, polling_intervall: 5s}\n"
+            "  b: {type: QUEUE, queue: x, target: x}\n"
+            "  c: {queue: x}\n"
+            "notifications: {n: {webhook: {url: 'http://h/', timeuot: 5s}}}\n"
+        )
+        assert set(problems(config)) == {
+            f"{config}:1: schedules.s.crom: no such key; did you mean schedules.s.cron?",
+            f"{config}:3: triggers.a.polling_intervall: no such key; "
+            "did you mean triggers.a.polling_interval?",
+            f"{config}:4: triggers.b: queue and target are the same: its jobs would be claimed",
+            f"{config}:5: triggers.c: needs a type, as {{type: QUEUE}}",
+            f"{config}:6: notifications.n.webhook.timeuot: no such key; "
+            "did you mean notifications.n.webhook.timeout?",
+        }
+
     def test_a_key_like_no_other_gets_no_suggestion(self) -> None:
         assert problems(sets=["xyzzy=1"]) == ["--set: xyzzy: no such key"]
 
@@ -224,16 +243,6 @@ class TestProblems:
     def test_limits_that_cannot_hold_are_refused(self, setting: str, message: str) -> None:
         (line,) = problems(sets=[setting])
         assert message in line
-
-    @pytest.mark.parametrize(
-        "setting",
-        [
-            "triggers.t={}",
-        ],
-    )
-    def test_what_is_planned_is_refused_as_such(self, setting: str) -> None:
-        (line,) = problems(sets=[setting])
-        assert "is planned, but this version of forebay does not have it" in line
 
     @pytest.mark.parametrize(
         "handler,message",
