@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from actors.handling import Failure
-from actors.slices import ranges
+from actors.slices import HeldBy, ranges
 from actors.tiers import Leased
 from forebay.errors import BadFrame
 from forebay.lease_frames import Part, What
@@ -23,9 +23,12 @@ class Ended(NamedTuple):
     delivered: int
     failed: tuple[FailedPart, ...]
     released: int
+    results: tuple[tuple[int, str], ...] = ()
+    """What was said of items that are delivered: bits of the run, and text."""
+    holder: HeldBy | None = None
 
 
-def what_became(leased: Leased, parts: Sequence[Part]) -> Ended:
+def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = None) -> Ended:
     """What a consumer says about the items of its lease; what it does not name is released.
 
     BadFrame if it names an item twice, or one that is not there.
@@ -34,6 +37,7 @@ def what_became(leased: Leased, parts: Sequence[Part]) -> Ended:
     unnamed = (1 << slice_.items) - 1
     delivered = released = 0
     failed: list[FailedPart] = []
+    results: list[tuple[int, str]] = []
     for part in parts:
         items = part.bits or unnamed
         if items & ~unnamed:
@@ -43,6 +47,8 @@ def what_became(leased: Leased, parts: Sequence[Part]) -> Ended:
         match part.what:
             case What.DELIVERED:
                 delivered |= bits
+                if part.text:
+                    results.append((bits, part.text))
             case What.RELEASED:
                 released |= bits
             case What.FAILED:
@@ -50,7 +56,8 @@ def what_became(leased: Leased, parts: Sequence[Part]) -> Ended:
                     failed.append(FailedPart(bits, _failure(part)))
             case _:
                 assert_never(part.what)
-    return Ended(leased, delivered, tuple(failed), released | to_run_bits(slice_.bits, unnamed))
+    released |= to_run_bits(slice_.bits, unnamed)
+    return Ended(leased, delivered, tuple(failed), released, tuple(results), holder)
 
 
 def to_run_bits(slice_bits: int, items: int) -> int:
@@ -64,8 +71,9 @@ def to_run_bits(slice_bits: int, items: int) -> int:
 
 def _failure(part: Part) -> Failure:
     return Failure(
-        part.error or "the consumer gave no reason",
+        part.text or "the consumer gave no reason",
         retry_after_s=None if part.delay_ms is None else part.delay_ms / 1000,
         is_permanent=part.is_permanent,
         blames_destination=False,
+        failure_reason=part.failure_reason,
     )

@@ -14,8 +14,10 @@ import trio
 
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue, not_found
+from actors.refusals import spent_job
 from actors.tiers import DeadFilter, DeadLetter, DeadLetters, StoreUnavailable
 from forebay.errors import BadRun, Refused
+from forebay.failure_reason import FAILURE_REASONS, FailureReason, read_failure_reason
 
 LIMIT_MAX: Final = 1000
 IDS_MAX: Final = 1000
@@ -161,6 +163,8 @@ class Controls:
         fields.end()
         with cursor_is_known():
             change = await self._dead.retry(which, limit, cursor)
+        if change.spent and which.ids and not change.done:
+            raise spent_job(which.ids[0])
         for queue in change.queues:
             self._wake_promoter(queue)
         return {"done": change.done, "cursor": cursor_text(change.cursor)}
@@ -312,9 +316,20 @@ def read_filter(fields: Fields) -> DeadFilter:
         which.number("died_before_ms", None),
         which.number("died_after_ms", None),
         which.texts("ids", IDS_MAX),
+        read_reason(which),
     )
     which.end()
     return found
+
+
+def read_reason(fields: Fields) -> FailureReason | None:
+    text = fields.text_or_none("failure_reason")
+    if text is None:
+        return None
+    reason = read_failure_reason(text)
+    if reason is None:
+        raise bad(f"failure_reason must be one of {', '.join(FAILURE_REASONS)}")
+    return reason
 
 
 def cursor_text(cursor: bytes | None) -> str | None:

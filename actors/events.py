@@ -1,4 +1,5 @@
-"""Events: what the event log notes. Slices that ended, breakers, stores, queues, the daemon's life.
+"""Events: what the event log notes. Slices that ended, breakers, stores, queues, the daemon's life,
+notices.
 
 Words and pure functions; actors/event_log.py collects them, daemon/events/ writes them. An event
 holds no payload and no reference to a run's bytes: it may wait in memory when they are gone. All
@@ -164,6 +165,46 @@ class QueueStaffed(NamedTuple):
         return {"kind": "queue", **self._asdict()}
 
 
+class NoticeMade(NamedTuple):
+    """For those who watch: a notice was made, or could not be given to somebody."""
+
+    at_ms: int
+    notification: str
+    state: Literal["dead", "trigger_failed", "not_sent"]
+    source: str
+    number: int
+    """Items; of a trigger, how often it has failed."""
+    error: str
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "kind": "notice",
+            "at_ms": self.at_ms,
+            "queue": None if self.state == "trigger_failed" else self.source,
+            "destination": self.notification,
+            "state": self.state,
+            "count": self.number,
+            "error": self.error or None,
+        }
+
+
+class TriggerFailed(NamedTuple):
+    at_ms: int
+    trigger: str
+    queue: str
+    error: str
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "kind": "trigger",
+            "at_ms": self.at_ms,
+            "queue": self.queue,
+            "destination": self.trigger,
+            "state": "failed",
+            "error": self.error[:ERROR_TEXT_MAX],
+        }
+
+
 class EventsLost(NamedTuple):
     """So many events were not written."""
 
@@ -174,7 +215,16 @@ class EventsLost(NamedTuple):
         return {"kind": "lost", "at_ms": self.at_ms, "count": self.number}
 
 
-Event = SliceEnded | BreakerChanged | StoreChanged | DaemonChanged | QueueStaffed | EventsLost
+Event = (
+    SliceEnded
+    | BreakerChanged
+    | StoreChanged
+    | DaemonChanged
+    | QueueStaffed
+    | NoticeMade
+    | TriggerFailed
+    | EventsLost
+)
 
 
 def is_sampled(run_id: bytes, share: float) -> bool:

@@ -80,7 +80,14 @@ class Finder:
         for row in self._noted(run_id):
             if row.bits >> index & 1 and not row.head.flags & IDS:
                 past = (row.head, row.data, row.bits, row.attempt, 0, row.errors)
-                sight = ColdSight(row.outcome, *past, ended_ms=row.finished_ms)
+                sight = ColdSight(
+                    row.outcome,
+                    *past,
+                    ended_ms=row.finished_ms,
+                    holder=row.holder,
+                    result=row.result,
+                    job=row.job,
+                )
                 return of_cold(sight, index, Whereabouts())
         return None
 

@@ -5,11 +5,11 @@ items of one run that met the same end at the same time, with the same errors be
 here is a record for people. It owns nothing, and no promise hangs on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from actors.slices import ItemError
+from actors.slices import HeldBy, ItemError
 from forebay.run import RunHead
 
 Keep = Literal["none", "failures", "all"]
@@ -29,6 +29,12 @@ class FinishedRow:
     outcome: Literal["delivered", "deleted"]
     finished_ms: int
     errors: tuple[ItemError, ...] = ()
+    holder: HeldBy | None = None
+    """Who had the items when they were delivered; None: nobody, or it is not known."""
+    result: str = ""
+    """What whoever had them said of it."""
+    job: str = ""
+    """The job that had claimed them."""
 
 
 class Past(NamedTuple):
@@ -37,6 +43,16 @@ class Past(NamedTuple):
     rows: list[FinishedRow]
     cursor: str | None
     """Where older ones begin; None: there are none."""
+
+
+def by_result(delivered: int, results: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Items that were delivered, those of which the same was said together; none of them twice."""
+    for bits, text in results:
+        if bits & delivered:
+            yield bits & delivered, text
+            delivered &= ~bits
+    if delivered:
+        yield delivered, ""
 
 
 def keep_nothing(queue: str) -> Keep:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actors.slices import Slice
+from forebay.failure_reason import FailureReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,10 @@ class Failure:
     """Trying again will not help: a dead letter at once, unless a rule says otherwise."""
     blames_destination: bool = True
     """Counts against the breaker. An answer that refuses an item is still an answer."""
+    failure_reason: FailureReason = "application"
+    """A business failure is permanent too, unless whoever says so asks for another try."""
+    has_waited: bool = False
+    """The items were out of sight for long enough: the queue's backoff does not follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ import trio
 from actors.failover import Failover, Held
 from actors.messages import Doubt, HandedOver, Settle, SpoolerMessage, Voided
 from actors.origin import Origin, pack_origin
+from actors.presence import Presence
 from actors.slices import InJournal, Slice, indexes, item_bits
 from actors.tiers import ColdQueue, NewRow, StoreUnavailable
 from forebay.errors import BadRun
@@ -101,7 +102,9 @@ class HandOver:
         spooler: trio.MemorySendChannel[SpoolerMessage],
         failover: Failover,
         wake_promoter: Callable[[str, int], None],
+        presence: Presence | None = None,
     ) -> None:
+        self._presence = presence or Presence()
         self._cold = cold
         self._spooler = spooler
         self._failover = failover
@@ -192,8 +195,7 @@ class HandOver:
             raise StoreUnavailable("an earlier hand-over is still to be undone")
 
     def _rest(self, problem: StoreUnavailable) -> None:
-        if not self.cold_is_away:
-            log.error("cold.away", error=str(problem))
+        self._presence.lost("hand over", problem)
         self._rests_until = trio.current_time() + REST_S
 
     async def _carry_out(self, passage: Passage) -> list[bool]:
@@ -212,6 +214,7 @@ class HandOver:
         await self._cold.confirm(
             [row for row, ok in zip(passage.rows, accepted, strict=True) if ok]
         )
+        self._presence.found("hand over")
         await self._end_doubt(passage)
         for queue, priority in passage.queues.items():
             self._wake_promoter(queue, priority)

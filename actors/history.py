@@ -16,13 +16,13 @@ is lost. Items that are delivered twice, because of a crash, are seen twice.
 What it can't do: give disk space back. What is forgotten makes room in the cold store's file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import structlog
 import trio
 
-from actors.finished import FinishedRow, Keep, keeps_delivered
+from actors.finished import FinishedRow, Keep, by_result, keeps_delivered
 from actors.queue_settings import QueueSettings
 from actors.retry import Conclusion
 from actors.slices import InCold
@@ -92,8 +92,7 @@ class History:
         now_ms = self._now_ms()
         for (leased, conclusion), is_ours in zip(pairs, answers, strict=True):
             if keeps_delivered(keep, bool(leased.slice.errors)) and is_ours:
-                row = finished_row(leased, conclusion, now_ms)
-                if row is not None:
+                for row in finished_rows(leased, conclusion, now_ms):
                     self._add(row)
 
     def noted(self, run_id: bytes) -> list[FinishedRow]:
@@ -192,22 +191,25 @@ class History:
                 pass
 
 
-def finished_row(leased: Leased, conclusion: Conclusion, now_ms: int) -> FinishedRow | None:
-    """What was delivered of a slice of a journal; None: nothing, or the cold store has noted it
-    by itself."""
+def finished_rows(leased: Leased, conclusion: Conclusion, now_ms: int) -> Iterator[FinishedRow]:
+    """What was delivered of a slice of a journal; nothing where the cold store has noted it by
+    itself."""
     slice_ = leased.slice
     run = slice_.run
-    if not conclusion.delivered or isinstance(run.owner, InCold):
-        return None
-    return FinishedRow(
-        run.head,
-        run.data,
-        conclusion.delivered,
-        slice_.attempt + 1,
-        "delivered",
-        now_ms,
-        slice_.errors,
-    )
+    if isinstance(run.owner, InCold):
+        return
+    for bits, result in by_result(conclusion.delivered, conclusion.results):
+        yield FinishedRow(
+            run.head,
+            run.data,
+            bits,
+            slice_.attempt + 1,
+            "delivered",
+            now_ms,
+            slice_.errors,
+            conclusion.holder,
+            result,
+        )
 
 
 def parts_of(rows: Sequence[FinishedRow]) -> list[list[FinishedRow]]:

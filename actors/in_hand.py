@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.slices import Slice, lowest_bit
+from actors.slices import HeldBy, Slice, lowest_bit
 from actors.tiers import Leased
 from forebay.errors import BadRun
 from forebay.ids import format_item_id
@@ -62,6 +62,11 @@ class InHand:
         for place, held in self._held.items():
             slices = tuple(lease.slice for lease in held.leased)
             yield Task(queue, str(place), slices, held.began_ms, round(lease_s * 1000))
+
+
+def holder(host: str, queue: str, worker: str, since_ms: int) -> HeldBy:
+    """Who has items in hand, as it is noted with what becomes of them."""
+    return HeldBy("/".join(part for part in (host, queue, worker) if part), since_ms)
 
 
 def first_item_id(slice_: Slice) -> str:

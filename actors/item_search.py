@@ -1,4 +1,4 @@
-"""Searching items by queue, state, key, correlation id, error and age, a page at a time.
+"""Searching items by queue, state, key, correlation, error and age, a page at a time.
 
 The places are gone through one after the other: the journal queue by queue, the cold store, the
 dead letters, history. A request looks at `BYTES_MAX` and takes `SEARCH_S` at most, and says with a
@@ -11,7 +11,7 @@ not at all.
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -19,10 +19,11 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from actors.asking import ask
+from actors.correlation import correlation_of, is_of_trace
 from actors.finding import scan_runs
 from actors.messages import Inquire, JournalRun, SpoolerMessage
-from actors.sightings import Sighting, correlation_of, of_cold, of_journal, of_letter, summary
-from actors.slices import indexes, item_bits
+from actors.sightings import Sighting, of_cold, of_journal, of_letter, summary
+from actors.slices import ItemError, indexes, item_bits
 from actors.states import State
 from actors.tiers import (
     ColdItems,
@@ -35,6 +36,7 @@ from actors.tiers import (
     Whereabouts,
 )
 from forebay.errors import BadRun
+from forebay.failure_reason import FailureReason
 from forebay.run import KEYS, Run, RunHead
 
 STEP_ROWS: Final = 64
@@ -67,6 +69,10 @@ class ItemFilter:
     before_ms: int | None = None
     """Enqueued before then."""
     after_ms: int | None = None
+    traceparent: str | None = None
+    """Just this one, or the trace id alone."""
+    failure_reason: FailureReason | None = None
+    """Of the last error."""
 
 
 class Cursor(NamedTuple):
@@ -137,7 +143,8 @@ class ItemSearch:
         self, which: ItemFilter, at: Cursor, limit: int
     ) -> tuple[list[dict[str, Any]], Cursor | None]:
         cursor = base64.b64decode(at.letters) if at.letters else None
-        dead = DeadFilter(queue=which.queue, error=which.error)
+        reason = which.failure_reason
+        dead = DeadFilter(queue=which.queue, error=which.error, failure_reason=reason)
         page = await self._dead.find(dead, max(limit, letters_at_once(which)), cursor)
         found = [of_letter(letter) for letter in page.letters if letter_matches(letter, which)]
         if len(found) > limit:
@@ -239,15 +246,17 @@ def run_matches(head: RunHead, which: ItemFilter) -> bool:
         return False
     if which.key is not None and not head.flags & KEYS:
         return False
-    if which.correlation_id is None:
+    if which.correlation_id is None and which.traceparent is None:
         return True
-    return bool(head.packed_headers) and correlation_of(head.headers()) == which.correlation_id
+    return bool(head.packed_headers) and is_correlated(head.headers(), which)
 
 
 def item_matches(sighting: Sighting, run: Run, which: ItemFilter) -> bool:
     if which.state is not None and sighting.state is not which.state:
         return False
     if which.error is not None and not error_matches(sighting.errors, which.error):
+        return False
+    if not has_failed_so(sighting.errors, which.failure_reason):
         return False
     if which.key is None:
         return True
@@ -263,13 +272,29 @@ def letter_matches(letter: DeadLetter, which: ItemFilter) -> bool:
         (which.before_ms is None or letter.enqueued_ms < which.before_ms)
         and (which.after_ms is None or letter.enqueued_ms > which.after_ms)
         and (which.key is None or letter.key == which.key)
-        and (which.correlation_id is None or correlation_of(letter.headers) == which.correlation_id)
+        and is_correlated(letter.headers, which)
     )
+
+
+def is_correlated(headers: Mapping[str, str], which: ItemFilter) -> bool:
+    if which.traceparent is not None and not is_of_trace(headers, which.traceparent):
+        return False
+    return which.correlation_id is None or correlation_of(headers) == which.correlation_id
+
+
+def has_failed_so(errors: Sequence[ItemError], reason: FailureReason | None) -> bool:
+    return reason is None or bool(errors and errors[-1].failure_reason == reason)
 
 
 def letters_at_once(which: ItemFilter) -> int:
     """How many are looked at in a step: where few of them may match, more than are wanted."""
-    more = (which.key, which.correlation_id, which.before_ms, which.after_ms)
+    more = (
+        which.key,
+        which.correlation_id,
+        which.traceparent,
+        which.before_ms,
+        which.after_ms,
+    )
     return STEP_LETTERS if any(wanted is not None for wanted in more) else 1
 
 

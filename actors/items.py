@@ -9,23 +9,25 @@ Owns nothing. Durable when answered. An item that moves between tiers while it i
 for again, a few times; then the request is refused with BUSY, and may be sent again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
 from actors.changing import Change, Changer
-from actors.control import LIMIT_MAX, Fields, Operation, bad, cursor_is_known
+from actors.control import LIMIT_MAX, Fields, Operation, bad, cursor_is_known, read_reason
 from actors.finding import Finder
 from actors.finished import FinishedRow, Keeps
 from actors.handover import HandOver
 from actors.history import History
+from actors.in_hand import Task
 from actors.item_search import ItemFilter, ItemSearch
 from actors.messages import JournalRun, SpoolerMessage
 from actors.promotion import Promotion
-from actors.sightings import Sighting, describe_apart
-from actors.states import IllegalChange, State, Who, next_state
+from actors.refusals import spent_job
+from actors.sightings import Sighting, describe_apart, held_now
+from actors.states import IllegalChange, State, Who, allowed_from, next_state
 from actors.tiers import (
     ColdItems,
     ColdQueue,
@@ -67,8 +69,13 @@ class Items:
         wake_promoter: Callable[[str], None],
         now_ms: Callable[[], int],
         payload_max: int,
+        tasks: Callable[[], Iterable[Task]] = tuple,
+        host: str = "",
     ) -> None:
-        """`keeps`: what a queue's history keeps. `payload_max`: of a payload that is changed."""
+        """`keeps`: what a queue's history keeps. `payload_max`: of a payload that is changed.
+        `tasks`: what workers and consumers have in hand now; `host`: this one's name."""
+        self._tasks = tasks
+        self._host = host
         self._finder = finder
         self._search = search
         self._changer = changer
@@ -85,6 +92,10 @@ class Items:
             "items.change": self._change_op,
         }
 
+    async def withdraw(self, item_id: str) -> None:
+        """Deletes an item that waits, in the daemon's name: a dead letter stays, with its error."""
+        await self._try(item_id, State.DELETED, Change(), Who.DAEMON)
+
     async def _find_op(self, fields: Fields) -> dict[str, Any]:
         which = read_item_filter(Fields(fields.object("which")))
         limit = fields.number("limit", 100, 1, LIMIT_MAX)
@@ -96,8 +107,10 @@ class Items:
 
     async def _show_op(self, fields: Fields) -> dict[str, Any]:
         item_id, payload = fields.text("id"), fields.flag("payload")
+        whole = fields.flag("whole")
         fields.end()
-        return await describe_apart(await self._finder.find(item_id), payload=payload)
+        sighting = held_now(await self._finder.find(item_id), self._tasks(), self._host)
+        return await describe_apart(sighting, payload=payload or whole, whole=whole)
 
     async def _delete_op(self, fields: Fields) -> dict[str, Any]:
         item_id = fields.text("id")
@@ -117,23 +130,19 @@ class Items:
             return {"id": item_id, "queue": before.head.queue, "state": State.DELETED.value}
         return await describe_apart(await self._finder.find(item_id), payload=False)
 
-    async def _try(self, item_id: str, wanted: State | None, change: Change) -> Sighting:
+    async def _try(
+        self, item_id: str, wanted: State | None, change: Change, who: Who = Who.OPERATOR
+    ) -> Sighting:
         """The item as it was before."""
         for _ in range(TRIES):
             sighting = await self._finder.find(item_id)
+            check_change(sighting.state, wanted or sighting.state, who)
             if await self._apply(item_id, sighting, wanted or sighting.state, change):
                 return sighting
             await trio.sleep(PAUSE_S)
         raise Refused("BUSY", f"item {item_id} is on its way between tiers", retry_after_ms=1000)
 
     async def _apply(self, item_id: str, seen: Sighting, wanted: State, change: Change) -> bool:
-        try:
-            next_state(seen.state, wanted, Who.OPERATOR)
-        except IllegalChange as problem:
-            raise WrongState(str(problem), problem.before, problem.allowed) from problem
-        if seen.state is State.RUNNING:
-            text = "a worker or consumer has the item: nothing of it can be changed"
-            raise WrongState(text, seen.state, ())
         if seen.state is State.FAILED:
             return await self._apply_dead(item_id, seen, wanted, change)
         if wanted is State.DELETED:
@@ -150,14 +159,17 @@ class Items:
         if wanted is State.DELETED:
             return (await self._dead.remove(only, SAME_ID_MAX)).done > 0
         if change.priority is not None or change.due_ms is not None:
-            raise bad("of a dead letter the payload can be changed, not priority or time")
+            text = "of a dead letter the payload can be changed, not priority or time"
+            raise WrongState(text, seen.state, allowed_from(seen.state, Who.OPERATOR))
         if change.payload is not None and not await self._dead.edit(item_id, change.payload):
             return False
         if wanted is State.FAILED:
             return True
-        is_done = (await self._dead.retry(only, SAME_ID_MAX)).done > 0
+        retried = await self._dead.retry(only, SAME_ID_MAX)
+        if retried.spent:
+            raise WrongState(spent_job(item_id).text, seen.state, (State.DELETED,))
         self._wake_promoter(seen.head.queue)
-        return is_done
+        return retried.done > 0
 
     async def _note(self, seen: Sighting) -> None:
         """History of what the journal had; the cold store keeps its own."""
@@ -172,6 +184,7 @@ class Items:
             "deleted",
             self._now_ms(),
             seen.errors,
+            seen.holder,
         )
         # The item is gone in any case, and nothing is promised of history.
         with suppress(StoreUnavailable):
@@ -190,6 +203,8 @@ def make_items(
     now_ms: Callable[[], int],
     payload_max: int,
     lines: Mapping[str, Promotion],
+    tasks: Callable[[], Iterable[Task]] = tuple,
+    host: str = "",
 ) -> Items:
     """With the parts that it is made of."""
     return Items(
@@ -202,7 +217,19 @@ def make_items(
         wake_promoter,
         now_ms,
         payload_max,
+        tasks,
+        host,
     )
+
+
+def check_change(before: State, wanted: State, who: Who) -> None:
+    try:
+        next_state(before, wanted, who)
+    except IllegalChange as problem:
+        raise WrongState(str(problem), problem.before, problem.allowed) from problem
+    if before is State.RUNNING:
+        text = "a worker or consumer has the item: nothing of it can be changed"
+        raise WrongState(text, before, ())
 
 
 def of_state(seen: Sighting, wanted: State, change: Change) -> Change:
@@ -258,6 +285,8 @@ def read_item_filter(which: Fields) -> ItemFilter:
         which.text_or_none("error"),
         which.number("before_ms", None),
         which.number("after_ms", None),
+        which.text_or_none("traceparent"),
+        read_reason(which),
     )
     which.end()
     return found

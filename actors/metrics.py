@@ -22,6 +22,7 @@ import trio
 
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue
+from actors.flow_states import FlowStates, not_known
 from actors.forecast import Forecast, forecast
 from actors.in_hand import Task
 from actors.latencies import Percentiles
@@ -29,19 +30,21 @@ from actors.pull import Pull
 from actors.rate import SendLimit
 from actors.samples import EVERY_S, SAMPLES_MAX, WHOLE, Samples, sample_of
 from actors.settings import SpoolSettings
-from actors.snapshot import FlowKey, FlowState, QueueFigures, Snapshot, freeze, merge_flows
+from actors.snapshot import FlowKey, QueueFigures, Snapshot, freeze
 from actors.spool_counts import SpoolCounts
 from actors.tallies import Tallies
 from actors.tiers import (
     ColdQueue,
     Fill,
     FlowCount,
+    Limits,
     StoreUnavailable,
     WarmFlow,
     WarmQueue,
     limits_of,
 )
 from actors.workers import WorkerGroup
+from forebay.failure_reason import FAILURE_REASONS
 
 FRESH_S: Final = 1.0
 PATIENCE_S: Final = 0.05
@@ -49,6 +52,10 @@ STALE_S: Final = 15.0
 """What is older than that is worth a wait."""
 ANSWER_S: Final = 5.0
 """For the owners to answer, before what they said last is shown instead."""
+OLDEST_S: Final = 5.0
+"""So old may be what is known of the oldest items in cold: one look into an index for each flow."""
+STEP: Final = 100
+"""So many queues are looked at before others get their turn: never more than a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +92,9 @@ class Failed(NamedTuple):
     """Attempts of items that failed, since the start."""
 
     application: int
-    """The destination was not there, or not able."""
+    """The destination was not there, or not able; or nobody has said otherwise."""
     business: int
-    """It was, and refused the item."""
+    """What the item asks for cannot be done, as whoever had it has said."""
 
 
 class Metrics:
@@ -104,6 +111,13 @@ class Metrics:
         self._warm_flows: Sequence[WarmFlow] = ()
         self._cold_flows: Sequence[FlowCount] = ()
         self._oldest: Mapping[FlowKey, int] = {}
+        self._oldest_at = -OLDEST_S
+        self._flow_states = FlowStates()
+        self._oldest_ms: Mapping[str, int] = {}
+        """By queue, of the latest."""
+        self._limits: Mapping[str, Limits] = {}
+        self._limits_of = -1
+        """The catalogue's changes at which these were read."""
         self.samples = Samples()
         self._spool: deque[SpoolPoint] = deque(maxlen=SAMPLES_MAX)
 
@@ -161,9 +175,7 @@ class Metrics:
         tally = self._sources.tallies.queues.get(queue)
         if tally is None:
             return Failed(0, 0)
-        failures = tally.retried + tally.died
-        business = failures["client_error"]
-        return Failed(failures.total() - business, business)
+        return Failed(tally.failed["application"], tally.failed["business"])
 
     def tasks(self) -> Iterator[Task]:
         """What workers and consumers have in hand at this moment."""
@@ -195,9 +207,14 @@ class Metrics:
         if latest is None:
             return {}
         return {
-            "oldest_ms": oldest_by_queue(latest.flows),
+            "oldest_ms": self._oldest_ms,
             "stores": dict(latest.stores),
             "forecast": {"spool": coming.direction, "seconds": coming.seconds},
+            "failed": {
+                queue: {reason: figures.failed.get(reason, 0) for reason in FAILURE_REASONS}
+                for queue, figures in latest.tallies.items()
+                if figures.failed
+            },
         }
 
     # Making one.
@@ -216,7 +233,7 @@ class Metrics:
                 for look in (ask, self._look_at_warm, self._look_at_cold):
                     nursery.start_soon(look)
         if report:
-            return self._put_together(report[0])
+            return await self._put_together(report[0])
         if self._latest is None:
             raise StoreUnavailable(f"the stores did not answer within {ANSWER_S:g} s")
         return self._latest
@@ -225,25 +242,37 @@ class Metrics:
         warm = self._sources.warm
         with suppress(StoreUnavailable):
             self._fills = await warm.fills()
-            self._warm_flows = await warm.flows()
+            await trio.lowlevel.checkpoint()
+            flows = await warm.flows()
+            self._warm_flows = flows if flows != self._warm_flows else self._warm_flows
 
     async def _look_at_cold(self) -> None:
         cold = self._sources.cold
         with suppress(StoreUnavailable):
-            self._cold_flows = await cold.flows()
-            self._oldest = await cold.oldest()
+            # What is the same stays the same object, as everything that was made of it does.
+            flows = await cold.flows()
+            is_new = flows != self._cold_flows
+            self._cold_flows = flows if is_new else self._cold_flows
+            is_due = trio.current_time() - self._oldest_at >= OLDEST_S
+            if is_due or (is_new and not_known(flows, self._oldest)):
+                oldest = await cold.oldest()
+                self._oldest_at = trio.current_time()
+                self._oldest = self._oldest if oldest == self._oldest else oldest
 
-    def _put_together(self, report: dict[str, Any]) -> Snapshot:
+    async def _put_together(self, report: dict[str, Any]) -> Snapshot:
         sources = self._sources
-        settings_of = sources.catalogue.settings_of
+        told = self._warm_flows, self._cold_flows, self._oldest
+        waiting = await trio.to_thread.run_sync(self._flow_states.merged, *told)
+        self._oldest_ms = waiting.oldest_ms
+        tallies = await self._figures()
         return Snapshot(
             at_ms=sources.now_ms(),
             report=report,
             defined=frozenset(sources.catalogue.defined()),
             fills=self._fills,
-            limits={queue: limits_of(settings_of(queue)) for queue in report["queues"]},
-            flows=merge_flows(self._warm_flows, self._cold_flows, self._oldest),
-            tallies=self._figures(),
+            limits=self._limits_now(report["queues"]),
+            flows=waiting.flows,
+            tallies=tallies,
             staff={group.queue: group.staff() for group in sources.groups()},
             breakers=sources.breakers.figures(),
             spool=deepcopy(sources.spool),
@@ -254,8 +283,22 @@ class Metrics:
             pull_leases=sources.pull.leases,
         )
 
-    def _figures(self) -> dict[str, QueueFigures]:
-        return {queue: freeze(tally) for queue, tally in self._sources.tallies.queues.items()}
+    def _limits_now(self, queues: Mapping[str, Any]) -> Mapping[str, Limits]:
+        """Of these queues; read again when a definition has changed."""
+        catalogue = self._sources.catalogue
+        if self._limits_of != catalogue.changes or self._limits.keys() != queues.keys():
+            self._limits_of = catalogue.changes
+            settings_of = catalogue.settings_of
+            self._limits = {queue: limits_of(settings_of(queue)) for queue in queues}
+        return self._limits
+
+    async def _figures(self) -> dict[str, QueueFigures]:
+        figures: dict[str, QueueFigures] = {}
+        for number, (queue, tally) in enumerate(list(self._sources.tallies.queues.items()), 1):
+            figures[queue] = freeze(tally)
+            if not number % STEP:
+                await trio.lowlevel.checkpoint()
+        return figures
 
     # Keeping one.
 
@@ -274,7 +317,7 @@ class Metrics:
 
     def _sample(self, snapshot: Snapshot) -> None:
         at_ms, report = snapshot.at_ms, snapshot.report
-        oldest = oldest_by_queue(snapshot.flows)
+        oldest = self._oldest_ms
         samples = {
             queue: sample_of(entry, at_ms, oldest.get(queue))
             for queue, entry in report["queues"].items()
@@ -287,11 +330,11 @@ class Metrics:
         )
 
 
-def oldest_by_queue(flows: Iterable[FlowState]) -> dict[str, int]:
-    """When the oldest item was enqueued that waits in warm or cold."""
-    oldest: dict[str, int] = {}
-    for flow in flows:
-        at_ms = flow.oldest_ms
-        if at_ms is not None:
-            oldest[flow.queue] = min(at_ms, oldest.get(flow.queue, at_ms))
-    return oldest
+def in_milliseconds(found: Percentiles) -> dict[str, float]:
+    return {
+        "items": found.items,
+        "average_ms": round(found.average_s * 1000, 3),
+        "p50_ms": round(found.p50_s * 1000, 3),
+        "p95_ms": round(found.p95_s * 1000, 3),
+        "p99_ms": round(found.p99_s * 1000, 3),
+    }

@@ -11,7 +11,17 @@ has items: nothing here may take time in proportion to the portions for each ite
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from actors.slices import ItemError, LentRun, Slice, indexes, item_bits, lowest_bit, remember
+from actors.slices import (
+    HeldBy,
+    ItemError,
+    LentRun,
+    Slice,
+    indexes,
+    item_bits,
+    lowest_bit,
+    remember,
+)
+from forebay.failure_reason import FailureReason
 
 
 class Portion(NamedTuple):
@@ -28,6 +38,9 @@ class RetryNote(NamedTuple):
     due_ms: int
     at_ms: int
     text: str
+    failure_reason: FailureReason = "application"
+    holder: HeldBy | None = None
+    """Not on disk: after a restart nobody knows who had them."""
 
 
 Portions = tuple[Portion, ...]
@@ -49,7 +62,8 @@ class Failures:
 
     def note(self, bits: int, note: RetryNote) -> None:
         """These items have failed once more; each keeps the history it had."""
-        error = ItemError(note.attempt, note.at_ms, note.text)
+        said = (note.attempt, note.at_ms, note.text, note.failure_reason)
+        error = ItemError(*said, *(note.holder or ()))
         before: dict[int, tuple[Portion | None, int]] = {}
         for index in indexes(bits):
             portion = self._by_item.get(index)

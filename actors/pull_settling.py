@@ -39,7 +39,9 @@ def conclude_pulled(ended: Ended, settings: QueueSettings, now_ms: int) -> Concl
     if tried:
         failures = tuple(ItemsFailed(0, bits, failure) for bits, failure in ended.failed)
         piece = replace(slice_, bits=tried)
-        (conclusion,) = conclude([piece], Report(failures), settings, now_ms, random.random)
+        how = (settings, now_ms, random.random, ended.holder)
+        (conclusion,) = conclude([piece], Report(failures), *how)
+        conclusion = conclusion._replace(results=ended.results)
     if ended.released:
         untouched = replace(slice_, bits=ended.released)
         conclusion = conclusion._replace(again=(*conclusion.again, untouched))

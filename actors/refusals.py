@@ -41,6 +41,14 @@ def not_found(what: str) -> Refused:
     return Refused("NOT_FOUND", f"there is no {what}")
 
 
+def spent_job(item_id: str) -> Refused:
+    text = (
+        f"{item_id} is the job of a trigger: its items were given back when it died, and are in "
+        "other jobs by now, or will be. Delete it instead"
+    )
+    return Refused("CONFLICT", text)
+
+
 def lease_lost(leases: int) -> Refused:
     which = "the lease has" if leases == 1 else f"all {leases} leases have"
     return Refused("LEASE_LOST", f"{which} run out, been settled, or been given back")

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from actors.handling import Failure, ItemsFailed, Report
 from actors.queue_settings import BackoffSettings, QueueSettings, RetryRule
-from actors.slices import ItemError, Slice, remember
+from actors.slices import HeldBy, ItemError, Slice, remember
 
 RETRY_AFTER_MAX_S: Final = 86400.0
 """A destination that asks for more does not get it: a typing error must not park items."""
@@ -40,6 +40,10 @@ class Conclusion(NamedTuple):
     """Bits."""
     again: tuple[Slice, ...] = ()
     dead: tuple[Slice, ...] = ()
+    holder: HeldBy | None = None
+    """Who had the items; None: nobody who is known."""
+    results: tuple[tuple[int, str], ...] = ()
+    """What was said of items that were delivered: bits and text. For people, and history alone."""
 
 
 def conclude(
@@ -48,6 +52,7 @@ def conclude(
     settings: QueueSettings,
     now_ms: int,
     random: Callable[[], float],
+    holder: HeldBy | None = None,
 ) -> list[Conclusion]:
     """One conclusion for each slice, in order.
 
@@ -55,14 +60,15 @@ def conclude(
     slices and items that are not there, and items that were named before.
     """
     if isinstance(report, Failure):
-        return [_conclude(piece, {report: piece.bits}, settings, now_ms, random) for piece in batch]
-    if not report.failures:
-        return [Conclusion(piece.bits) for piece in batch]
-    failed = _failed(batch, report.failures)
+        failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
+    elif not report.failures:
+        return [Conclusion(piece.bits, holder=holder) for piece in batch]
+    else:
+        failed = _failed(batch, report.failures)
     return [
-        _conclude(piece, failed[order], settings, now_ms, random)
+        _conclude(piece, failed[order], settings, now_ms, random, holder)
         if order in failed
-        else Conclusion(piece.bits)
+        else Conclusion(piece.bits, holder=holder)
         for order, piece in enumerate(batch)
     ]
 
@@ -83,7 +89,7 @@ def decide(failure: Failure, attempt: int, settings: QueueSettings, random: floa
         return Dead("retries_spent")
     delay_s = None if rule is None else rule.delay
     if delay_s is None:
-        delay_s = next_delay_s(settings.backoff, attempt, random)
+        delay_s = 0.0 if failure.has_waited else next_delay_s(settings.backoff, attempt, random)
     return Retry(max(delay_s, _asked_for_s(failure)))
 
 
@@ -128,6 +134,7 @@ def _conclude(
     settings: QueueSettings,
     now_ms: int,
     random: Callable[[], float],
+    holder: HeldBy | None,
 ) -> Conclusion:
     delivered = piece.bits
     again: list[Slice] = []
@@ -135,14 +142,15 @@ def _conclude(
     attempt = piece.attempt + 1
     for failure, bits in failed.items():
         delivered &= ~bits
-        errors = remember(piece.errors, ItemError(attempt, now_ms, failure.text))
+        error = ItemError(attempt, now_ms, failure.text, failure.failure_reason, *(holder or ()))
+        errors = remember(piece.errors, error)
         match decide(failure, attempt, settings, random()):
             case Retry(delay_s):
                 due_ms = now_ms + math.ceil(delay_s * 1000)
                 again.append(Slice(piece.run, bits, attempt, due_ms, errors))
             case Dead():
                 dead.append(Slice(piece.run, bits, attempt, piece.due_ms, errors))
-    return Conclusion(delivered, tuple(again), tuple(dead))
+    return Conclusion(delivered, tuple(again), tuple(dead), holder)
 
 
 def _asked_for_s(failure: Failure) -> float:

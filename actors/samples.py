@@ -12,6 +12,8 @@ below zero, whatever a store that was away has said meanwhile.
 
 from array import array
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
 EVERY_S: Final = 5.0
@@ -20,7 +22,7 @@ QUEUES_MAX: Final = 512
 WHOLE: Final = ""
 """The daemon as a whole: no queue has that name."""
 RATE_S: Final = 60.0
-_AGE_MAX: Final = 2**32 - 1
+_GAUGE_MAX: Final = 2**32 - 1
 
 
 class Sample(NamedTuple):
@@ -57,6 +59,9 @@ class Rates(NamedTuple):
 
 _TOTALS: Final = ("accepted", "delivered", "dead")
 _GAUGES: Final = ("spooled", "scheduled", "warm", "cold", "running", "oldest_age_s")
+_PACKED_TOTALS: Final = Struct(f"={len(_TOTALS)}q")
+_PACKED_GAUGES: Final = Struct(f"={len(_GAUGES)}I")
+_numbers: Final = itemgetter(*_TOTALS, *_GAUGES[:-1])
 
 
 class _Column:
@@ -71,16 +76,16 @@ class _Column:
         self.gauges = array("I", bytes(4 * SAMPLES_MAX * len(_GAUGES)))
 
     def put(self, tick: int, sample: Sample) -> None:
+        """Packed in place: with an array made for each, 500 queues took 5 ms, not 1."""
         place = tick % SAMPLES_MAX
-        at = place * len(_TOTALS)
-        totals = array("q", sample[1 : 1 + len(_TOTALS)])
-        gauges = array("I", [min(value, _AGE_MAX) for value in sample[1 + len(_TOTALS) :]])
-        before = (tick - 1) % SAMPLES_MAX * len(_TOTALS)
-        if any(gauges) or totals != self.totals[before : before + len(_TOTALS)]:
+        totals, gauges = sample[1 : 1 + len(_TOTALS)], sample[1 + len(_TOTALS) :]
+        before = (tick - 1) % SAMPLES_MAX * _PACKED_TOTALS.size
+        if any(gauges) or totals != _PACKED_TOTALS.unpack_from(self.totals, before):
             self.last_busy = tick
-        self.totals[at : at + len(_TOTALS)] = totals
-        at = place * len(_GAUGES)
-        self.gauges[at : at + len(_GAUGES)] = gauges
+        if max(gauges) > _GAUGE_MAX:
+            gauges = tuple(min(value, _GAUGE_MAX) for value in gauges)
+        _PACKED_TOTALS.pack_into(self.totals, place * _PACKED_TOTALS.size, *totals)
+        _PACKED_GAUGES.pack_into(self.gauges, place * _PACKED_GAUGES.size, *gauges)
 
     def get(self, tick: int, at_ms: int) -> Sample:
         place = tick % SAMPLES_MAX
@@ -153,8 +158,7 @@ def rates(samples: Sequence[Sample]) -> Rates:
 def sample_of(entry: Mapping[str, int], at_ms: int, oldest_ms: int | None) -> Sample:
     """Of an entry of the report (actors/report.py)."""
     age_s = 0 if oldest_ms is None else max(0, at_ms - oldest_ms) // 1000
-    numbers = (entry[name] for name in (*_TOTALS, *_GAUGES[:-1]))
-    return Sample._make((at_ms, *numbers, age_s))
+    return Sample._make((at_ms, *_numbers(entry), age_s))
 
 
 def thinned(samples: Sequence[P], points_max: int) -> list[P]:

@@ -1,6 +1,6 @@
 """What every section of the configuration is made of."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Strict
 
@@ -21,9 +21,3 @@ class Clash(ValueError):
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
         self.keys = keys
-
-
-def empty_in_this_version(value: dict[str, Any]) -> dict[str, Any]:
-    if value:
-        raise ValueError("is planned, but this version of forebay does not have it: leave it empty")
-    return value

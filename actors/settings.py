@@ -19,6 +19,11 @@ from pydantic import (
 )
 
 from actors.event_settings import EventSettings
+from actors.notification_settings import (
+    NotificationName,
+    NotificationSettings,
+    check_notifications,
+)
 from actors.queue_settings import QueueSettings
 from actors.schedules import ScheduleName, ScheduleSettings, check_schedules
 from actors.section import (
@@ -28,8 +33,8 @@ from actors.section import (
     Clash,
     Count,
     Section,
-    empty_in_this_version,
 )
+from actors.trigger_settings import Trigger, all_schedules, check_triggers
 from actors.units import Duration, Size, durations, format_size, numbers, sizes
 from forebay.errors import BadRun
 from forebay.limits import (
@@ -285,7 +290,8 @@ class Settings(Section):
     queues: dict[QueueName, QueueSettings] = Field(default={})
     """Each with the defaults merged in."""
     schedules: dict[ScheduleName, ScheduleSettings] = Field(default={})
-    triggers: Annotated[dict[str, Any], AfterValidator(empty_in_this_version)] = Field(default={})
+    triggers: dict[ScheduleName, Trigger] = Field(default={})
+    notifications: dict[NotificationName, NotificationSettings] = Field(default={})
     events: EventSettings = EventSettings()
     log: LogSettings = LogSettings()
     global_send_limit: Annotated[Count, numbers(0, 10**6)] = 0
@@ -319,7 +325,14 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _schedules_are_possible(self) -> Self:
-        check_schedules(self.schedules, self.priorities)
+        check_triggers(self.triggers, self.schedules, self.priorities)
+        check_schedules(all_schedules(self.schedules, self.triggers), self.priorities)
+        return self
+
+    @model_validator(mode="after")
+    def _notifications_are_possible(self) -> Self:
+        queues = None if self.auto_create_queues else self.queues
+        check_notifications(self.notifications, queues)
         return self
 
     @model_validator(mode="after")

@@ -26,11 +26,14 @@ import trio
 from actors.event_log import EventLog
 from actors.events import Sending
 from actors.failover import Failover, Held
+from actors.failure_log import FailureLog
 from actors.handover import HandOver
 from actors.history import History
 from actors.messages import Fate, Retried, Settle, Settled, SpoolerMessage
+from actors.notifications import Notifier
 from actors.portions import RetryNote
 from actors.posts import make_post
+from actors.presence import Presence
 from actors.retry import Conclusion
 from actors.slices import Abroad, InCold, InJournal, Slice, indexes, ranges
 from actors.tallies import Tallies
@@ -90,6 +93,8 @@ class Settlement:
         events: EventLog | None = None,
         history: History | None = None,
         tallies: Tallies | None = None,
+        notifier: Notifier | None = None,
+        presence: Presence | None = None,
     ) -> None:
         """`unrecorded` counts, by queue, the items that have left warm and are still to be
         recorded: others read it."""
@@ -105,9 +110,14 @@ class Settlement:
         self._events = events
         self._history = history
         self._tallies = tallies
+        self._failure_log = FailureLog()
+        self._notifier = notifier
+        self._presence = presence or Presence()
         self._to_settler, self._inbox = trio.open_memory_channel[Concluded](INBOX)
         self.stale_total = 0
         """Outcomes of leases that had run out."""
+        self._rows: Counter[bytes] = Counter()
+        """How many outcomes of each row of the cold store are still to be recorded."""
 
     async def settle(
         self,
@@ -135,8 +145,11 @@ class Settlement:
         self._count_stale(queue, answers.count(False))
         if self._history is not None:
             self._history.settled(queue, pairs, answers)
+        self._failure_log.settled(queue, pairs, answers)
         if self._tallies is not None:
             self._tallies.settled(queue, pairs, answers, self._now_ms())
+        if self._notifier is not None:
+            self._notifier.settled(queue, pairs, answers)
         self._note(queue, pairs, answers, sending)
         return answers
 
@@ -157,7 +170,14 @@ class Settlement:
         for one in ended:
             if not is_quick(one.slice, one.conclusion, one.stays):
                 self._unrecorded[one.queue] += one.items
+                self._rows.update(rows_of([one]))
                 await self._tell(self._to_settler, one)
+
+    @property
+    def unrecorded_rows(self) -> set[bytes]:
+        """Rows of the cold store of which something has become that it was not told yet: the
+        settler's, and what the failover holds. Nobody may lend them anew before."""
+        return set(self._rows)
 
     def _note(
         self,
@@ -230,7 +250,8 @@ class Settlement:
         """These are recorded, or the failover's."""
         for concluded in batch:
             self._unrecorded[concluded.queue] -= concluded.items
-            self._wake_promoter(concluded.queue)
+        for queue in {concluded.queue for concluded in batch}:
+            self._wake_promoter(queue)
 
     def close(self) -> None:
         """Nothing more is settled."""
@@ -268,16 +289,30 @@ class Settlement:
             for concluded, ok in zip(batch, await self._cold.settle(outcomes), strict=True):
                 if not ok:
                     self._count_stale(concluded.queue, 1)
+            self._told(batch)
+            self._presence.found("settle")
             for queue in {c.queue for c in batch if c.conclusion.again}:
                 self._wake_promoter(queue)
 
         try:
             await again()
         except StoreUnavailable as problem:
-            log.error("cold.away", error=str(problem))
+            self._presence.lost("settle", problem)
             slices = [replace(c.slice, bits=concluded_bits(c)) for c in batch]
             size = sum(slice_.bytes for slice_ in slices)
-            await self._failover.hold(Held(size, again, lambda: self._enter_again(slices)))
+
+            async def let_go() -> None:
+                await self._enter_again(slices)
+                self._told(batch)
+
+            await self._failover.hold(Held(size, again, let_go))
+
+    def _told(self, batch: Sequence[Concluded]) -> None:
+        """The cold store knows what became of these, or never will."""
+        for row in rows_of(batch):
+            self._rows[row] -= 1
+            if not self._rows[row]:
+                del self._rows[row]
 
     async def _enter_again(self, slices: Sequence[Slice]) -> None:
         """What became of them could not be recorded: they are delivered again. They were in warm a
@@ -297,6 +332,12 @@ def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) ->
     if conclusion.dead or len(stays) < len(conclusion.again):
         return False
     return not conclusion.delivered or isinstance(slice_.run.owner, InJournal)
+
+
+def rows_of(batch: Sequence[Concluded]) -> list[bytes]:
+    """Of the cold store; one for each outcome."""
+    owners = [concluded.slice.run.owner for concluded in batch]
+    return [owner.row for owner in owners if isinstance(owner, InCold)]
 
 
 def concluded_bits(concluded: Concluded) -> int:
@@ -326,7 +367,14 @@ def journal_outcomes(
     for again in stays:
         if again.attempt > slice_.attempt:
             newest = again.errors[-1]
-            note = RetryNote(again.attempt, again.due_ms, newest.at_ms, newest.text)
+            note = RetryNote(
+                again.attempt,
+                again.due_ms,
+                newest.at_ms,
+                newest.text,
+                newest.failure_reason,
+                newest.holder,
+            )
             outcomes += [Retried(*where, *span, note) for span in ranges(again.bits)]
     return outcomes
 
@@ -356,4 +404,12 @@ def row_outcome(slice_: Slice, conclusion: Conclusion) -> RowOutcome:
     bits = 0
     for part in (*failed(slice_, conclusion), *conclusion.dead):
         bits |= part.bits
-    return RowOutcome(owner.row, owner.lock, conclusion.delivered, tuple(moved), bits)
+    return RowOutcome(
+        owner.row,
+        owner.lock,
+        conclusion.delivered,
+        tuple(moved),
+        bits,
+        conclusion.holder,
+        conclusion.results,
+    )

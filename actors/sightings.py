@@ -5,13 +5,16 @@ the item is in, so that for a large one they are a thread's work (`describe_apar
 """
 
 import base64
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
 
+from actors.correlation import correlation_of, trace_of
+from actors.in_hand import Task, holder
 from actors.messages import JournalRun
-from actors.slices import ItemError
+from actors.slices import HeldBy, ItemError
 from actors.states import State
 from actors.tiers import ColdSight, DeadLetter, Whereabouts
 from forebay.errors import BadRun
@@ -22,7 +25,6 @@ from forebay.stage_frames import write_of
 PREVIEW_BYTES_MAX: Final = 64 * 1024
 UNPACK_BYTES_MAX: Final = 128 * 1024
 """To unpack more than that is a thread's work: 128 KiB take about 0.1 ms."""
-CORRELATION_HEADERS: Final = ("correlation_id", "correlation-id", "x-correlation-id")
 JOB_HEADER: Final = "job_id"
 _PAST: Final = {State.DONE: "delivered", State.DELETED: "deleted", State.FAILED: "dead"}
 
@@ -39,6 +41,11 @@ class Sighting:
     errors: tuple[ItemError, ...]
     owner: JournalRun | ColdSight
     ended_ms: int | None = None
+    holder: HeldBy | None = None
+    """Who has it, or had it last."""
+    result: str = ""
+    job: str = ""
+    """The job that has claimed it, or had."""
 
     @property
     def bit(self) -> int:
@@ -64,7 +71,8 @@ def of_journal(found: JournalRun, index: int, warm: Whereabouts, now_ms: int) ->
     state = near_workers(bit, warm) if found.is_lent else None
     if state is None:
         state = State.SCHEDULED if due_ms > now_ms else State.SPOOLED
-    return Sighting(state, head, found.run.data, index, attempt, due_ms, errors, found)
+    told = (attempt, due_ms, errors, found, None, last_holder(state, errors))
+    return Sighting(state, head, found.run.data, index, *told)
 
 
 def of_cold(found: ColdSight, index: int, warm: Whereabouts) -> Sighting:
@@ -90,6 +98,9 @@ def of_cold(found: ColdSight, index: int, warm: Whereabouts) -> Sighting:
         found.errors,
         found,
         found.ended_ms,
+        found.holder or last_holder(state, found.errors),
+        found.result,
+        found.job,
     )
 
 
@@ -102,14 +113,40 @@ def near_workers(bit: int, warm: Whereabouts) -> State | None:
     return State.QUEUED if warm.waiting & bit else None
 
 
-async def describe_apart(sighting: Sighting, *, payload: bool) -> dict[str, Any]:
-    """All there is to be said of an item."""
+def last_holder(state: State, errors: Sequence[ItemError]) -> HeldBy | None:
+    """Who had it at its last attempt; of one that runs, that is somebody else."""
+    return errors[-1].holder if errors and state is not State.RUNNING else None
+
+
+def held_now(sighting: Sighting, tasks: Iterable[Task], host: str = "") -> Sighting:
+    """The same, with who has it in hand; this daemon knows that of its own workers and consumers
+    alone."""
+    if sighting.state is not State.RUNNING:
+        return sighting
+    run_id = sighting.head.run_id
+    for task in tasks:
+        for slice_ in task.slices:
+            if slice_.bits & sighting.bit and slice_.run.head.run_id == run_id:
+                named = holder(host, task.queue, task.worker, task.began_ms)
+                return replace(sighting, holder=named)
+    return sighting
+
+
+async def describe_apart(
+    sighting: Sighting, *, payload: bool, whole: bool = False
+) -> dict[str, Any]:
+    """All there is to be said of an item. `whole`: a long payload is not cut."""
+    bytes_max = sighting.head.raw_bytes if whole else PREVIEW_BYTES_MAX
     if sighting.head.raw_bytes <= UNPACK_BYTES_MAX:
-        return describe(sighting, payload=payload)
-    return await trio.to_thread.run_sync(lambda: describe(sighting, payload=payload))
+        return describe(sighting, payload=payload, bytes_max=bytes_max)
+    return await trio.to_thread.run_sync(
+        lambda: describe(sighting, payload=payload, bytes_max=bytes_max)
+    )
 
 
-def describe(sighting: Sighting, *, payload: bool) -> dict[str, Any]:
+def describe(
+    sighting: Sighting, *, payload: bool, bytes_max: int = PREVIEW_BYTES_MAX
+) -> dict[str, Any]:
     run = Run(sighting.head, sighting.data)
     described = summary(sighting, run)
     described["headers"] = sighting.head.headers()
@@ -117,7 +154,7 @@ def describe(sighting: Sighting, *, payload: bool) -> dict[str, Any]:
     described["timeline"] = timeline(sighting)
     described["owner"] = "journal" if isinstance(sighting.owner, JournalRun) else "cold"
     if payload:
-        described |= preview(run, sighting.index)
+        described |= preview(run, sighting.index, bytes_max)
     return described
 
 
@@ -133,6 +170,7 @@ def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
         item_id, key, size = format_item_id(head.run_id, index), None, 0
     headers = head.headers() if head.packed_headers else {}
     write = write_of(head) if head.packed_headers else None
+    errors, held = sighting.errors, sighting.holder
     return {
         "id": item_id,
         "queue": head.queue,
@@ -142,19 +180,50 @@ def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
         "key": key,
         "priority": head.priority,
         "attempt": sighting.attempt,
+        "retries": retries(sighting.state, sighting.attempt),
         "enqueued_ms": head.enqueued_ms,
+        "updated_ms": updated_ms(sighting),
         "due_ms": sighting.due_ms or None,
+        "scheduled_at_ms": sighting.due_ms or first_due_ms(head),
+        "scheduled_at_initially_ms": first_due_ms(head),
         "ended_ms": sighting.ended_ms,
         "bytes": size,
-        "last_error": sighting.errors[-1].text if sighting.errors else None,
+        "last_error": errors[-1].text if errors else None,
+        "failure_reason": errors[-1].failure_reason if errors else None,
+        "locked_by": None if held is None else held.by,
+        "locked_ms": None if held is None else held.since_ms or None,
+        "result": sighting.result or None,
         "correlation_id": correlation_of(headers),
+        "traceparent": trace_of(headers),
         "receipt": None if write is None else write.hex(),
-        "job": headers.get(JOB_HEADER),
+        "job": sighting.job or headers.get(JOB_HEADER),
     }
+
+
+def first_due_ms(head: RunHead) -> int:
+    """When an item was first due. One that is due later than that has been tried."""
+    return head.due_ms or head.enqueued_ms
+
+
+def retries(state: State, attempt: int) -> int:
+    """How often an item was tried again. `attempt` counts attempts that were made, and not the one
+    that is under way."""
+    return attempt if state is State.RUNNING else max(0, attempt - 1)
+
+
+def updated_ms(sighting: Sighting) -> int:
+    """When something last became of it, as far as that is known."""
+    if sighting.ended_ms is not None:
+        return sighting.ended_ms
+    known = [sighting.head.enqueued_ms, *(error.at_ms for error in sighting.errors[-1:])]
+    if sighting.holder is not None and sighting.state is State.RUNNING:
+        known.append(sighting.holder.since_ms)
+    return max(known)
 
 
 def of_letter(letter: DeadLetter) -> dict[str, Any]:
     """The same of a dead letter as a list of those has it."""
+    last = letter.errors[-1] if letter.errors else None
     return {
         "id": letter.id,
         "queue": letter.queue,
@@ -164,28 +233,33 @@ def of_letter(letter: DeadLetter) -> dict[str, Any]:
         "key": letter.key,
         "priority": letter.priority,
         "attempt": letter.attempt,
+        "retries": retries(State.FAILED, letter.attempt),
         "enqueued_ms": letter.enqueued_ms,
+        "updated_ms": letter.died_ms,
         "due_ms": None,
+        "scheduled_at_ms": None,
+        "scheduled_at_initially_ms": None,
         "ended_ms": letter.died_ms,
         "bytes": None,
-        "last_error": letter.errors[-1].text if letter.errors else None,
+        "last_error": last.text if last else None,
+        "failure_reason": last.failure_reason if last else None,
+        "locked_by": last.locked_by or None if last else None,
+        "locked_ms": last.locked_ms or None if last else None,
+        "result": None,
         "correlation_id": correlation_of(letter.headers),
+        "traceparent": trace_of(letter.headers),
         "receipt": letter.headers.get("forebay-write"),
         "job": letter.headers.get(JOB_HEADER),
     }
 
 
-def correlation_of(headers: Any) -> str | None:
-    return next((headers[name] for name in CORRELATION_HEADERS if name in headers), None)
-
-
-def preview(run: Run, index: int) -> dict[str, Any]:
+def preview(run: Run, index: int, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[str, Any]:
     """The payload, or the beginning of a long one: as text where it is one."""
     try:
         payload = run.payloads(index, index + 1)[0]
     except BadRun as problem:
         return {"payload": None, "payload_problem": str(problem)}
-    start = payload[:PREVIEW_BYTES_MAX]
+    start = payload[:bytes_max]
     is_cut = len(start) < len(payload)
     try:
         text = start.decode()
@@ -206,6 +280,8 @@ def timeline(sighting: Sighting) -> list[dict[str, Any]]:
         events[0]["text"] = f"to be delivered not before {head.due_ms}"
     for error in sighting.errors:
         events.append(_event(error.at_ms, "failed", f"attempt {error.attempt}: {error.text}"))
+        if error.failure_reason == "business":
+            events[-1]["text"] += " (a business failure)"
     if state in _PAST:
         attempts = f"after {sighting.attempt} attempts" if sighting.attempt > 1 else ""
         events.append(_event(sighting.ended_ms, _PAST[state], attempts))

@@ -6,10 +6,11 @@ holds a reference with the token under which it was lent. Items are named by bit
 for item `i` of the run, so that any set of a run's items is one number.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from forebay.failure_reason import FailureReason, read_failure_reason
 from forebay.run import RunHead
 
 ERROR_TEXT_MAX: Final = 500
@@ -62,12 +63,29 @@ class LentRun:
         return 1 + len(self.data) // self.head.count
 
 
+class HeldBy(NamedTuple):
+    """Who has items in hand, or had them."""
+
+    by: str
+    """`host/queue/` and a worker's number or a consumer's name; of a claim, the latter alone."""
+    since_ms: int
+
+
 class ItemError(NamedTuple):
     """One failed attempt."""
 
     attempt: int
     at_ms: int
     text: str
+    failure_reason: FailureReason = "application"
+    locked_by: str = ""
+    """Who had the item; empty: nobody knows any more."""
+    locked_ms: int = 0
+    """Since when."""
+
+    @property
+    def holder(self) -> HeldBy | None:
+        return HeldBy(self.locked_by, self.locked_ms) if self.locked_by else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +134,25 @@ def remember(errors: tuple[ItemError, ...], error: ItemError) -> tuple[ItemError
     """The history with one more failure; past the bound the first and the newest are kept."""
     kept = (*errors, error._replace(text=error.text[:ERROR_TEXT_MAX]))
     return kept if len(kept) <= ERRORS_MAX else (kept[0], *kept[-(ERRORS_MAX - 1) :])
+
+
+def error_rows(errors: Iterable[ItemError]) -> list[tuple[Any, ...]]:
+    """Errors as JSON stores them: lists, without what says nothing at their end."""
+    return [
+        tuple(error) if error.locked_by else error[: 3 if error[3] == "application" else 4]
+        for error in errors
+    ]
+
+
+def read_error(row: Sequence[Any]) -> ItemError:
+    """ValueError or TypeError if it is none. Members of a later version are passed over."""
+    attempt, at_ms, text = row[:3]
+    error = ItemError(int(attempt), int(at_ms), str(text))
+    if len(row) > 3:
+        error = error._replace(failure_reason=read_failure_reason(row[3]) or "application")
+    if len(row) > 5:
+        error = error._replace(locked_by=str(row[4]), locked_ms=int(row[5]))
+    return error
 
 
 def item_bits(first: int, last: int) -> int:

@@ -15,6 +15,7 @@ from actors.spool_counts import SpoolCounts
 from actors.tallies import QueueTally
 from actors.tiers import Fill, FlowCount, Limits, WarmFlow
 from actors.workers import Staff
+from forebay.failure_reason import FailureReason
 
 FlowKey = tuple[str, str, str]
 """Queue, flow and action."""
@@ -49,6 +50,7 @@ class QueueFigures:
     retry_successes: int
     retry_failures: Mapping[ErrorType, int]
     died: Mapping[ErrorType, int]
+    failed: Mapping[FailureReason, int]
     backoff_slices: int
     backoff_s: float
     lost_leases: int
@@ -88,6 +90,7 @@ def freeze(tally: QueueTally) -> QueueFigures:
         tally.retry_successes,
         dict(tally.retry_failures),
         dict(tally.died),
+        dict(tally.failed),
         tally.backoff_slices,
         tally.backoff_s,
         tally.lost_leases,

@@ -88,6 +88,10 @@ class Streams:
         if event is not None:
             event.set()
 
+    def consumers(self) -> list[tuple[str, str]]:
+        """Whom queues are in stream mode for, here: each queue with its consumers."""
+        return [(queue, name) for queue, names in self._consumers.items() for name in names]
+
     # The operations.
 
     async def _claim_op(self, fields: Fields) -> dict[str, Any]:
@@ -275,5 +279,6 @@ def fetched(row: SeenRow) -> FetchedRow:
 def fetched_past(row: FinishedRow) -> FetchedRow:
     is_whole = row.bits == item_bits(0, row.head.count)
     errors = tuple(PastError(*error) for error in row.errors)
-    finished = Finished(row.outcome, row.finished_ms, errors)
+    said = (*(row.holder or ("", 0)), row.result, row.job)
+    finished = Finished(row.outcome, row.finished_ms, errors, *said)
     return FetchedRow(0, 0, row.attempt, None if is_whole else row.bits, row.data, finished)

@@ -16,6 +16,7 @@ from actors.latencies import Histogram
 from actors.retry import Conclusion
 from actors.slices import Slice
 from actors.tiers import Leased
+from forebay.failure_reason import FailureReason
 
 QUEUES_MAX: Final = 10_000
 OTHER: Final = "other"
@@ -37,6 +38,8 @@ class QueueTally:
     """Items that had failed before and failed again."""
     died: Counter[ErrorType] = field(default_factory=Counter)
     """Items that became dead letters."""
+    failed: Counter[FailureReason] = field(default_factory=Counter)
+    """Attempts of items that failed, tried again or not, by whose fault it was."""
     backoff_slices: int = 0
     backoff_s: float = 0.0
     """The pauses that these were given, added up."""
@@ -105,6 +108,7 @@ def _conclude(tally: QueueTally, slice_: Slice, conclusion: Conclusion, now_ms: 
         if again.attempt <= slice_.attempt:
             continue
         kind = error_type(again.errors[-1].text)
+        tally.failed[again.errors[-1].failure_reason] += again.items
         tally.retried[kind] += again.items
         tally.backoff_slices += 1
         tally.backoff_s += max(0, again.due_ms - now_ms) / 1000
@@ -112,6 +116,7 @@ def _conclude(tally: QueueTally, slice_: Slice, conclusion: Conclusion, now_ms: 
             tally.retry_failures[kind] += again.items
     for dead in conclusion.dead:
         kind = error_type(dead.errors[-1].text)
+        tally.failed[dead.errors[-1].failure_reason] += dead.items
         tally.died[kind] += dead.items
         if is_retry:
             tally.retry_failures[kind] += dead.items

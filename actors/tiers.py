@@ -22,7 +22,8 @@ from typing import Literal, NamedTuple, Protocol
 from actors.finished import FinishedRow, Keeps, Past
 from actors.keys import Holder, KeyRules, Offer
 from actors.queue_settings import QueueSettings
-from actors.slices import ItemError, Slice
+from actors.slices import HeldBy, ItemError, Slice
+from forebay.failure_reason import FailureReason
 from forebay.run import RunHead
 
 
@@ -227,6 +228,10 @@ class RowOutcome:
     moved: tuple[NewRow, ...] = ()
     moved_bits: int = 0
     """The row's items that `moved` stands for."""
+    holder: HeldBy | None = None
+    """Who had the items: for history."""
+    results: tuple[tuple[int, str], ...] = ()
+    """What was said of items that are delivered, likewise: bits and text."""
 
 
 class Outlook(NamedTuple):
@@ -455,6 +460,10 @@ class ColdQueue(Protocol):
     async def key(self, queue: str, key: bytes) -> Holder | None:
         """Who has a key; None: nobody."""
 
+    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
+        """Of the items that have these keys, those whose row is leased: bits, by the run that they
+        are in. Keys are not empty."""
+
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
         """Who had it. An item that waited is deleted; one that is done or unreadable has lost its
         key; of one that has started or is dead nothing is changed."""
@@ -506,6 +515,11 @@ class ColdSight:
     """When it died, or was finished."""
     place: int = 0
     """Of a scan: where it goes on behind this row."""
+    holder: HeldBy | None = None
+    """Of history: who had the items last."""
+    result: str = ""
+    job: str = ""
+    """The job that has claimed the items, or had."""
 
 
 class ColdScan(NamedTuple):
@@ -571,6 +585,8 @@ class DeadFilter:
     died_before_ms: int | None = None
     died_after_ms: int | None = None
     ids: tuple[str, ...] = ()
+    failure_reason: FailureReason | None = None
+    """Of the last error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -606,6 +622,9 @@ class DeadChange(NamedTuple):
     """Whose items these were: their promoters may have something to do."""
     cursor: bytes | None
     """Where the next step begins; None: all that match are done."""
+    spent: int = 0
+    """Of those to be tried again: jobs of triggers that must not be, since their items were given
+    back (actors/trigger_jobs.py)."""
 
 
 class DeadLetters(Protocol):

@@ -25,7 +25,7 @@ from actors.breaker import Admission, Breakers, SendOutcome
 from actors.event_log import EventLog
 from actors.events import QueueStaffed, Sending
 from actors.handling import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
-from actors.in_hand import InHand, Task
+from actors.in_hand import InHand, Task, holder
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit, TokenBucket
 from actors.retry import conclude
@@ -82,6 +82,8 @@ class Shared:
     cores: int
     events: EventLog | None = None
     tallies: Tallies = field(default_factory=Tallies)
+    host: str = ""
+    """This one's name, for the record of who had what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +347,7 @@ class WorkerGroup:
                 if not await self._still_ours(batch):
                     return
                 began, started_ms = trio.current_time(), shared.now_ms()
-                report = await self._send(sender, batch, started_ms)
+                report, place = await self._send(sender, batch, started_ms)
             took_s = trio.current_time() - began
             self._count.sent(took_s)
             shared.breakers.report(outcome_of(admission, report))
@@ -355,7 +357,12 @@ class WorkerGroup:
         self.sent.note(batch.items, is_failed=is_failed)
         shared.tallies.sent(self._queue, batch.items, took_s, is_failed=is_failed)
         conclusions = conclude(
-            batch.prepared.batch, report, self._settings, shared.now_ms(), random.random
+            batch.prepared.batch,
+            report,
+            self._settings,
+            shared.now_ms(),
+            random.random,
+            holder(shared.host, self._queue, str(place), started_ms),
         )
         sending = Sending(
             self._handler.destination, batch.items, started_ms, round(took_s * 1000, 3)
@@ -379,14 +386,17 @@ class WorkerGroup:
         endings = [Ending(lease.token, (lease.slice,)) for lease in leased]
         await self._shared.warm.end(self._queue, endings)
 
-    async def _send(self, sender: Sender, batch: Batch, now_ms: int) -> Report | Failure:
+    async def _send(
+        self, sender: Sender, batch: Batch, now_ms: int
+    ) -> tuple[Report | Failure, int]:
+        """What became of it, and the number of who sent it."""
         self._busy += 1
         self._busy_max = max(self._busy_max, self._busy)
         place = self._in_hand.take(batch.leased, now_ms)
         try:
-            return await sender.send(batch.prepared)
+            return await sender.send(batch.prepared), place
         except DeliveryFailed as failed:
-            return failed.failure
+            return failed.failure, place
         finally:
             self._busy -= 1
             self._in_hand.leave(place)

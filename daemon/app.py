@@ -103,7 +103,9 @@ async def _serve(
     cold = stores.cold
     core = await compose(settings, make_files, stores)
     faces = compose_faces(settings, core, listening, stores)
-    reload = Reload(settings, load, core.catalogue, core.send_limit, faces.cron)
+    reload = Reload(
+        settings, load, core.catalogue, core.send_limit, faces.cron, faces.triggers, core.notifier
+    )
     http = None if http_socket is None else make_http(faces.desk, http_socket, reload)
     _keep_imported()
 
@@ -129,7 +131,9 @@ async def _serve(
         storing.start_soon(faces.receipts.run)
         storing.start_soon(faces.keyed.run)
         await storing.start(faces.cron.run)
+        await storing.start(faces.triggers.run)
         storing.start_soon(core.history.run)
+        storing.start_soon(core.notifier.run)
         storing.start_soon(faces.jobs.run)
         storing.start_soon(
             watch_stores,
@@ -153,6 +157,7 @@ async def _serve(
                     await settling.start(http.run)
                 async with trio.open_nursery() as receiving:
                     await receiving.start(faces.ingest.run)
+                    receiving.start_soon(faces.desk.pull.run, faces.desk.stopping)
                     log.info(
                         "daemon.ready",
                         socket=str(listening.path),
@@ -170,11 +175,13 @@ async def _serve(
                     settling.cancel_scope.deadline = deadline + LAST_RECORDS_S
                     faces.desk.stopping.set()
                     core.dispatch.drain()
+                    faces.triggers.drain()
                     await core.to_spooler.send(Drain())
                     await faces.ingest.drain()
             if http is not None:
                 await http.close()
             core.settlement.close()
+        await core.notifier.close()
         await core.history.close()
         if faces.follower is not None:
             await faces.follower.close()

@@ -10,6 +10,7 @@ yet: daemon/app.py starts and stops it.
 """
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,8 +33,10 @@ from actors.history import History
 from actors.intake import QUEUES_MAX
 from actors.keys import KeyRule
 from actors.messages import Pinned, QueueSeen, SpoolerMessage
+from actors.notifications import Notifier
 from actors.origin import Origin, unpack_origin
 from actors.owner import Owner
+from actors.presence import Presence
 from actors.promoter import Promoter
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit
@@ -54,6 +57,7 @@ from daemon.handlers import open_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.memory import machine_limit_bytes, size_queues
+from daemon.notifying import make_ways
 from daemon.stores import Stores
 
 if TYPE_CHECKING:
@@ -90,14 +94,18 @@ class Core:
     shared_warm: SharedWarm | None
     routing: Routing
     failover: Failover
+    presence: Presence
+    """Of the cold store."""
     hand_over: HandOver
     promoter: Promoter
+    router: Router
     streams: Streams
     events: EventLog
     ring: EventRing
     breakers: Breakers
     history: History
     tallies: Tallies
+    notifier: Notifier
     settlement: Settlement
     send_limit: SendLimit
     dispatch: Dispatch
@@ -108,13 +116,13 @@ class Core:
     def away_total(self) -> dict[str, int]:
         """How often a store went away."""
         warm = 0 if self.shared_warm is None else self.shared_warm.away_total
-        return {"cold": self.promoter.away_total, "warm": warm}
+        return {"cold": self.presence.away_total, "warm": warm}
 
     def is_away(self) -> dict[str, Callable[[], bool]]:
         """By store: whether it is away now."""
         shared = self.shared_warm
         return {
-            "cold": lambda: self.promoter.cold_is_away,
+            "cold": lambda: self.presence.is_away,
             "disk": lambda: self.spooler.disk_is_low,
             "warm": lambda: shared is not None and shared.is_away,
         }
@@ -163,6 +171,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
                 to_dispatch.send_nowait(QueueSeen(queue))
 
     routing, failover, breakers = Routing(), Failover(), Breakers(events.note)
+    presence = Presence()
     promoter = Promoter(
         routing,
         warm,
@@ -174,6 +183,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         memory.bytes_max,
         shared_warm.out.forget_locks if shared_warm is not None else None,
         see_queue if stores.is_shared else None,
+        presence,
     )
 
     def has_come_to_cold(queue: str, priority: int | None = None) -> None:
@@ -181,7 +191,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         streams.wake(queue)
 
     stores.wakes.append(has_come_to_cold)
-    hand_over = HandOver(cold, to_spooler.clone(), failover, has_come_to_cold)
+    hand_over = HandOver(cold, to_spooler.clone(), failover, has_come_to_cold, presence)
     router = Router(
         routing,
         to_spooler.clone(),
@@ -204,6 +214,13 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
     cold.keep_history(history.keep)
     cold.keep_keys(lambda queue: key_rule(catalogue.settings_of(queue)))
     tallies = Tallies()
+    notifier = Notifier(
+        settings.notifications,
+        make_ways(catalogue, to_spooler.clone()),
+        wall_ms,
+        socket.gethostname(),
+        events.note,
+    )
     settlement = Settlement(
         warm,
         cold,
@@ -217,6 +234,8 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         events,
         history,
         tallies,
+        notifier,
+        presence,
     )
     fleet = None
     if shared_warm is not None and stores.remote is not None:
@@ -226,7 +245,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         server = stores.remote.server
         to_owner = (to_spooler.clone(), settlement, cold, router.place, promoter.wake, see_queue)
         fleet = Fleet(
-            Owner(shared_warm, *to_owner),
+            Owner(shared_warm, *to_owner, presence),
             FleetBreakers(breakers, SharedBreaker(server, stores.daemon)),
             SharedRate(server),
             LostOwners(server, stores.daemon),
@@ -238,7 +257,17 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         catalogue,
         router,
         promoter,
-        Shared(warm, settlement, breakers, send_limit, wall_ms, cores, events, tallies),
+        Shared(
+            warm,
+            settlement,
+            breakers,
+            send_limit,
+            wall_ms,
+            cores,
+            events,
+            tallies,
+            socket.gethostname(),
+        ),
         _open_handler,
         None if fleet is None else fleet.rate,
     )
@@ -253,14 +282,17 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         shared_warm=shared_warm,
         routing=routing,
         failover=failover,
+        presence=presence,
         hand_over=hand_over,
         promoter=promoter,
+        router=router,
         streams=streams,
         events=events,
         ring=ring,
         breakers=breakers,
         history=history,
         tallies=tallies,
+        notifier=notifier,
         settlement=settlement,
         send_limit=send_limit,
         dispatch=dispatch,

@@ -4,6 +4,7 @@ Built on what stores and delivers (daemon/composition.py), of which it owns noth
 yet: daemon/app.py starts and stops it.
 """
 
+import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,17 +30,23 @@ from actors.metrics import Metrics, Sources
 from actors.pull import Pull
 from actors.pull_settling import PullSettling
 from actors.purging import Purging
+from actors.queue_stats import QueueStats
 from actors.receipts import Receipts
 from actors.report import INQUIRIES_MAX, Reporter
 from actors.schedule_book import ScheduleBook
 from actors.schedules import ScheduleSettings
 from actors.settings import Settings
 from actors.shared_writes import DECIDED
-from daemon.composition import Core, describe
+from actors.taking_back import TakingBack
+from actors.trigger_control import TriggerControl
+from actors.trigger_settings import all_schedules
+from actors.triggers import Triggers
+from daemon.composition import Core, describe, key_rule
 from daemon.http.desk import ANSWER_S, Desk, within
 from daemon.listen import ListeningSocket
 from daemon.schedules_file import load_schedules, schedules_saver
 from daemon.stores import Stores
+from daemon.triggering import make_triggers
 from forebay.errors import BadRun, Refused
 from forebay.priorities import resolve
 
@@ -52,6 +59,7 @@ class Faces:
     """Of what a fleet decides about writes."""
     keyed: KeyedIntake
     cron: Cron
+    triggers: Triggers
     ingest: Ingest
     jobs: Jobs
     metrics: Metrics
@@ -72,6 +80,14 @@ def compose_faces(
         core.to_dispatch.clone(),
         core.has_come_to_cold,
         lambda: core.spooler.disk_is_low,
+        core.presence,
+        TakingBack(
+            core.warm,
+            cold,
+            core.failover,
+            core.routing.lines,
+            lambda queue: key_rule(catalogue.settings_of(queue)),
+        ),
     )
 
     def has_ticks(queue: str) -> None:
@@ -82,12 +98,18 @@ def compose_faces(
         return usable_priority(schedule, catalogue)
 
     book = ScheduleBook(
-        settings.schedules,
+        all_schedules(settings.schedules, settings.triggers),
         load_schedules(settings.state_dir),
         schedules_saver(settings.state_dir),
         check_schedule,
     )
-    cron = Cron(book, cold.ticks, check_schedule, has_ticks)
+    failed = core.notifier.trigger_failed
+    cron = Cron(book, cold.ticks, check_schedule, has_ticks, core.presence, failed)
+
+    async def withdraw(item_id: str) -> None:
+        await items.withdraw(item_id)
+
+    triggers = make_triggers(settings, core, stores, has_ticks, withdraw)
 
     def more() -> dict[str, Any]:
         known = (core.routing, core.failover, core.breakers, core.dispatch, core.settlement)
@@ -96,17 +118,27 @@ def compose_faces(
             "history_dropped_total": core.history.dropped_total,
             "keyed": keyed.figures(),
             "cron": cron.figures(),
+            "triggers": triggers.figures(),
+            "notifications": core.notifier.figures(),
             "away_total": core.away_total(),
             **metrics.for_report(),
         }
 
     reporter = Reporter(
-        reporter_inbox, to_spooler.clone(), core.warm, cold, more, is_shared=stores.is_shared
+        reporter_inbox,
+        to_spooler.clone(),
+        core.warm,
+        cold,
+        more,
+        is_shared=stores.is_shared,
+        presence=core.presence,
     )
     follower = deciding = None
     if stores.shared_cold is not None:
         decisions = stores.shared_cold.decisions
-        follower = Follower(to_spooler.clone(), decisions, core.spool.stage_ttl, wall_ms)
+        follower = Follower(
+            to_spooler.clone(), decisions, core.spool.stage_ttl, wall_ms, core.presence
+        )
         deciding = Deciding(to_spooler.clone(), decisions, follower)
         stores.wakes.append(partial(hear_decided, follower))
     receipts = Receipts(to_spooler.clone(), cold, core.spool.receipt_ttl, wall_ms, deciding)
@@ -116,6 +148,7 @@ def compose_faces(
         catalogue.queue,
         lambda queue: None if catalogue.is_paused(queue) else catalogue.paused_flows(queue),
         tallies=core.tallies,
+        host=socket.gethostname(),
     )
     items = make_items(
         to_spooler.clone(),
@@ -129,6 +162,8 @@ def compose_faces(
         wall_ms,
         settings.socket.max_run_bytes,
         core.routing.lines,
+        lambda: metrics.tasks(),
+        socket.gethostname(),
     )
     purging = Purging(
         to_spooler.clone(),
@@ -137,6 +172,9 @@ def compose_faces(
         reporter.report,
         lambda queue: controls.check_known(queue),
         wake_promoter,
+    )
+    figures = QueueStats(
+        reporter.report, lambda queue: controls.check_known(queue), lambda: metrics
     )
     jobs = Jobs(cold.dead_letters, wake_promoter, wall_ms)
     controls = Controls(
@@ -152,8 +190,10 @@ def compose_faces(
             **items.operations,
             **jobs.operations,
             **purging.operations,
+            **figures.operations,
             **KeyControl(cold).operations,
             **CronControl(cron, wall_ms).operations,
+            **TriggerControl(triggers, cron, wall_ms).operations,
             **DeadGroups(cold.dead_letters).operations,
             **FleetControl(lost_owners, to_spooler.clone(), stores.daemon).operations,
         },
@@ -215,6 +255,7 @@ def compose_faces(
         follower=follower,
         keyed=keyed,
         cron=cron,
+        triggers=triggers,
         ingest=ingest,
         jobs=jobs,
         metrics=metrics,

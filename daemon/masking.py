@@ -2,7 +2,8 @@
 
 By name, because nothing else tells a secret from a text: what a member is called decides, in an
 address the user's password and parameters with such a name, and in a command's words what follows
-such a name (`--token=…`, `--token …`, `Authorization: …`). Pure.
+such a name (`--token=…`, `--token …`, `Authorization: …`). Of a webhook's address the host alone
+is shown. Pure.
 
 What it can't do: know a secret that nothing names.
 """
@@ -27,7 +28,10 @@ _HARMLESS: Final = frozenset(
 def masked(value: Any, name: str = "") -> Any:
     """The same tree with `***` where a secret stands."""
     if isinstance(value, Mapping):
-        return {key: masked(child, str(key)) for key, child in value.items()}
+        shown = {key: masked(child, str(key)) for key, child in value.items()}
+        if name == "webhook" and isinstance(shown.get("url"), str):
+            shown["url"] = host_alone(shown["url"])
+        return shown
     if isinstance(value, list | tuple):
         if value and all(isinstance(child, str) for child in value) and not is_secret(name):
             return masked_words(value)
@@ -82,6 +86,14 @@ def _masked_one(text: str) -> str:
         shown = [(name, MASK if is_secret(name) else value) for name, value in pairs]
         parts = parts._replace(query=urlencode(shown, safe="*"))
     return urlunsplit(parts)
+
+
+def host_alone(url: str) -> str:
+    """A webhook's address: who knows its path may post there."""
+    parts = urlsplit(url)
+    if parts.path in ("", "/") and not parts.query:
+        return url
+    return f"{parts.scheme}://{parts.netloc}/{MASK}"
 
 
 def holds_mask(value: Any) -> bool:

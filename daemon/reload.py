@@ -12,8 +12,11 @@ import structlog
 from actors.catalogue import Catalogue
 from actors.cron import Cron
 from actors.handling import HandlerUnusable
+from actors.notifications import Notifier
 from actors.rate import SendLimit
 from actors.settings import Settings
+from actors.trigger_settings import all_schedules, queue_triggers
+from actors.triggers import Triggers
 from daemon.errors import CannotStart, ConfigError
 from daemon.handlers import open_handler
 from daemon.systemd import notify, reloading
@@ -21,7 +24,16 @@ from daemon.systemd import notify, reloading
 log = structlog.get_logger()
 
 RELOADED: Final = frozenset(
-    {"queues", "defaults", "auto_create_queues", "global_send_limit", "priorities", "schedules"}
+    {
+        "queues",
+        "defaults",
+        "auto_create_queues",
+        "global_send_limit",
+        "priorities",
+        "schedules",
+        "triggers",
+        "notifications",
+    }
 )
 Load = Callable[[], Settings]
 
@@ -34,12 +46,16 @@ class Reload:
         catalogue: Catalogue,
         send_limit: SendLimit,
         cron: Cron,
+        triggers: Triggers,
+        notifier: Notifier,
     ) -> None:
         self._settings = settings
         self._load = load
         self._catalogue = catalogue
         self._send_limit = send_limit
         self._cron = cron
+        self._triggers = triggers
+        self._notifier = notifier
         self._others: list[Callable[[], None]] = []
 
     def also(self, other: Callable[[], None]) -> None:
@@ -65,7 +81,9 @@ class Reload:
             log.error("daemon.not_reloaded", error=str(problem), in_force="as before")
             return
         self._send_limit.change(settings.global_send_limit)
-        await self._cron.reload(settings.schedules)
+        self._notifier.reload(settings.notifications)
+        await self._cron.reload(all_schedules(settings.schedules, settings.triggers))
+        await self._triggers.reload(queue_triggers(settings.triggers))
         log.info("daemon.reloaded", queues=len(settings.queues))
         waiting = restart_needed(self._settings, settings)
         if waiting:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -23,6 +24,13 @@ DaemonSocket = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, one object a line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class Reason(StrEnum):
+    """A `failure_reason`, as an option."""
+
+    application = "application"
+    business = "business"
 
 
 @contextmanager

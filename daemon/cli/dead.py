@@ -9,6 +9,7 @@ from daemon.cli.asking import (
     TIMEOUT_S,
     DaemonSocket,
     Json,
+    Reason,
     Yes,
     counted,
     make_sure,
@@ -45,6 +46,10 @@ Error = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Only where the last error has this text in it."),
 ]
+WhichReason = Annotated[
+    Reason | None,
+    typer.Option("--reason", help="Only what failed last for this reason, business or not."),
+]
 OlderThan = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only what died longer ago, as 2h or 7d.")
 ]
@@ -65,6 +70,7 @@ def ls(
     flow: Flow = None,
     action: Action = None,
     error: Error = None,
+    reason: WhichReason = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     ids: Ids = None,
@@ -79,7 +85,7 @@ def ls(
     All that is said of them must match: [bold]--queue crm --error timeout[/bold] are those of crm
     that timed out.
     """
-    which = filters(queue, flow, action, error, older_than, newer_than, ids)
+    which = filters(queue, flow, action, error, reason, older_than, newer_than, ids)
     with open_control(socket) as control:
         letters = control.dead_letters(which, limit=limit)
         if as_json:
@@ -106,6 +112,7 @@ def groups(
     flow: Flow = None,
     action: Action = None,
     error: Error = None,
+    reason: WhichReason = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     limit: Annotated[
@@ -122,7 +129,7 @@ def groups(
     """
     from forebay.client import connect
 
-    which = filters(queue, flow, action, error, older_than, newer_than, None)
+    which = filters(queue, flow, action, error, reason, older_than, newer_than, None)
     with connect(socket, TIMEOUT_S) as client:
         found = read_groups(client.control, which, limit)
     if as_json:
@@ -171,6 +178,7 @@ def retry(
     flow: Flow = None,
     action: Action = None,
     error: Error = None,
+    reason: WhichReason = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     ids: Ids = None,
@@ -184,7 +192,7 @@ def retry(
     They keep their ids. You are told how many match and asked first, unless they are named by
     [bold]--id[/bold].
     """
-    which = filters(queue, flow, action, error, older_than, newer_than, ids)
+    which = filters(queue, flow, action, error, reason, older_than, newer_than, ids)
     _check_chosen(which, everything)
     with open_control(socket) as control:
         _change(control, which, control.dead_retry, ("Retry", "retried"), yes, as_json)
@@ -196,6 +204,7 @@ def rm(
     flow: Flow = None,
     action: Action = None,
     error: Error = None,
+    reason: WhichReason = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     ids: Ids = None,
@@ -205,7 +214,7 @@ def rm(
     socket: DaemonSocket = None,
 ) -> None:
     """Delete dead letters for good. They are counted as deleted."""
-    which = filters(queue, flow, action, error, older_than, newer_than, ids)
+    which = filters(queue, flow, action, error, reason, older_than, newer_than, ids)
     _check_chosen(which, everything)
     with open_control(socket) as control:
         _change(control, which, control.dead_remove, ("Delete", "deleted"), yes, as_json)
@@ -251,6 +260,7 @@ def filters(
     flow: str | None,
     action: str | None,
     error: str | None,
+    reason: Reason | None,
     older_than: str | None,
     newer_than: str | None,
     ids: list[str] | None,
@@ -258,6 +268,7 @@ def filters(
     """Which dead letters, as the daemon wants to be told."""
     at_ms = now_ms()
     which: dict[str, Any] = {"queue": queue, "flow": flow, "action": action, "error": error}
+    which["failure_reason"] = None if reason is None else reason.value
     if older_than is not None:
         which["died_before_ms"] = at_ms - round(parse_time(older_than, "--older-than") * 1000)
     if newer_than is not None:

@@ -57,7 +57,8 @@ def describe(letter: dict[str, Any], at_ms: int) -> str:
         lines.append(f"{name:<9} {moment(then_ms)}, {ago(then_ms, at_ms)} ago")
     lines.append(f"{'tries':<9} {letter['attempt']}")
     for error in letter["errors"]:
-        lines.append(f"  {error['attempt']:>5}  {moment(error['at_ms'])}  {error['text']}")
+        reason = " (business)" if error.get("failure_reason") == "business" else ""
+        lines.append(f"  {error['attempt']:>5}  {moment(error['at_ms'])}  {error['text']}{reason}")
     payload = letter.get("payload")
     if payload is None:
         lines += ["payload, in base64", letter.get("payload_b64", "")[:SHOWN_PAYLOAD_BYTES]]

@@ -2,11 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from daemon.cli.asking import TIMEOUT_S, DaemonSocket, Json, ago, now_ms, print_json, print_table
+from daemon.cli.asking import (
+    TIMEOUT_S,
+    DaemonSocket,
+    Json,
+    Reason,
+    ago,
+    now_ms,
+    print_json,
+    print_table,
+)
 from daemon.cli.dead_view import last_error
 from daemon.cli.pull import item_object
 
@@ -27,6 +36,17 @@ def history(
     limit: Annotated[
         int, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many items.")
     ] = 20,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only what was pushed with it.")
+    ] = None,
+    traceparent: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only what was pushed with it; or a trace id alone."),
+    ] = None,
+    reason: Annotated[
+        Reason | None,
+        typer.Option(help="Only what failed last for this reason, [bold]business[/bold] or not."),
+    ] = None,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
@@ -37,9 +57,13 @@ def history(
     [bold]retention[/bold], 7 days by default.
     """
     from forebay.client import connect
+    from forebay.limits import FETCH_ROWS_MAX
 
     with connect(socket, TIMEOUT_S) as client:
-        found = islice(_finished(client, queue, limit), limit)
+        wanted = _Wanted(correlation_id, traceparent, reason)
+        rows = limit if wanted == NO_MATTER else FETCH_ROWS_MAX
+        every = _finished(client, queue, min(rows, FETCH_ROWS_MAX))
+        found = islice((entry for entry in every if wanted.has(entry)), limit)
         if as_json:
             for entry in found:
                 print_json(entry)
@@ -51,13 +75,32 @@ def history(
     print_table(_table(shown, now_ms()))
 
 
-def _finished(client: "Client", queue: str, limit: int) -> Iterator[dict[str, Any]]:
-    """Items, the latest first. A row has one at least: more rows than items are not needed."""
-    from forebay.limits import FETCH_ROWS_MAX
+class _Wanted(NamedTuple):
+    """Which items; what is None does not matter."""
 
+    correlation_id: str | None
+    traceparent: str | None
+    reason: Reason | None
+
+    def has(self, entry: dict[str, Any]) -> bool:
+        from actors.correlation import correlation_of, is_of_trace
+
+        headers, errors = entry["headers"], entry["errors"]
+        if self.correlation_id is not None and correlation_of(headers) != self.correlation_id:
+            return False
+        if self.traceparent is not None and not is_of_trace(headers, self.traceparent):
+            return False
+        return self.reason is None or bool(errors and errors[-1]["failure_reason"] == self.reason)
+
+
+NO_MATTER: Final = _Wanted(None, None, None)
+
+
+def _finished(client: "Client", queue: str, rows: int) -> Iterator[dict[str, Any]]:
+    """Items, the latest first, so many rows at a time. A row has one at least: more rows than items
+    are not needed."""
     cursor: str | None = ""
     while cursor is not None:
-        rows = min(limit, FETCH_ROWS_MAX)
         page = client.peek(queue, "history", cursor=cursor, rows=rows)
         for row in page.rows:
             yield from _items(row)
@@ -78,6 +121,10 @@ def _items(row: "FetchedRow") -> Iterator[dict[str, Any]]:
             "enqueued_ms": item.enqueued_ms,
             "outcome": ended.outcome,
             "finished_ms": ended.finished_ms,
+            "locked_by": ended.locked_by or None,
+            "locked_ms": ended.locked_ms or None,
+            "result": ended.result or None,
+            "job": ended.job or item.headers.get("job_id"),
             "errors": errors,
         }
 
@@ -92,6 +139,7 @@ def _table(shown: list[dict[str, Any]], at_ms: int) -> "Table":
         table.add_column(name, no_wrap=True, overflow="ellipsis")
     for name in ("tries", "finished"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("by", no_wrap=True, overflow="ellipsis")
     table.add_column("last error", no_wrap=True, overflow="ellipsis")
     for entry in shown:
         table.add_row(
@@ -102,6 +150,7 @@ def _table(shown: list[dict[str, Any]], at_ms: int) -> "Table":
             entry["outcome"],
             str(entry["attempt"]),
             ago(entry["finished_ms"], at_ms),
+            escape(entry["locked_by"] or ""),
             escape(last_error(entry)),
         )
     return table

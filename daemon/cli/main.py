@@ -5,8 +5,21 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import breakers, config, cron, dead, exits, fleet, queues, spool, streams, writes
+from daemon.cli import (
+    breakers,
+    config,
+    cron,
+    dead,
+    exits,
+    fleet,
+    queues,
+    spool,
+    streams,
+    triggers,
+    writes,
+)
 from daemon.cli import history as finished
+from daemon.cli import items as single
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
@@ -47,10 +60,12 @@ app.command(rich_help_panel=ITEMS, epilog=receipts.EXAMPLE)(receipts.receipt)
 app.command(rich_help_panel=ITEMS, epilog=finished.EXAMPLE)(finished.history)
 app.command(rich_help_panel=ACTING, epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
 app.command(rich_help_panel=ACTING, epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
+app.add_typer(single.app, name="items", rich_help_panel=ITEMS)
 app.add_typer(queues.app, name="queues", rich_help_panel=ACTING)
 app.add_typer(dead.app, name="dead", rich_help_panel=ACTING)
 app.add_typer(breakers.app, name="breakers", rich_help_panel=ACTING)
 app.add_typer(cron.app, name="cron", rich_help_panel=ACTING)
+app.add_typer(triggers.app, name="triggers", rich_help_panel=ACTING)
 app.add_typer(writes.app, name="writes", rich_help_panel=SPARK)
 app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)

@@ -68,6 +68,18 @@ def push(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Sent along with every item; may be repeated."),
     ] = None,
+    correlation_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="What this push is part of: it goes along into logs, deliveries and history, and "
+            "can be searched for.",
+        ),
+    ] = None,
+    traceparent: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The same, as W3C Trace Context has it."),
+    ] = None,
     socket: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="The daemon's socket. \\[env: FOREBAY_SOCKET]"),
@@ -99,7 +111,7 @@ def push(
         "delay": _parse_duration(delay, "--delay", 0.0),
         "flow": flow,
         "action": action,
-        "headers": _parse_headers(header or []),
+        "headers": _correlated(_parse_headers(header or []), correlation_id, traceparent),
         "compressed": not no_compress,
     }
     keys_of = _make_keys(key, key_field)
@@ -245,6 +257,16 @@ def _parse_headers(pairs: list[str]) -> dict[str, str]:
         if not name or not equals:
             raise typer.BadParameter(f"--header is NAME=VALUE, not {pair!r}")
         headers[name] = value
+    return headers
+
+
+def _correlated(
+    headers: dict[str, str], correlation_id: str | None, traceparent: str | None
+) -> dict[str, str]:
+    given = {"correlation_id": correlation_id, "traceparent": traceparent}
+    for name, value in given.items():
+        if value is not None and headers.setdefault(name, value) != value:
+            raise typer.BadParameter(f"--header {name}=… says something else")
     return headers
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from daemon.cli.asking import DaemonSocket
+from daemon.cli.asking import DaemonSocket, open_control, print_json
 
 if TYPE_CHECKING:
     from daemon.cli.sampling import Asker
@@ -41,6 +41,15 @@ def stats(
             "--count", "-n", metavar="N", min=1, help="With --watch: end after so many reports."
         ),
     ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME",
+            help="Of this queue alone: items by state, failed attempts, and how long items take.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -56,11 +65,17 @@ def stats(
 
     accepted = delivered + dead + dropped + deleted + held, and held = spooled + scheduled + warm +
     cold + running. What is staged is in none of them until its write is published: see
-    [bold]forebay writes ls[/bold]. For a screen that is live, with keys to act:
+    [bold]forebay writes ls[/bold]. failures are attempts that failed since the daemon started, and
+    business those of them that are the items' own. For a screen that is live, with keys to act:
     [bold]forebay top[/bold].
     """
     if not watch and (every is not None or count is not None):
         raise typer.BadParameter("SECONDS and --count go with --watch")
+    if queue is not None:
+        if watch:
+            raise typer.BadParameter("--queue does not go with --watch")
+        _print_queue(queue, socket, as_json)
+        return
     from daemon.cli.sampling import Asker
 
     asker = Asker(socket, timeout)
@@ -91,3 +106,21 @@ def _print(asker: "Asker", as_json: bool) -> None:
         from daemon.cli.stats_view import stats_table
 
         Console().print(stats_table(report))
+
+
+def _print_queue(queue: str, socket: str | None, as_json: bool) -> None:
+    with open_control(socket) as control:
+        found = control.queue_stats(queue)
+    if as_json:
+        print_json(found)
+        return
+    for state, items in found["states"].items():
+        typer.echo(f"{state:<12} {items:,}")
+    failed = found["exceptions"]
+    typer.echo(
+        f"failed       {failed['application']:,} application, {failed['business']:,} business"
+    )
+    took = found["processing"]
+    if took is not None:
+        times = ", ".join(f"{name} {took[f'{name}_ms']:,.1f}" for name in ("p50", "p95", "p99"))
+        typer.echo(f"took         {took['average_ms']:,.1f} ms on average, {times}")

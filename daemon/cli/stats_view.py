@@ -9,7 +9,7 @@ from daemon.cli.sampling import WHOLE, Rates, Sample
 if TYPE_CHECKING:
     from rich.table import Table
 
-COLUMNS: Final = (
+BOOKS: Final = (
     "accepted",
     "delivered",
     "dead",
@@ -24,6 +24,7 @@ COLUMNS: Final = (
     "running",
     "staged",
 )
+COLUMNS: Final = (*BOOKS, "failures", "business")
 ALWAYS: Final = ("accepted", "delivered", "held")
 RATED: Final = ("accepted", "delivered")
 ALL_QUEUES: Final = "all queues"
@@ -34,7 +35,7 @@ def stats_table(report: Mapping[str, Any], rates: Mapping[str, Rates] | None = N
     it is empty, and they are not asked for where it is None."""
     from rich.table import Table
 
-    rows = {**report.get("queues", {}), WHOLE: report.get("daemon", {})}
+    rows = _with_failures({**report.get("queues", {}), WHOLE: report.get("daemon", {})}, report)
     # A column that is 0 in every row says nothing that the others do not.
     shown = [
         name for name in COLUMNS if name in ALWAYS or any(row.get(name) for row in rows.values())
@@ -57,6 +58,22 @@ def stats_table(report: Mapping[str, Any], rates: Mapping[str, Rates] | None = N
     return table
 
 
+def _with_failures(
+    rows: Mapping[str, Mapping[str, int]], report: Mapping[str, Any]
+) -> dict[str, dict[str, int]]:
+    """With the attempts that failed since the daemon started, and how many of them were business
+    failures."""
+    failed: Mapping[str, Mapping[str, int]] = report.get("failed", {})
+    found = {
+        queue: {"failures": sum(by.values()), "business": by.get("business", 0)}
+        for queue, by in failed.items()
+    }
+    found[WHOLE] = {
+        name: sum(each[name] for each in found.values()) for name in ("failures", "business")
+    }
+    return {queue: {**row, **found.get(queue, {})} for queue, row in rows.items()}
+
+
 def stats_lines(sample: Sample, rates: Mapping[str, Rates]) -> Iterator[str]:
     """For programs that read lines: `key=value`, a line for each queue, `*` for all together."""
     moment = datetime.fromtimestamp(sample.at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -69,7 +86,7 @@ def stats_objects(sample: Sample, rates: Mapping[str, Rates]) -> Iterator[dict[s
     for queue in (*sample.report["queues"], WHOLE):
         books, rate = sample.books(queue), rates.get(queue)
         row: dict[str, Any] = {"at_ms": sample.at_ms, "queue": queue or "*"}
-        for name in COLUMNS:
+        for name in BOOKS:
             row[name] = books.get(name, 0)
             if name in RATED and rate is not None:
                 row[f"{name}_s"] = round(getattr(rate, name), 1)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from actors.finished import Keeps, keep_nothing
 from actors.slices import lowest_bit
 from actors.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
+from actors.trigger_jobs import SPENT
 from daemon.cold.books import Books
 from daemon.cold.connection import Database
 from daemon.cold.dead_page import Page
@@ -95,9 +96,11 @@ class SqliteDeadLetters:
     async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:
         now = self._now_ms()
 
-        def retry_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
-            db.execute(RETRY, (now, letter.n))
+        def retry_one(db: sqlite3.Connection, letter: Found, books: Books) -> bool:
+            if not db.execute(RETRY, (now, letter.n, SPENT)).rowcount:
+                return False
             books.enter(letter.place, 1, letter.write, is_dead=False)
+            return True
 
         return await self._db.write(lambda db: _change(db, which, limit, cursor, retry_one))
 
@@ -109,7 +112,7 @@ class SqliteDeadLetters:
         def work(db: sqlite3.Connection) -> DeadChange:
             keeps, cutter = next(kept), Cutter()
 
-            def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> None:
+            def remove_one(db: sqlite3.Connection, letter: Found, books: Books) -> bool:
                 keep = keeps(letter.place.queue)
                 packed, size = db.execute(SELECT_ENDED, (letter.n,)).fetchone()
                 bits = unpack_bits(packed)
@@ -120,6 +123,7 @@ class SqliteDeadLetters:
                 delete_row(db, letter.n)
                 drop_body(db, letter.body_id)
                 books.delete(letter.place.queue, 1, letter.write)
+                return True
 
             return _change(db, which, limit, cursor, remove_one)
 
@@ -136,19 +140,20 @@ def _change(
     which: DeadFilter,
     limit: int,
     cursor: bytes | None,
-    change_one: Callable[[sqlite3.Connection, Found, Books], None],
+    change_one: Callable[[sqlite3.Connection, Found, Books], bool],
 ) -> DeadChange:
     until = _unpack(cursor).until if cursor is not None else newest(db)
     found = search(db, which, limit, _after(cursor), until)
     books = Books()
-    for letter in found.rows:
-        change_one(db, letter, books)
+    changed = [letter for letter in found.rows if change_one(db, letter, books)]
+    for letter in changed:
         books.leave_dead(letter.place, 1, letter.write)
     books.write(db)
     return DeadChange(
-        done=len(found.rows),
-        queues=frozenset(letter.place.queue for letter in found.rows),
+        done=len(changed),
+        queues=frozenset(letter.place.queue for letter in changed),
         cursor=found.after and _CURSOR.pack(until, *found.after),
+        spent=len(found.rows) - len(changed),
     )
 
 
@@ -186,8 +191,8 @@ def _unpack(cursor: bytes) -> _Cursor:
 
 RETRY: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = 1, scheduled_at = ?, due_ms = 0,
     attempt = 0, lock_uuid = NULL, item_id = NULL, died_at = NULL, error_folded = NULL,
-    headers = NULL
-    WHERE n = ?"""
+    headers = NULL, failure_reason = NULL
+    WHERE n = ? AND job_id IS NOT ?"""
 EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
 SELECT_ENDED: Final = "SELECT bits, size FROM runs WHERE n = ?"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item

@@ -70,6 +70,10 @@ def search_sql(
     if which.error is not None:
         match.append("instr(error_folded, ?) > 0")
         values.append(fold(which.error))
+    if which.failure_reason is not None:
+        # What died before there were reasons failed for the application's.
+        match.append("coalesce(failure_reason, 'application') = ?")
+        values.append(which.failure_reason)
     where = ["state = 'FAILED'", "died_at <= ?"]
     values.append(until)
     if which.ids:
@@ -107,7 +111,8 @@ def newest(db: sqlite3.Connection) -> int:
 
 def known_count(db: sqlite3.Connection, which: DeadFilter) -> int | None:
     """How many match, where the books say so."""
-    if which.ids or {which.error, which.died_before_ms, which.died_after_ms} != {None}:
+    compared = (which.error, which.failure_reason, which.died_before_ms, which.died_after_ms)
+    if which.ids or {*compared} != {None}:
         return None
     terms = {"queue": which.queue, "flow": which.flow, "action": which.action}
     given = {name: value for name, value in terms.items() if value is not None}

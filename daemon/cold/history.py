@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
 from actors.finished import FinishedRow, Keep, Keeps, Past, keep_nothing
-from actors.slices import indexes, item_bits
+from actors.slices import HeldBy, error_rows, indexes, item_bits
 from daemon.cold.rows import (
     BadRow,
     drop_body,
@@ -41,7 +41,9 @@ FORGOTTEN_ROWS_MAX: Final = 200
 FORGOTTEN_BYTES_MAX: Final = 32 * 1024 * 1024
 """What one step forgets, since others wait for it."""
 PAGE_ERROR_BYTES_MAX: Final = 512 * 1024
-"""Errors of one page, as they are stored: half of what an answer may say about its rows."""
+"""Errors and results of one page, as stored: half of what an answer may say about its rows."""
+ROW_BYTES: Final = 32
+"""What the names and numbers of a row's holder take beside them."""
 
 _NEWEST: Final = (2**63 - 1, 2**63 - 1)
 
@@ -75,6 +77,8 @@ class Ended(NamedTuple):
     bits: int
     size: int
     outcome: Literal["delivered", "deleted"]
+    holder: HeldBy | None = None
+    result: str = ""
 
 
 def tries(keeps: Keeps) -> Iterator[Keeps]:
@@ -107,7 +111,10 @@ def note(db: sqlite3.Connection, rows: Sequence[FinishedRow], keeps: Keeps) -> N
                 head.enqueued_ms,
                 row.finished_ms,
                 pack_bits(bits),
-                json.dumps(row.errors),
+                json.dumps(error_rows(row.errors)),
+                *(row.holder or (None, None)),
+                row.result or None,
+                row.job or None,
             ),
         )
 
@@ -132,6 +139,9 @@ def note_ended(db: sqlite3.Connection, ended: Ended, keep: Keep, now: int, cutte
             "outcome": ended.outcome,
             "now": now,
             "bits": pack_bits(bits),
+            "by": ended.holder and ended.holder.by,
+            "since": ended.holder and ended.holder.since_ms,
+            "result": ended.result or None,
         },
     )
 
@@ -147,7 +157,7 @@ def look(db: sqlite3.Connection, queue: str, cursor: str, rows_max: int, bytes_m
     at = _read_cursor(cursor)
     page = _Page(rows_max, bytes_max)
     for n, finished_at, size, *row in db.execute(SELECT_PAST, (queue, *at, rows_max + 1)):
-        if not page.takes(size, len(row[-1])):
+        if not page.takes(size, said_bytes(row[-1], row[-5], row[-3])):
             return Past(page.rows, "{}-{}".format(*at))
         with suppress(BadRow):
             page.rows.append(page.read(db, finished_at, row))
@@ -199,14 +209,26 @@ class _Page:
 
     def read(self, db: sqlite3.Connection, finished_at: int, row: Sequence[Any]) -> FinishedRow:
         """BadRow if it cannot be read: it is left out."""
-        body_id, packed, attempt, outcome, errors = row
+        body_id, packed, attempt, outcome, by, since_ms, result, job, errors = row
         if self._body is None or self._body[0].run_id != body_id:
             self._body = read_body(db, body_id)
         head, data = self._body
         bits = unpack_bits(packed) if isinstance(packed, bytes) else 0
         if not 0 < bits < 1 << head.count:
             raise BadRow("its items are not its body's")
-        return FinishedRow(head, data, bits, attempt, outcome, finished_at, read_errors(errors))
+        ending = (attempt, outcome, finished_at, read_errors(errors))
+        said = (holder_of(by, since_ms), result or "", job or "")
+        return FinishedRow(head, data, bits, *ending, *said)
+
+
+def said_bytes(errors: bytes | str, by: str | None, result: str | None) -> int:
+    """What a row takes in an answer beside its run, about."""
+    return len(errors) + ROW_BYTES + len((by or "").encode()) + len((result or "").encode())
+
+
+def holder_of(by: str | None, since_ms: int | None) -> HeldBy | None:
+    """Who is noted in a row."""
+    return None if by is None else HeldBy(by, since_ms or 0)
 
 
 def _read_cursor(cursor: str) -> tuple[int, int]:
@@ -219,19 +241,22 @@ def _read_cursor(cursor: str) -> tuple[int, int]:
 
 
 _COLUMNS: Final = """body_id, queue, flow, action, priority, count, size, attempt, outcome,
-    created_at, finished_at, bits, error_history"""
-_NOTE: Final = f"INSERT INTO history ({_COLUMNS}) VALUES ({', '.join('?' * 13)})"
+    created_at, finished_at, bits, error_history, locked_by, locked_at, result,
+    job_id"""
+_NOTE: Final = f"INSERT INTO history ({_COLUMNS}) VALUES ({', '.join('?' * 17)})"
 NOTE_ENDED: Final = f"""INSERT INTO history ({_COLUMNS})
     SELECT :body, queue, flow, action, priority, :count, :size, attempt + :tried, :outcome,
-    created_at, :now, :bits, error_history FROM runs WHERE n = :n"""
+    created_at, :now, :bits, error_history, :by, :since, :result, job_id
+    FROM runs WHERE n = :n"""
 NOTE_CLAIMED: Final = f"""INSERT INTO history ({_COLUMNS})
     SELECT body_id, queue, flow, action, priority, count, size, attempt + 1, 'delivered',
-    created_at, ?2, bits, error_history FROM runs INDEXED BY runs_claimed
+    created_at, ?2, bits, error_history, (SELECT name FROM consumers WHERE n = ?1), NULL, NULL,
+    job_id FROM runs INDEXED BY runs_claimed
     WHERE state = 'CLAIMED' AND consumer = ?1"""
 NOTE_CLAIMED_FAILURES: Final = f"{NOTE_CLAIMED} AND (attempt > 0 OR error_history <> '[]')"
 # Bytes that are no UTF-8 would fail in the driver.
-SELECT_PAST: Final = """SELECT n, finished_at, size, body_id, bits, attempt, outcome,
-    CAST(error_history AS BLOB) FROM history INDEXED BY history_queue
+SELECT_PAST: Final = """SELECT n, finished_at, size, body_id, bits, attempt, outcome, locked_by,
+    locked_at, result, job_id, CAST(error_history AS BLOB) FROM history INDEXED BY history_queue
     WHERE queue = ? AND (finished_at, n) < (?, ?) ORDER BY finished_at DESC, n DESC LIMIT ?"""
 # From name to name, past all rows between them.
 SELECT_QUEUES: Final = """WITH RECURSIVE names(name) AS (

@@ -11,6 +11,7 @@ What it can't do: find items by id in parts that were stored before there were a
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from actors.slices import lowest_bit
 from actors.tiers import ColdPart, ColdScan, ColdSight, NewRow
 from daemon.cold.books import Books, Place
 from daemon.cold.connection import Database
-from daemon.cold.history import Cutter, Ended, note_ended, tries
+from daemon.cold.history import Cutter, Ended, holder_of, note_ended, tries
 from daemon.cold.keys import follow, let_go
 from daemon.cold.rows import (
     FAILED,
@@ -55,6 +56,10 @@ class _Row(NamedTuple):
     row: bytes
     lock: bytes | None
     ended_ms: int | None
+    job: str | None
+    locked_by: str | None = None
+    locked_ms: int | None = None
+    result: str | None = None
 
 
 class SqliteItems:
@@ -127,7 +132,7 @@ class _Page:
                 self._room -= size
                 # What cannot be read is set aside by whoever acquires it.
                 with suppress(BadRow):
-                    self.rows.append(_sight(db, _Row._make(row), place=n))
+                    self.rows.append(_sight(db, _Row(*row), place=n))
             at = n
         return at if scanned == scanned_max else None
 
@@ -142,7 +147,9 @@ def _sight(
         raise BadRow("its items are not its body's")
     errors = read_errors(row.errors)
     what = (row.state, head, data, bits, row.attempt, row.due_ms, errors)
-    return ColdSight(*what, row.row, row.lock, row.ended_ms, place)
+    holder = holder_of(row.locked_by, row.locked_ms)
+    said = (holder, row.result or "", row.job or "")
+    return ColdSight(*what, row.row, row.lock, row.ended_ms, place, *said)
 
 
 def _find(db: sqlite3.Connection, run_id: bytes, index: int) -> list[ColdSight]:
@@ -158,10 +165,10 @@ def _find(db: sqlite3.Connection, run_id: bytes, index: int) -> list[ColdSight]:
             continue
         known = {body_id: (head, data)}
         for sql in (SELECT_BY_BODY, SELECT_PAST_BY_BODY):
-            for row in map(_Row._make, db.execute(sql, (body_id,))):
+            for row in (_Row(*columns) for columns in db.execute(sql, (body_id,))):
                 if isinstance(row.bits, bytes) and unpack_bits(row.bits) & bit:
                     with suppress(BadRow):
-                        found.append(_narrowed(_sight(db, row, bodies=known), bit))
+                        found.append(replace(_sight(db, row, bodies=known), bits=bit))
     found.sort(key=lambda sight: (sight.state in ("delivered", "deleted"), -(sight.ended_ms or 0)))
     return found[:FOUND_MAX]
 
@@ -174,21 +181,6 @@ def bit_of(head: RunHead, data: bytes, run_id: bytes, index: int) -> int:
         return 1 << Run(head, data).packed_ids().index(pack_item_id(run_id, index))
     except (BadRun, ValueError):
         return 0
-
-
-def _narrowed(sight: ColdSight, bit: int) -> ColdSight:
-    return ColdSight(
-        sight.state,
-        sight.head,
-        sight.data,
-        bit,
-        sight.attempt,
-        sight.due_ms,
-        sight.errors,
-        sight.row,
-        sight.lock,
-        sight.ended_ms,
-    )
 
 
 def _void(
@@ -247,9 +239,10 @@ def _purge(db: sqlite3.Connection, queue: str, rows_max: int, now: int) -> int:
 
 
 _RUN_COLUMNS: Final = """body_id, state, bits, attempt, due_ms, CAST(error_history AS BLOB), id,
-    lock_uuid, died_at"""
+    lock_uuid, died_at, job_id, CASE WHEN state = 'CLAIMED' THEN
+        (SELECT name FROM consumers WHERE consumers.n = runs.consumer) END"""
 _PAST_COLUMNS: Final = """body_id, outcome, bits, attempt, 0, CAST(error_history AS BLOB), x'',
-    NULL, finished_at"""
+    NULL, finished_at, job_id, locked_by, locked_at, result"""
 SELECT_ALIASES: Final = "SELECT body_id FROM aliases WHERE run_id = ?"
 SELECT_BY_BODY: Final = f"""SELECT {_RUN_COLUMNS} FROM runs INDEXED BY runs_body
     WHERE body_id = ? AND state IN ('COLD_QUEUED', 'CLAIMED', 'FAILED')"""

@@ -13,10 +13,11 @@ rows is kept.
 
 import json
 import sqlite3
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from actors.slices import ItemError, lowest_bit
-from actors.tiers import ColdRow, NewRow, StoreCorrupt
+from actors.slices import ItemError, error_rows, lowest_bit, read_error
+from actors.tiers import ColdRow, NewRow
 from daemon.cold.books import Place
 from daemon.cold.connection import is_corrupt
 from forebay.errors import BadRun
@@ -94,9 +95,10 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
             (last_error.at_ms if last_error else now) if new.is_dead else None,
             fold(last_error.text if last_error else "") if new.is_dead else None,
             pack_bits(new.bits),
-            json.dumps(new.errors),
+            json.dumps(error_rows(new.errors)),
             head.packed_headers if new.is_dead else None,
             runs.write(head),
+            last_error.failure_reason if last_error and new.is_dead else None,
         ),
     ).rowcount
     if not is_row_new:
@@ -136,15 +138,28 @@ def drop_body(db: sqlite3.Connection, body_id: bytes) -> None:
 
 def read_body(db: sqlite3.Connection, body_id: bytes) -> tuple[RunHead, bytes]:
     """The body, its checksum verified; BadRow if it is not what was stored."""
+    found = read_bodies(db, [body_id])
+    if body_id not in found:
+        raise BadRow("its body is missing")
+    return found[body_id]
+
+
+def read_bodies(
+    db: sqlite3.Connection, body_ids: Sequence[bytes]
+) -> dict[bytes, tuple[RunHead, bytes]]:
+    """Those that are there, verified; BadRow if one of them is not what was stored."""
+    found = {}
     try:
-        row = db.execute("SELECT data FROM bodies WHERE id = ?", (body_id,)).fetchone()
+        for body_id, data in db.execute(bodies_sql(len(body_ids)), body_ids):
+            found[body_id] = _checked(body_id, data), data
     except sqlite3.Error as error:
         if is_corrupt(error):
             raise BadRow(str(error)) from error
         raise
-    if row is None:
-        raise BadRow("its body is missing")
-    data: bytes = row[0]
+    return found
+
+
+def _checked(body_id: bytes, data: bytes) -> RunHead:
     try:
         head = read_head(data)
         verify(head, data)
@@ -152,20 +167,25 @@ def read_body(db: sqlite3.Connection, body_id: bytes) -> tuple[RunHead, bytes]:
         raise BadRow(str(error)) from error
     if head.run_id != body_id:
         raise BadRow("its body is another's")
-    return head, data
+    return head
 
 
-def read_due_row(db: sqlite3.Connection, n: int, head: RunHead, data: bytes) -> ColdRow:
-    """A row that is due; StoreCorrupt if it is not, though the index says so."""
-    found = db.execute(_SELECT_DUE_ROW, (n,)).fetchone()
-    if found is None:
-        # Setting the row aside would not take it out of the index: there is no going on.
-        raise StoreCorrupt("the index of what is due and the rows disagree")
-    row, packed, attempt, due_ms, errors = found
-    bits = unpack_bits(packed) if isinstance(packed, bytes) else 0
-    if not 0 < bits < 1 << head.count:
-        raise BadRow("its items are not its body's")
-    return ColdRow(row, head, data, bits, attempt, due_ms, read_errors(errors))
+class LeasedRow(NamedTuple):
+    """What is stored for a row that was acquired, as it was found."""
+
+    id: bytes
+    bits: object
+    attempt: int
+    due_ms: int
+    error_history: bytes
+
+    def of(self, head: RunHead, data: bytes) -> ColdRow:
+        """The row, of this body; BadRow if it makes no sense."""
+        bits = unpack_bits(self.bits) if isinstance(self.bits, bytes) else 0
+        if not 0 < bits < 1 << head.count:
+            raise BadRow("its items are not its body's")
+        errors = read_errors(self.error_history)
+        return ColdRow(self.id, head, data, bits, self.attempt, self.due_ms, errors)
 
 
 def place_of(head: RunHead) -> Place:
@@ -182,10 +202,7 @@ def unpack_bits(packed: bytes) -> int:
 
 def read_errors(history: bytes) -> tuple[ItemError, ...]:
     try:
-        return tuple(
-            ItemError(int(attempt), int(at_ms), str(text))
-            for attempt, at_ms, text in json.loads(history)
-        )
+        return tuple(map(read_error, json.loads(history)))
     except (ValueError, TypeError) as error:
         raise BadRow(f"its error history: {error}") from error
 
@@ -221,9 +238,10 @@ DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
 _INSERT_ROW: Final = """INSERT INTO runs (
     id, body_id, state, is_due, queue, flow, flow_type, action, key, priority, scheduled_at,
     scheduled_at_initially, due_ms, first_item, count, size, attempt, created_at, origin, item_id,
-    died_at, error_folded, bits, error_history, headers, write_id
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    died_at, error_folded, bits, error_history, headers, write_id, failure_reason
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
-# Bytes that are no UTF-8 would fail in the driver, and with them everything behind.
-_SELECT_DUE_ROW: Final = """SELECT id, bits, attempt, due_ms, CAST(error_history AS BLOB)
-    FROM runs WHERE n = ? AND state = 'COLD_QUEUED' AND is_due = 1"""
+
+
+def bodies_sql(count: int) -> str:
+    return f"SELECT id, data FROM bodies WHERE id IN ({', '.join('?' * count)})"

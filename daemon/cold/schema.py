@@ -200,6 +200,35 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             seen_ms INTEGER NOT NULL
         ) WITHOUT ROWID""",
     ),
+    # Who had finished items in hand, since when, what was said of them, and for which job; and
+    # why dead letters failed.
+    (
+        "ALTER TABLE history ADD COLUMN locked_by TEXT",
+        "ALTER TABLE history ADD COLUMN locked_at INTEGER",
+        "ALTER TABLE history ADD COLUMN result TEXT",
+        "ALTER TABLE history ADD COLUMN job_id TEXT",
+        "ALTER TABLE runs ADD COLUMN failure_reason TEXT",
+    ),
+    # Triggers: who looks after each, the jobs that are not done, and in which job a row is.
+    (
+        "ALTER TABLE runs ADD COLUMN job_id TEXT",
+        """CREATE TABLE trigger_leases (
+            name TEXT PRIMARY KEY,
+            holder BLOB NOT NULL,
+            until_ms INTEGER NOT NULL,
+            polled_ms INTEGER NOT NULL,
+            is_paused INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE trigger_jobs (
+            run_id BLOB PRIMARY KEY,
+            name TEXT NOT NULL,
+            queue TEXT NOT NULL,
+            target TEXT NOT NULL,
+            items INTEGER NOT NULL,
+            made_ms INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE INDEX trigger_jobs_name ON trigger_jobs (name)",
+    ),
 )
 
 

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from actors.finished import Keeps, keeps_delivered
+from actors.finished import Keeps, by_result, keeps_delivered
 from actors.keys import KeyRules, no_keys, until
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
@@ -62,10 +62,8 @@ def settle(
     rules: KeyRules = no_keys,
 ) -> list[bool]:
     """One answer for each outcome; ValueError if an outcome does not add up."""
-    books = Books()
-    quick = settle_delivered(db, outcomes, keeps, books)
+    quick = settle_delivered(db, outcomes, keeps)
     if quick is not None:
-        books.write(db)
         return quick
     step = _Step(now, keeps, rules)
     answers = [_settle_row(db, outcome, step) for outcome in outcomes]
@@ -104,8 +102,9 @@ def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> boo
         return True
     keep = step.keeps(queue)
     if change.delivered and keeps_delivered(keep, has_failed):
-        ended = Ended(n, body_id, change.delivered, size, "delivered")
-        note_ended(db, ended, keep, step.now, step.cutter)
+        for bits, result in by_result(change.delivered, outcome.results):
+            ended = Ended(n, body_id, bits, size, "delivered", outcome.holder, result)
+            note_ended(db, ended, keep, step.now, step.cutter)
     if change.delivered and has_keys:
         let_go(db, body_id, change.delivered, until(step.rules(queue), step.now))
     if change.rest:

@@ -52,6 +52,7 @@ from daemon.cold.dead import SqliteDeadLetters
 from daemon.cold.items import SqliteItems
 from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
 from daemon.cold.ticks import SqliteTicks
+from daemon.cold.triggers import SqliteTriggers
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
@@ -69,14 +70,18 @@ class SqliteCold:
         lease_ms: Clock | None = None,
     ) -> None:
         """`lease_ms` is the clock of leases; None: the steady one, or `now_ms` if it was given."""
-        self._db = Database(path, timeout_s, ballast_bytes)
         self._now_ms = now_ms
         self._lease_ms = lease_clock(now_ms, lease_ms)
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
-        self.dead_letters = SqliteDeadLetters(self._db, now_ms)
-        self.items = SqliteItems(self._db, now_ms)
-        self.ticks = SqliteTicks(self._db, now_ms)
+        self._use(Database(path, timeout_s, ballast_bytes))
+
+    def _use(self, db: Database) -> None:
+        self._db = db
+        self.dead_letters = SqliteDeadLetters(db, self._now_ms)
+        self.items = SqliteItems(db, self._now_ms)
+        self.ticks = SqliteTicks(db, self._now_ms)
+        self.triggers = SqliteTriggers(db, self._now, lambda: self._keeps, lambda: self._rules)
 
     async def open(self) -> None:
         await self._db.open()
@@ -225,6 +230,9 @@ class SqliteCold:
     async def key(self, queue: str, key: bytes) -> Holder | None:
         now = self._now_ms()
         return await self._db.read(lambda db: keys.show(db, queue, key, now))
+
+    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
+        return await self._db.read(lambda db: keys.started(db, queue, wanted))
 
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
         now = self._now_ms()

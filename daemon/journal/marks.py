@@ -1,7 +1,10 @@
 """Marks: what happened to a chunk's items, appended to the chunk's mark file.
 
-    u32 crc32c | u16 length | u8 fate | u8 0 | u32 offset | 16s run id | u16 first | u16 last
+    u32 crc32c | u16 length | u8 fate | u8 reason | u32 offset | 16s run id | u16 first | u16 last
     of a retry, after that: u16 attempt | u64 due_ms | u64 at_ms | the error's text
+
+The reason is that of a retry's failure, 1 for business; otherwise, and for any other number, it is
+the application's.
 
 The length is that of the whole record, the CRC covers the chunk's number and what follows the
 CRC. A record names the run as well as its offset, and one that does not fit the run found there
@@ -48,8 +51,9 @@ def pack_marks(number: int, marks: Iterable[Mark]) -> bytes:
     for mark in marks:
         note = b"" if mark.note is None else _pack_note(mark.note)
         length = RECORD_BYTES + len(note)
-        record = _RECORD.pack(length, mark.fate, 0, mark.offset, mark.run_id, mark.first, mark.last)
-        record += note
+        reason = int(mark.note is not None and mark.note.failure_reason == "business")
+        where = (mark.offset, mark.run_id, mark.first, mark.last)
+        record = _RECORD.pack(length, mark.fate, reason, *where) + note
         parts += [_CRC.pack(crc32c(record, seed)), record]
     return b"".join(parts)
 
@@ -62,14 +66,17 @@ def unpack_marks(number: int, data: bytes) -> tuple[list[Mark], int]:
     lost = 0
     at = 0
     while at + RECORD_BYTES <= len(data):
-        length, fate, _, offset, run_id, first, last = _RECORD.unpack_from(data, at + _CRC.size)
+        found = _RECORD.unpack_from(data, at + _CRC.size)
+        length, fate, reason, offset, run_id, first, last = found
         record = view[at + _CRC.size : at + length]
         (crc,) = _CRC.unpack_from(data, at)
         if not _fits(length, fate, len(data) - at) or crc32c(record, seed) != crc:
             lost += 1
             at += 1
             continue
-        note = _unpack_note(view[at + RECORD_BYTES : at + length]) if fate == Fate.RETRY else None
+        note = None
+        if fate == Fate.RETRY:
+            note = _unpack_note(view[at + RECORD_BYTES : at + length], reason)
         marks.append(Mark(offset, run_id, first, last, Fate(fate), note))
         at += length
     return marks, lost + len(data) - at
@@ -90,7 +97,7 @@ def _pack_note(note: RetryNote) -> bytes:
     return _NOTE.pack(note.attempt, note.due_ms, note.at_ms) + text
 
 
-def _unpack_note(data: memoryview) -> RetryNote:
+def _unpack_note(data: memoryview, reason: int) -> RetryNote:
     attempt, due_ms, at_ms = _NOTE.unpack_from(data)
     text = bytes(data[_NOTE.size :]).decode(errors="replace")
-    return RetryNote(attempt, due_ms, at_ms, text)
+    return RetryNote(attempt, due_ms, at_ms, text, "business" if reason == 1 else "application")

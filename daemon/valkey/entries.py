@@ -17,9 +17,11 @@ from actors.slices import (
     ItemError,
     LentRun,
     Slice,
+    error_rows,
     item_bits,
     lowest_bit,
     ranges,
+    read_error,
 )
 from actors.tiers import StoreCorrupt
 from forebay.errors import BadRun
@@ -94,7 +96,7 @@ def pack_entry(slice_: Slice, daemon: bytes) -> bytes:
             _NAMES_LEN.pack(len(names)),
             names,
             _ATTEMPT.pack(slice_.attempt),
-            json.dumps(slice_.errors).encode() if slice_.errors else b"",
+            json.dumps(error_rows(slice_.errors)).encode() if slice_.errors else b"",
         )
     )
 
@@ -114,7 +116,7 @@ def unpack_entry(record: bytes) -> Entry:
         unpack_bits(record[_HEAD.size : bits_end]),
         attempt,
         due_ms,
-        tuple(ItemError(*error) for error in json.loads(errors)) if errors else (),
+        tuple(map(read_error, json.loads(errors))) if errors else (),
     )
 
 

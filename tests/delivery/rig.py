@@ -177,6 +177,19 @@ class Life:
             lambda queue: self.controls.check_known(queue),
             self.promoter.wake,
         )
+        self.items = make_items(
+            self.to_spooler.clone(),
+            self.warm,
+            cold,
+            self.sqlite.items,
+            self.sqlite.dead_letters,
+            hand_over,
+            self.history,
+            self.promoter.wake,
+            now_ms,
+            settings.socket.max_run_bytes,
+            self.routing.lines,
+        )
         self.controls = Controls(
             catalogue,
             self.sqlite.dead_letters,
@@ -189,19 +202,7 @@ class Life:
                 **self.jobs.operations,
                 **purging.operations,
                 **DeadGroups(self.sqlite.dead_letters).operations,
-                **make_items(
-                    self.to_spooler.clone(),
-                    self.warm,
-                    cold,
-                    self.sqlite.items,
-                    self.sqlite.dead_letters,
-                    hand_over,
-                    self.history,
-                    self.promoter.wake,
-                    now_ms,
-                    settings.socket.max_run_bytes,
-                    self.routing.lines,
-                ).operations,
+                **self.items.operations,
             },
         )
         self._stop = trio.Event()

@@ -90,7 +90,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._orders = ours
         command = [sys.executable, "-m", "tests.forked.zygote"]
-        self._process = subprocess.Popen(command, stdin=theirs, cwd=ROOT)
+        self._process = subprocess.Popen(command, stdin=theirs.fileno(), cwd=ROOT)
         theirs.close()
         atexit.register(self.close)
 

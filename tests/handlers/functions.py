@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from forebay import Item, Reject, Retry
+from forebay import BusinessError, Item, Reject, Retry
 
 seen: list[Item] = []
 batches: list[list[str]] = []
@@ -31,6 +31,8 @@ def by_payload(item: Item) -> object:
             raise Retry("much later", after_s=float(seconds))
         case ["reject"]:
             raise Reject("no such customer")
+        case ["business"]:
+            raise BusinessError("no credit")
         case ["error"]:
             raise ValueError("bad thing")
         case ["exit"]:

@@ -54,6 +54,20 @@ async def test_program_is_fed_the_batch_and_told_about_it(tmp_path: Path) -> Non
     assert (tmp_path / "told").read_text().split() == ["crm", "3", "yes", str(tmp_path)]
 
 
+async def test_a_program_is_told_what_all_its_items_are_part_of(tmp_path: Path) -> None:
+    handler = shell('echo "$FOREBAY_CORRELATION_ID,$TRACEPARENT" > told', directory=str(tmp_path))
+    first, second = (
+        slice_of([b"x"], headers={"X-Correlation-Id": "c-1", "traceparent": trace})
+        for trace in ("00-a-b-01", "00-a-c-01")
+    )
+    await deliver(handler, first)
+    assert (tmp_path / "told").read_text() == "c-1,00-a-b-01\n"
+    await deliver(handler, first, second)
+    assert (tmp_path / "told").read_text() == "c-1,\n"
+    await deliver(handler, first, slice_of([b"x"]))
+    assert (tmp_path / "told").read_text() == ",\n"
+
+
 async def test_arguments_go_through_no_shell(tmp_path: Path) -> None:
     target = tmp_path / "$(touch oops); got"
     handler = opened({"type": "command", "command": ["tee", str(target)], "encoding": "raw"})
@@ -125,6 +139,19 @@ def test_results_are_read_however_the_output_is_cut() -> None:
         assert results.verdicts["a"] is None
         assert results.verdicts["b"] is not None
         assert "c" not in results.verdicts
+
+
+def test_a_program_says_whose_fault_it_was() -> None:
+    results = ItemResults(["a", "b", "c"])
+    results.feed(b'{"id":"a","status":"failed","failure_reason":"business"}\n')
+    results.feed(b'{"id":"b","status":"retry","failure_reason":"Business"}\n')
+    results.feed(b'{"id":"c","status":"failed","failure_reason":["business"]}\n')
+    said = [results.verdicts[item_id] for item_id in "abc"]
+    assert [(one.failure_reason, one.is_permanent) for one in said if one] == [
+        ("business", True),
+        ("business", False),
+        ("application", True),
+    ]
 
 
 def test_pause_that_is_none_is_not_asked_for() -> None:

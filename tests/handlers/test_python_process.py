@@ -25,11 +25,14 @@ def process(function: str, **settings: Any) -> dict[str, Any]:
 
 async def test_outcomes_and_payloads_cross_as_they_are(tmp_path: Path) -> None:
     touched = tmp_path / "tœuched"
-    part = slice_of([f"touch:{touched}".encode(), b"retry:5", b"reject", b"error", b"\xff\x00"])
+    payloads = [f"touch:{touched}".encode(), b"retry:5", b"reject", b"error", b"business"]
+    part = slice_of([*payloads, b"\xff\x00"])
     report = await deliver(opened(process("by_payload")), part)
     assert touched.exists()
     said = failures(report)
-    assert said.pop((0, 4)).text.startswith("UnicodeDecodeError")
+    assert said.pop((0, 5)).text.startswith("UnicodeDecodeError")
+    business = said.pop((0, 4))
+    assert (business.failure_reason, business.is_permanent) == ("business", True)
     assert said == {
         (0, 1): Failure("much later", retry_after_s=5, blames_destination=False),
         (0, 2): Failure("no such customer", is_permanent=True, blames_destination=False),

@@ -50,6 +50,40 @@ def test_what_was_refused_is_permanent_and_blames_nobody(status: int) -> None:
     assert failure.status == status
 
 
+@pytest.mark.parametrize(
+    "status, reason",
+    [(400, "business"), (413, "business"), (422, "business"), (401, "application")]
+    + [(status, "application") for status in (304, 403, 404, 405, 407, 408, 429, 500, 503)],
+)
+def test_a_refusal_of_what_was_sent_is_a_business_failure(status: int, reason: str) -> None:
+    assert failed(Answer(status)).failure_reason == reason
+
+
+@pytest.mark.parametrize(
+    "entry, reason, is_permanent",
+    [
+        ({"status": 422}, "business", True),
+        ({"status": 422, "failure_reason": "application"}, "application", True),
+        ({"status": 503}, "application", False),
+        ({"status": 503, "failure_reason": "business"}, "business", False),
+        ({"status": "rejected"}, "business", True),
+        ({"status": "failed"}, "application", True),
+        ({"status": "retry", "failure_reason": "BUSINESS"}, "business", False),
+        ({"error": "no credit", "failure_reason": "business"}, "business", True),
+        ({"failure_reason": "business"}, "business", True),
+        ({"error": "down", "failure_reason": "what"}, "application", False),
+    ],
+)
+def test_an_item_s_result_says_whose_fault_it_was(
+    entry: dict[str, Any], reason: str, is_permanent: bool
+) -> None:
+    content = [{"id": "r-0", **entry}, {"id": "r-1", "status": "ok", "failure_reason": "business"}]
+    found = item_failures(Answer(200, {}, json.dumps(content).encode()), IDS)
+    assert [(at, one.failure_reason, one.is_permanent) for at, one in found.items()] == [
+        (0, reason, is_permanent)
+    ]
+
+
 def test_a_redirect_says_where_it_points() -> None:
     text = failed(Answer(307, {"location": "https://new.example/hook"})).text
     assert text.startswith("307 from http://crm:80: redirects to https://new.example/hook")

@@ -1,19 +1,22 @@
 """`forebay history` and the looks of clients, on the real daemon."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from forebay import Control, Refused, connect
 from forebay.client import Client
-from tests.ops.commands import Host, running
+from tests.ops.commands import LOOK_S, Host, running
 
 QUEUES = {
     "all": {"history": "all"},
     "crm": {"backoff": {"initial": "1ms", "jitter": 0}},
     "none": {"history": "none"},
 }
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACE = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 
 
 def fail_once(client: Client, queue: str, items: int) -> None:
@@ -35,7 +38,7 @@ def test_what_was_finished_is_shown_as_its_queue_keeps_it(tmp_path: Path) -> Non
         for queue in QUEUES:
             fail_once(client, queue, 5)
         while len(shown(host, "all")) < 5 or not shown(host, "crm"):
-            pass
+            time.sleep(LOOK_S)
         assert shown(host, "none") == []
         (failed,) = shown(host, "crm")
         assert (failed["payload"], failed["key"]) == ("item 0", "k0")
@@ -45,6 +48,19 @@ def test_what_was_finished_is_shown_as_its_queue_keeps_it(tmp_path: Path) -> Non
         assert {entry["payload"] for entry in everything} == {f"item {n}" for n in range(5)}
         assert everything[0]["payload"] == "item 0"  # The latest is the first.
         assert len(shown(host, "all", "-n", "2")) == 2
+        assert str(failed["locked_by"]).endswith("/crm/consumer")
+        host.ok("push", "all", "-", "--correlation-id", "c-1", "--traceparent", TRACE, stdin=b"one")
+        with client.lease("all", wait_s=30) as (item,):
+            assert dict(item.headers) == {"correlation_id": "c-1", "traceparent": TRACE}
+        while not (found := shown(host, "all", "--correlation-id", "c-1")):
+            time.sleep(LOOK_S)
+        assert [entry["payload"] for entry in found] == ["one"]
+        assert shown(host, "all", "--traceparent", TRACE_ID) == found
+        assert shown(host, "all", "--correlation-id", "c-1", "--reason", "business") == []
+        stats = json.loads(host.ok("stats", "--queue", "crm", "--json"))
+        assert stats["exceptions"] == {"application": 1, "business": 0}
+        assert stats["states"]["DONE"] == 5
+        assert "1 application, 0 business" in host.ok("stats", "--queue", "crm")
         table = host.ok("history", "crm")
         assert str(failed["id"]) in table
         assert "delivered" in table
@@ -59,13 +75,16 @@ def test_history_is_there_after_a_restart_and_a_removed_letter_in_it(tmp_path: P
         with connect(host.socket) as client:
             client.push("crm", ["bad", "good"])
             with client.lease("crm", 2, wait_s=30) as leased:
-                leased.nack([leased[0]], error="never", permanent=True)
+                leased.nack([leased[0]], error="never", reason="business")
             client.push("all", ["a", "b", "c"])
             with client.lease("all", 3, wait_s=30):
                 pass
             control = Control(client.control)
             while not control.dead_count({"queue": "crm"}):
-                pass
+                time.sleep(LOOK_S)
+            assert host.ok("dead", "ls", "--reason", "application", "--json") == ""
+            letter = json.loads(host.ok("dead", "ls", "--reason", "business", "--json"))
+            assert "never (business)" in host.ok("dead", "show", letter["id"])
             assert control.dead_remove({"queue": "crm"}) == 1
             books = host.books()
         host.stop()
@@ -74,7 +93,8 @@ def test_history_is_there_after_a_restart_and_a_removed_letter_in_it(tmp_path: P
             (row,) = client.peek("crm", "history").rows
             assert row.finished is not None
             assert (row.finished.outcome, row.attempt) == ("deleted", 1)
-            assert [error.text for error in row.finished.errors] == ["never"]
+            (error,) = row.finished.errors
+            assert (error.text, error.failure_reason) == ("never", "business")
             assert len(shown(host, "all")) == 3
             assert host.books() == books
             with pytest.raises(Refused, match="cursor"):

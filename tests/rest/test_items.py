@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from forebay.ids import format_item_id, format_run_id, new_run_id
+from tests.ops.commands import LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
 PULLED: dict[str, Any] = {"handler": {"type": "pull"}, "history": "all"}
@@ -58,6 +60,7 @@ def until(serving: Serving, item_id: str, state: str) -> dict[str, Any]:
         shown = show(serving, item_id)
         if shown["state"] == state:
             return shown
+        time.sleep(LOOK_S)
 
 
 def test_an_item_is_added_leased_and_acknowledged(serving: Serving, queue: str) -> None:
@@ -88,15 +91,60 @@ def test_nothing_to_lease(serving: Serving, queue: str) -> None:
 def test_a_refused_item_comes_again_and_dies(serving: Serving, queue: str) -> None:
     item_id = add(serving, queue, payload="x")
     leased = lease(serving, queue)
+    assert leased["scheduled_at_ms"] == leased["scheduled_at_initially_ms"] == leased["enqueued_ms"]
     body = {"token": leased["token"], "error": "not now", "delay_s": 0}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
     leased = lease(serving, queue)
     assert (leased["id"], leased["attempt"]) == (item_id, 1)
+    assert leased["scheduled_at_ms"] > leased["scheduled_at_initially_ms"]
     body = {"token": leased["token"], "error": "never", "permanent": True}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
     shown = until(serving, item_id, "FAILED")
     assert [error["text"] for error in shown["errors"]] == ["not now", "never"]
     assert books(serving, queue) == {"accepted": 1, "dead": 1}
+
+
+def test_a_business_failure_is_dead_at_once_and_counted_apart(serving: Serving, queue: str) -> None:
+    ids = [add(serving, queue, payload="x") for _ in range(2)]
+    said: list[dict[str, Any]] = [{"failure_reason": "business"}, {"permanent": True}]
+    for more in said:
+        leased = lease(serving, queue)
+        body = {"token": leased["token"], "error": "no credit", **more}
+        path = f"/api/queue-items/{leased['id']}/nack"
+        assert serving.http.post(path, json=body).status_code == 200
+    shown = [until(serving, item_id, "FAILED") for item_id in ids]
+    assert [item["failure_reason"] for item in shown] == ["business", "application"]
+    assert {item["locked_by"] for item in shown} == {f"{socket.gethostname()}/{queue}/consumer"}
+    params = {"queue": queue, "failure_reason": "business"}
+    found = serving.http.get("/api/queue-items", params=params).json()["items"]
+    assert [item["id"] for item in found] == ids[:1]
+    letters = serving.http.get("/api/v2/dead-letters", params=params).json()
+    assert [letter["id"] for letter in letters["letters"]] == ids[:1]
+    stats = serving.http.get(f"/api/v2/queues/{queue}/stats").json()
+    assert stats["exceptions"] == {"application": 1, "business": 1}
+    assert (stats["states"]["FAILED"], stats["processing"]["items"]) == (2, 2)
+
+
+def test_an_item_goes_on_with_what_its_request_is_part_of(serving: Serving, queue: str) -> None:
+    request = {"traceparent": "00-a-b-01", "X-Correlation-Id": "c-1"}
+    new = {"queue": queue, "payload": "x", "headers": {"Correlation-Id": "mine"}}
+    for body, expected in ((new, "mine"), ({"queue": queue, "payload": "x"}, "c-1")):
+        answer = serving.http.post("/api/queue-items/add", json=body, headers=request)
+        shown = show(serving, answer.json()["id"])
+        assert (shown["correlation_id"], shown["traceparent"]) == (expected, "00-a-b-01")
+
+
+def test_who_has_an_item_and_what_was_said_of_it_is_shown(serving: Serving, queue: str) -> None:
+    item_id = add(serving, queue, payload="x")
+    leased = lease(serving, queue, consumer="robot 7")
+    shown = show(serving, item_id)
+    me = f"{socket.gethostname()}/{queue}/robot 7"
+    assert (shown["state"], shown["locked_by"], shown["retries"]) == ("RUNNING", me, 0)
+    assert shown["enqueued_ms"] <= shown["locked_ms"] == shown["updated_ms"]
+    body = {"token": leased["token"], "result": "invoice 4711"}
+    assert serving.http.post(f"/api/queue-items/{item_id}/ack", json=body).status_code == 200
+    shown = until(serving, item_id, "DONE")
+    assert (shown["result"], shown["locked_by"]) == ("invoice 4711", me)
 
 
 def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: str) -> None:
@@ -319,7 +367,7 @@ def test_who_waits_for_an_item_is_told_when_the_daemon_stops(tmp_path: Path) -> 
         waiting = threading.Thread(target=wait)
         waiting.start()
         while not (serving.host.ok("stats", "--json")):
-            pass
+            time.sleep(LOOK_S)
         serving.host.stop()
         waiting.join(20)
         assert answers in ([204], [503])

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as open_metrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tests.ops.commands import LOOK_S
 from tests.rest.serving import Serving, serving_on
 
 NULL = {"handler": {"type": "null"}}
@@ -42,10 +44,10 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         served.push("down", "a", "b")
         served.push("nobody-defined-it", "a", "b", "c")
         while not is_quiet(served):
-            pass
+            time.sleep(LOOK_S)
         # What is shown may be a second old.
         while scrape(served).get("died_items_total", {}).get(("connection", "down")) != 2:
-            pass
+            time.sleep(LOOK_S)
         yield served
 
 
@@ -144,7 +146,7 @@ def test_what_is_refused_is_counted_by_why(tmp_path: Path) -> None:
         assert served.host.command("push", "nowhere", stdin=b"a\nb").returncode != 0
         # What is shown may be a second old.
         while "refused_requests_total" not in (found := scrape(served)):
-            pass
+            time.sleep(LOOK_S)
         assert found["refused_requests_total"] == {("UNKNOWN_QUEUE",): 1}
 
 

@@ -147,6 +147,32 @@ async def test_items_can_be_settled_one_by_one(served: Served, lending: Lending)
     assert why_never.retry_after_s is None
 
 
+async def test_a_business_failure_is_permanent_unless_it_is_said_otherwise(
+    served: Served, lending: Lending
+) -> None:
+    await lending.enter_items(b"a", b"b", b"c", b"d")
+
+    def work(client: Client) -> None:
+        with client.lease("crm", consumer="robot 7") as lease:
+            lease.nack(lease[0], error="no credit", reason="business")
+            lease.nack(lease[1], error="not yet", permanent=False, reason="business")
+            lease.nack(lease[2], error="down")
+            with pytest.raises(ValueError, match="application, business"):
+                lease.nack(lease[3], reason="weather")  # type: ignore[arg-type]
+            lease.ack(lease[3], result="invoice 4711")
+
+    await with_client(served, work)
+    [ended] = lending.ended
+    assert [(why.failure_reason, why.is_permanent) for _, why in ended.failed] == [
+        ("business", True),
+        ("business", False),
+        ("application", False),
+    ]
+    assert (ended.delivered, ended.results) == (0b1000, ((0b1000, "invoice 4711"),))
+    assert ended.holder is not None
+    assert ended.holder.by == "crm/robot 7"
+
+
 async def test_run_is_settled_as_soon_as_all_of_it_is_decided(
     served: Served, lending: Lending
 ) -> None:
@@ -193,7 +219,7 @@ async def test_report_that_comes_too_late_names_the_items(served: Served, lendin
         return [item.payload for item in caught.value.items]
 
     assert await with_client(served, work) == [b"a", b"b"]
-    assert lending.ended == []
+    assert [ended.delivered for ended in lending.ended] == [0]
     assert await lending.counts() == (3, 0)
 
 

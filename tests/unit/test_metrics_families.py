@@ -35,6 +35,9 @@ UNITS = {
     "leases",
     "requests",
     "ticks",
+    "notices",
+    "incidents",
+    "jobs",
 }
 WITHOUT_UNITS = {
     "build_info",
@@ -42,6 +45,8 @@ WITHOUT_UNITS = {
     "store_away",
     "connections",
     "schedules",
+    "triggers",
+    "trigger_failures",
     "sends_in_flight",
     "sends_waiting",
     "failover_entries",
@@ -110,6 +115,23 @@ def snapshot(**given: Any) -> Snapshot:
         "away_total": {"cold": 2, "warm": 0},
         "history_dropped_total": 0,
         "cron": {"schedules": 0, "installed_total": 0, "missed_total": 0},
+        "triggers": {
+            "triggers": 0,
+            "jobs": 0,
+            "jobs_total": 0,
+            "items_total": 0,
+            "failed_total": 0,
+        },
+        "notifications": {
+            "dropped_total": 1,
+            "by_name": {
+                "pager": {
+                    "suppressed_total": 2,
+                    "sent_total": {"webhook": 3},
+                    "failed_total": {"webhook": 4},
+                }
+            },
+        },
     }
     report |= given.pop("report", {})
     counts = SpoolCounts(runs=3)

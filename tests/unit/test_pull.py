@@ -13,7 +13,7 @@ from actors import shipping
 from actors.consumer_reports import to_run_bits, what_became
 from actors.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
 from actors.queue_settings import QueueSettings
-from actors.shipping import ship, shipped_run
+from actors.shipping import Shipment, ship, shipped_run
 from actors.slices import InJournal, LentRun, Slice, indexes, item_bits
 from actors.tiers import Leased, StoreUnavailable
 from forebay.errors import BadFrame
@@ -189,6 +189,27 @@ async def test_what_one_answer_cannot_hold_is_given_back(monkeypatch: pytest.Mon
     assert len(runs) == 2
     assert await lending.counts() == (2, 2)
     assert lending.pull.leases == 2
+
+
+async def test_lease_that_runs_out_while_it_is_shipped_is_not_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shipping, "_ROOM_BYTES", 10_000)
+    lending = Lending()
+    for _ in range(4):
+        await lending.enter_items(os.urandom(4000))
+
+    async def take_long(leased: list[Leased]) -> Shipment:
+        lending.now_ms += 1000
+        await lending.pull.end_late("crm")
+        return ship(leased)
+
+    monkeypatch.setattr(lending.pull, "_ship", take_long)
+    runs = await lending.pull.lease(LeaseWish("crm", lease_ms=1000), Holdings())
+    assert len(runs) == 2
+    assert [bool(ended.failed) for ended in lending.ended] == [True] * 4
+    assert await lending.pull.settle("crm", [all_delivered(runs[0])]) == [False]
+    assert await lending.counts() == (4, 0)
 
 
 async def test_large_runs_are_cut_in_a_thread() -> None:

@@ -78,6 +78,13 @@ def test_a_pause_is_never_above_the_maximum_nor_below_nothing(
 # Decisions.
 
 
+def test_what_was_out_of_sight_for_a_lease_comes_again_at_once() -> None:
+    ran_out = Failure("the lease ran out", has_waited=True)
+    assert decide(ran_out, 1, queue(), 0) == Retry(0)
+    assert decide(ran_out, 1, queue({"error": "lease ran out", "delay": "1m"}), 0) == Retry(60)
+    assert decide(ran_out, 4, queue(), 0) == Dead("retries_spent")
+
+
 def test_attempts_are_spent_after_max_retries() -> None:
     assert decide(DOWN, 3, queue(), 0) == Retry(20)
     assert decide(DOWN, 4, queue(), 0) == Dead("retries_spent")
@@ -278,7 +285,7 @@ def test_every_item_of_a_batch_that_failed_has_exactly_one_end(
 
 def check_books(batch: list[Slice], conclusions: list[Conclusion]) -> None:
     assert len(conclusions) == len(batch)
-    for piece, (delivered, again, dead) in zip(batch, conclusions, strict=True):
+    for piece, (delivered, again, dead, *_) in zip(batch, conclusions, strict=True):
         parts = [delivered, *(part.bits for part in again + dead)]
         assert reduce(or_, parts) == piece.bits
         assert sum(part.bit_count() for part in parts) == piece.items

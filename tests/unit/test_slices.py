@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from actors.slices import (
     ItemError,
     LentRun,
     Slice,
+    error_rows,
     first_bits,
     indexes,
     item_bits,
     lowest_bit,
     ranges,
+    read_error,
     remember,
     sort_key,
 )
@@ -142,3 +145,15 @@ def test_remember_keeps_the_first_and_the_newest_errors() -> None:
 def test_remember_shortens_long_texts() -> None:
     [error] = remember((), ItemError(1, 2, "é" * 10_000))
     assert error == ItemError(1, 2, "é" * ERROR_TEXT_MAX)
+
+
+def test_errors_are_read_as_written_and_as_earlier_versions_wrote_them() -> None:
+    errors = (
+        ItemError(1, 5, "503"),
+        ItemError(2, 6, "no credit", "business"),
+        ItemError(3, 7, "503", "application", "host/q/1", 4),
+    )
+    rows = json.loads(json.dumps(error_rows(errors)))
+    assert [len(row) for row in rows] == [3, 4, 6]
+    assert tuple(map(read_error, rows)) == errors
+    assert read_error([1, 5, "503", "weather"]).failure_reason == "application"

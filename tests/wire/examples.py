@@ -82,6 +82,7 @@ def make_examples() -> dict[str, bytes]:
 
 TOKEN = 17
 LEASED_UNTIL_MS = 1_755_000_060_000
+DUE_MS = 1_755_000_000_000
 
 
 def make_lease_examples() -> dict[str, bytes]:
@@ -92,6 +93,9 @@ def make_lease_examples() -> dict[str, bytes]:
         "LEASE": lease_frames.lease(5, wish),
         "LEASED": wire.frame(Kind.LEASED, 5, lease_frames.pack_leased([leased])),
         "LEASED, nothing": wire.frame(Kind.LEASED, 6, lease_frames.pack_leased([])),
+        "LEASED, with times": wire.frame(
+            Kind.LEASED, 5, lease_frames.pack_leased([leased._replace(due_ms=DUE_MS)])
+        ),
         "EXTEND": wire.frame(Kind.EXTEND, 7, lease_frames.pack_extend("crm", 120_000, [TOKEN])),
         "EXTENDED": wire.frame(Kind.EXTENDED, 7, lease_frames.pack_statuses([True])),
         "SETTLE": wire.frame(

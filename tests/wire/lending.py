@@ -24,8 +24,8 @@ ROOMY = Limits(10**9, 2**40)
 class Lending:
     """Runs in warm, and what consumers have said about them."""
 
-    def __init__(self) -> None:
-        self.now_ms = NOW_MS
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.now_ms = now_ms
         self.warm = MemoryWarm(now_ms=lambda: self.now_ms)
         self.settings: QueueSettings | None = QueueSettings()
         self.paused: frozenset[str] | None = frozenset()
@@ -71,8 +71,9 @@ class Lending:
         fill = await self.warm.fill(queue)
         return fill.waiting, fill.leased
 
-    async def expire(self, after_ms: int) -> None:
+    async def expire(self, after_ms: int, queue: str = "crm") -> None:
         self.now_ms += after_ms
+        await self.pull.end_late(queue)
         await self.warm.expire()
 
 

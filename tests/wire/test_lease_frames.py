@@ -54,6 +54,7 @@ def _is_utf8(text: str) -> bool:
         wait_ms=st.integers(0, 3_600_000),
         consumer=st.text(st.characters(codec="ascii"), max_size=100),
         keep=st.booleans(),
+        times=st.booleans(),
     )
 )
 def test_wish_comes_back_as_it_was(wish: LeaseWish) -> None:
@@ -69,11 +70,29 @@ def test_wish_comes_back_as_it_was(wish: LeaseWish) -> None:
             st.integers(0, 65535),
             BITS,
             st.binary(max_size=50),
+            st.none(),
         )
     )
 )
 def test_leases_come_back_as_they_were(leases: list[LeasedRun]) -> None:
     assert lease_frames.read_leased(lease_frames.pack_leased(leases)) == leases
+
+
+@given(st.lists(st.integers(0, 2**53), min_size=1))
+def test_leases_come_back_with_their_times_or_without(times: list[int]) -> None:
+    leases = [LeasedRun(1, 2, 3, 4, b"run", due_ms) for due_ms in times]
+    body = lease_frames.pack_leased(leases)
+    assert lease_frames.read_leased(body) == leases
+    without = [lease._replace(due_ms=None) for lease in leases]
+    assert lease_frames.pack_leased(without) == body[: -8 * len(times)]
+    for cut in (1, 8 * len(times) - 1):
+        with pytest.raises(BadFrame):
+            lease_frames.read_leased(body[:-cut])
+
+
+def test_times_are_those_of_all_leases() -> None:
+    with pytest.raises(ValueError, match="some do not"):
+        lease_frames.pack_leased([LeasedRun(1, 2, 3, 4, b""), LeasedRun(1, 2, 3, 4, b"", due_ms=0)])
 
 
 @given(st.lists(REPORTS, min_size=1, max_size=5))
@@ -142,7 +161,9 @@ def test_every_cut_and_every_byte_more_is_a_bad_frame(name: str) -> None:
         PART + b"\x00" + bytes(9),
         PART + b"\x04" + bytes(9),
         PART + b"\x01\x01" + bytes(8),
-        PART + b"\x02\x02" + bytes(8),
+        PART + b"\x02\x04" + bytes(8),
+        PART + b"\x01\x02" + bytes(8),
+        PART + b"\x03\x00" + bytes(6) + b"\x01\x00x",
         PART + b"\x01\x00\x01" + bytes(7),
         PART + b"\x01\x00" + bytes(4) + b"\x01\x00\x00\x00\x00",
         PART + b"\x02\x00" + bytes(6) + b"\x01\x00\xff",
@@ -160,6 +181,8 @@ def test_every_cut_and_every_byte_more_is_a_bad_frame(name: str) -> None:
         "what 4",
         "permanent delivery",
         "unknown flag",
+        "delivery for a business reason",
+        "reason to release",
         "delayed delivery",
         "bits of no items",
         "error that is no text",
@@ -175,10 +198,20 @@ def test_settle_with_one_fault_is_a_bad_frame(body: bytes) -> None:
 def test_error_that_is_too_long_is_cut_between_characters() -> None:
     body = lease_frames.pack_settle("q", [LeaseReport(1, (Part(What.FAILED, 0, "é" * 600),))])
     _, [report] = lease_frames.read_settle(body)
-    assert report.parts[0].error == "é" * 500
+    assert report.parts[0].text == "é" * 500
     body = lease_frames.pack_settle("q", [LeaseReport(1, (Part(What.FAILED, 0, "x" + "é" * 600),))])
     _, [report] = lease_frames.read_settle(body)
-    assert report.parts[0].error == "x" + "é" * 499
+    assert report.parts[0].text == "x" + "é" * 499
+
+
+def test_reasons_and_results_are_read_as_written() -> None:
+    parts = (
+        Part(What.DELIVERED, 0b001, "invoice 17"),
+        Part(What.FAILED, 0b010, "no such customer", None, True, "business"),
+        Part(What.FAILED, 0b100, "locked", 5000, False, "business"),
+    )
+    body = lease_frames.pack_settle("q", [LeaseReport(1, parts)])
+    assert lease_frames.read_settle(body) == ("q", [LeaseReport(1, parts)])
 
 
 def test_lease_with_an_error_for_each_item_fits_into_one_frame() -> None:

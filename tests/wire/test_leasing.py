@@ -54,9 +54,9 @@ async def refusal(client: RawClient, sequence: int) -> tuple[Code, str]:
 
 
 async def test_daemon_leases_extends_and_settles_as_the_document_says(
-    served: Served, lending: Lending, monkeypatch: pytest.MonkeyPatch
+    served: Served, lending: Lending
 ) -> None:
-    monkeypatch.setattr("actors.warm._tokens", count(examples.TOKEN))
+    lending.pull._tokens = count(examples.TOKEN)
     await lending.enter(examples.make_run())
     client = await served.greeted()
     for asked, answered in (
@@ -156,7 +156,7 @@ async def test_report_after_the_lease_has_run_out_is_refused_and_changes_nothing
     [fresh] = await lease(other)
     await late.send(settle_frame(6, all_delivered(stale)))
     assert (await refusal(late, 6))[0] == "LEASE_LOST"
-    assert lending.ended == []
+    assert [ended.delivered for ended in lending.ended] == [0]
     assert await lending.counts() == (0, 1)
     await other.send(settle_frame(6, all_delivered(fresh)))
     assert await statuses(other, Kind.SETTLED, 6) == [True]
