@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from actors.error_types import error_type
+from actors.failure_log import UNPACK_BYTES_MAX
 from actors.in_hand import first_item_id
 from actors.notification_settings import NotificationSettings, Occasion
 from actors.retry import Conclusion
@@ -245,8 +246,12 @@ def _incident(queue: str, kind: str, slices: Sequence[Slice], at_ms: int) -> Inc
 
 def sample_ids(slices: Sequence[Slice]) -> tuple[str, ...]:
     """The ids of the first few items. Where a run lists its ids it has to be unpacked for them:
-    that is done for one item alone."""
-    listed = [each for each in slices if each.run.head.flags & IDS]
+    that is done for one item alone, of a run that is not large (4 MiB take 4 ms)."""
+    listed = [
+        each
+        for each in slices
+        if each.run.head.flags & IDS and each.run.head.raw_bytes <= UNPACK_BYTES_MAX
+    ]
     ids = [first_item_id(each) for each in listed[:1]]
     for each in slices:
         if len(ids) >= SAMPLES_MAX:

@@ -346,14 +346,17 @@ class Pull:
                     self._ends.note(*key, max(held.ends_ms, again_ms))
         if settled is None:
             raise StoreUnavailable(f"no report was taken note of within {seconds:g} s")
-        self._count(queue, ended, taken)
-        return dict(zip(ended, settled, strict=True))
+        answers = dict(zip(ended, settled, strict=True))
+        self._count(queue, {key: end for key, end in ended.items() if answers[key]}, taken)
+        return answers
 
     def _count(self, queue: str, ended: dict[Key, Ended], taken: dict[Key, _Held]) -> None:
-        """How long consumers had what they report on; what they give back they did not work on."""
+        """How long consumers had what they report on. What they give back they did not work on, and
+        of a lease that ran out nobody knows for how long anybody did."""
         now_ms = self._now_ms()
         for key, end in ended.items():
-            items = (end.leased.slice.bits & ~end.released).bit_count()
+            items = end.delivered.bit_count()
+            items += sum(bits.bit_count() for bits, why in end.failed if why is not RAN_OUT)
             if items:
                 self._tallies.pulled(queue, items, (now_ms - taken[key].began_ms) / 1000)
 

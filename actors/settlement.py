@@ -14,11 +14,11 @@ the lease (actors/posts.py).
 """
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 import trio
@@ -52,15 +52,12 @@ from forebay.ids import new_run_id
 
 log = structlog.get_logger()
 
-M = TypeVar("M")
 
 NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
 
 INBOX: Final = 256
 AT_ONCE_MAX: Final = 256
 SYNC_S: Final = 1.0
-LAST_WORDS_S: Final = 3.0
-"""How long a worker that is cancelled still waits for a full inbox."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +111,11 @@ class Settlement:
         self._notifier = notifier
         self._presence = presence or Presence()
         self._to_settler, self._inbox = trio.open_memory_channel[Concluded](INBOX)
+        self._left: deque[Concluded] = deque()
+        """What somebody was cancelled with while the settler's inbox was full: no more than there
+        were leases, and the settler takes them behind what is in the inbox."""
+        self._untold: deque[Settle] = deque()
+        """The same, of a spooler whose inbox was full."""
         self.stale_total = 0
         """Outcomes of leases that had run out."""
         self._rows: Counter[bytes] = Counter()
@@ -165,13 +167,33 @@ class Settlement:
         for one in ended:
             if isinstance(one.slice.run.owner, InJournal):
                 outcomes += journal_outcomes(one.slice, one.conclusion.delivered, one.stays)
-        if outcomes or recorded is not None:
-            await self._tell(self._spooler, Settle(tuple(outcomes), recorded))
-        for one in ended:
-            if not is_quick(one.slice, one.conclusion, one.stays):
-                self._unrecorded[one.queue] += one.items
-                self._rows.update(rows_of([one]))
-                await self._tell(self._to_settler, one)
+        slow = deque(one for one in ended if not is_quick(one.slice, one.conclusion, one.stays))
+        for one in slow:
+            self._unrecorded[one.queue] += one.items
+        self._rows.update(rows_of(slow))
+        try:
+            if outcomes or recorded is not None:
+                await self._tell_spooler(Settle(tuple(outcomes), recorded))
+            while slow:
+                await self._send(slow[0])
+                slow.popleft()
+        except trio.Cancelled:
+            self._leave(slow)
+            raise
+
+    async def _send(self, one: "Concluded") -> None:
+        try:
+            self._to_settler.send_nowait(one)
+        except trio.WouldBlock:
+            await self._to_settler.send(one)
+
+    def _leave(self, slow: Iterable["Concluded"]) -> None:
+        """Whoever says it is cancelled, and the leases have ended: nobody else would say it."""
+        for one in slow:
+            try:
+                self._to_settler.send_nowait(one)
+            except trio.WouldBlock:
+                self._left.append(one)
 
     @property
     def unrecorded_rows(self) -> set[bytes]:
@@ -208,18 +230,22 @@ class Settlement:
             or not (is_of_cold or belongs_in_cold(again.due_ms, now_ms, fill, limits))
         )
 
-    async def _tell(self, channel: trio.MemorySendChannel[M], message: M) -> None:
+    async def _tell_spooler(self, message: Settle) -> None:
         """Delivered is delivered, even if whoever says so is cancelled now."""
         try:
-            channel.send_nowait(message)
+            self._spooler.send_nowait(message)
         except trio.WouldBlock:
             # However long it takes: the lease has ended, and nobody else would say it.
             try:
-                await channel.send(message)
+                await self._spooler.send(message)
             except trio.Cancelled:
-                with trio.move_on_after(LAST_WORDS_S, shield=True):
-                    await channel.send(message)
+                self._untold.append(message)
                 raise
+
+    async def _tell_rest(self) -> None:
+        while self._untold:
+            await self._spooler.send(self._untold[0])
+            self._untold.popleft()
 
     def _count_stale(self, queue: str, stale: int) -> None:
         if stale:
@@ -239,11 +265,14 @@ class Settlement:
                 with suppress(trio.WouldBlock, trio.EndOfChannel):
                     while len(batch) < AT_ONCE_MAX:
                         batch.append(self._inbox.receive_nowait())
-                try:
-                    await self._record(batch)
-                finally:
-                    self._forget(batch)
+                while batch:
+                    try:
+                        await self._record(batch)
+                    finally:
+                        self._forget(batch)
+                    batch = [self._left.popleft() for _ in range(min(len(self._left), AT_ONCE_MAX))]
             nursery.cancel_scope.cancel()
+        await self._tell_rest()
         await self._failover.try_again()
 
     def _forget(self, batch: list[Concluded]) -> None:
@@ -261,6 +290,7 @@ class Settlement:
         """What the cold store has written, it makes durable within a second."""
         while True:
             await trio.sleep(SYNC_S)
+            await self._tell_rest()
             # It is logged where it matters, at the next step that fails.
             with suppress(StoreUnavailable):
                 await self._cold.sync()
@@ -334,7 +364,7 @@ def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) ->
     return not conclusion.delivered or isinstance(slice_.run.owner, InJournal)
 
 
-def rows_of(batch: Sequence[Concluded]) -> list[bytes]:
+def rows_of(batch: Iterable[Concluded]) -> list[bytes]:
     """Of the cold store; one for each outcome."""
     owners = [concluded.slice.run.owner for concluded in batch]
     return [owner.row for owner in owners if isinstance(owner, InCold)]

@@ -12,7 +12,7 @@ would keep their queue in stream mode: they are forgotten when their job is over
 What it can't do: take back a job that somebody has in hand.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -25,6 +25,9 @@ from forebay.errors import Refused
 
 IDLE_S: Final = 60.0
 """So often jobs are looked for that nobody here has a trigger for."""
+TAKE_BACK_S: Final = 2.0
+"""So long a sweep asks for overdue jobs: one that another daemon has near its workers is refused
+after 0.4 s, there may be many, and the leases of the triggers must be kept meanwhile."""
 
 
 class JobSweep:
@@ -47,6 +50,8 @@ class JobSweep:
         self._failed = failed
         self.live: dict[bytes, TriggerJob] = {}
         self.due_at = 0.0
+        self._refused_at: dict[bytes, float] = {}
+        """When overdue jobs were last asked for in vain: the others come first."""
 
     def made(self, job: TriggerJob) -> None:
         self.live[job.run_id] = job
@@ -61,14 +66,11 @@ class JobSweep:
             return
         found = await self._store.jobs()
         self.live = {job.run_id: job for job in found.jobs}
-        for job in found.jobs:
-            trigger = self._book.triggers.get(job.trigger)
-            if self._is_anothers(job):
-                continue
+        ours = [job for job in found.jobs if not self._is_anothers(job)]
+        for job in ours:
             if job.fate is not None:
                 await self._end(job)
-            elif trigger is not None and is_overdue(job, trigger, found.now_ms):
-                await self._take_back(job)
+        await self._take_back_overdue(ours, found.now_ms)
         await self._forget_consumers()
         # What others end is of interest to whoever asks, and to nothing here: a fleet must not
         # read all jobs each second because one daemon has some.
@@ -98,11 +100,26 @@ class JobSweep:
         if ended.fate != "deleted":
             self._failed(job.trigger, f"job {job.id} is {ended.fate}: its items are given back")
 
+    async def _take_back_overdue(self, jobs: Sequence[TriggerJob], now_ms: int) -> None:
+        triggers, deadline = self._book.triggers, trio.current_time() + TAKE_BACK_S
+        overdue = [
+            job
+            for job in jobs
+            if job.trigger in triggers and is_overdue(job, triggers[job.trigger], now_ms)
+        ]
+        before, self._refused_at = self._refused_at, {}
+        for job in sorted(overdue, key=lambda job: before.get(job.run_id, 0.0)):
+            if trio.current_time() < deadline:
+                await self._take_back(job)
+            elif job.run_id in before:
+                self._refused_at[job.run_id] = before[job.run_id]
+
     async def _take_back(self, job: TriggerJob) -> None:
         try:
             await self._ports.withdraw(job.id)
         except Refused:
             # Somebody has it, or it has just ended: the next sweep finds out how.
+            self._refused_at[job.run_id] = trio.current_time()
             return
         self._failed(job.trigger, f"job {job.id} was not done when its lease ended")
         await self._end(job)

@@ -7,12 +7,14 @@ and its claim are made in one transaction, and a sweep (actors/trigger_sweep.py)
 its job has ended, each second while there are jobs. One daemon at a time runs a trigger, by a
 lease in the cold store.
 
-A trigger fails when a queue of it does not exist, a job of it is dead or cannot be read, or is not
-done when its lease ends. That is logged, told to those who want to know, and the trigger waits,
-longer each time. While the store is away nothing happens, and nothing has failed.
+A trigger fails when a queue of it does not exist, what the store has for it is damaged, a job of it
+is dead or cannot be read, or is not done when its lease ends. That is logged, told to those who
+want to know, and the trigger waits, longer each time. While the store is away nothing happens, and
+nothing has failed.
 
 While the daemon drains nothing more is claimed, and jobs still end. On cancel a step that has begun
-is carried through by the store, and leases are given up; the next life goes on with what is there. Jobs of triggers that are gone are ended here all the same.
+is carried through by the store, and leases are given up; the next life goes on with what is there.
+Jobs of triggers that are gone are ended here all the same.
 
 What it can't do: know what a job did to which item.
 """
@@ -191,8 +193,9 @@ class Triggers:
         """Ends jobs, and polls the queues of all triggers whose time it is."""
         async with self._changing:
             try:
-                await self._forget_old()
+                # First what needs no file: a full disk must drain.
                 await self._sweep.sweep()
+                await self._forget_old()
                 for name in self._due_names():
                     await self._look_at(name)
             except (StoreUnavailable, StoreCorrupt, OSError) as problem:
@@ -220,15 +223,19 @@ class Triggers:
         return sorted(name for name in self._book.triggers if self._watches[name].look_at <= now)
 
     async def _look_at(self, name: str) -> None:
-        trigger, watch = self._book.triggers[name], self._watches[name]
+        watch = self._watches[name]
         try:
-            priority = self._book.check_usable(name)
-            await self._hold(name, trigger, watch)
-        except Refused as problem:
+            await self._step(name, self._book.find(name), watch)
+        except (Refused, StoreCorrupt) as problem:
+            # What is wrong with one must not keep the others waiting.
             if trio.current_time() >= watch.poll_at:
-                self._fail(name, problem.text)
+                text = problem.text if isinstance(problem, Refused) else str(problem)
+                self._fail(name, text)
             watch.look_at = watch.poll_at
-            return
+
+    async def _step(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
+        priority = self._book.check_usable(name)
+        await self._hold(name, trigger, watch)
         if not trigger.enabled:
             # Others may have it enabled: the lease is theirs.
             if watch.is_ours:
@@ -246,8 +253,9 @@ class Triggers:
 
     async def _hold(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
         if not watch.is_held:
-            # Written down before, so that it is let go whatever happens.
-            await self._book.note_held(self._book.held | {Hold(trigger.queue, name)})
+            # Written down before, so that it is let go whatever happens; of all in one go.
+            all_ = {Hold(each.queue, other) for other, each in self._book.triggers.items()}
+            await self._book.note_held(self._book.held | all_)
             await self._ports.hold(trigger.queue, TRIGGER_CONSUMER + name)
             watch.is_held = True
 

@@ -79,7 +79,9 @@ def add(
     job_lease: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", help="A job that nobody has begun is taken back then. Default: 1h."
+            metavar="DURATION",
+            help="A job that is not done by then, and in nobody's hands, is taken back. "
+            "Default: 1h.",
         ),
     ] = None,
     cron: Annotated[str | None, typer.Option(help="A TIME trigger: five fields.")] = None,
@@ -149,7 +151,7 @@ def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> N
     if as_json:
         print_json(made)
     elif made["id"] is None:
-        typer.echo("nothing is due, or no more jobs are allowed")
+        typer.echo("no job: nothing is due, the queue is paused, or no more jobs are allowed")
     else:
         of = f", of {made['items']} items" if made["items"] else ""
         typer.echo(f"{made['id']} is in {made['target']}{of}")

@@ -211,7 +211,8 @@ DROP_BODIES: Final = f"""DELETE FROM bodies WHERE id IN (SELECT body_id {_CLAIME
 SELECT_KEYED: Final = f"SELECT body_id, bits {_CLAIMED} AND {HAS_KEYS}"
 DROP_ROWS: Final = f"DELETE {_CLAIMED}"
 RELEASE_CLAIM: Final = """UPDATE runs INDEXED BY runs_claimed SET state = 'COLD_QUEUED',
-    is_due = 1, consumer = NULL, place = NULL WHERE state = 'CLAIMED' AND consumer = ?"""
+    is_due = 1, consumer = NULL, place = NULL, job_id = NULL
+    WHERE state = 'CLAIMED' AND consumer = ?"""
 SHRINK_CLAIM: Final = """UPDATE consumers SET items = items - ?, bytes = bytes - ?
     WHERE n = (SELECT consumer FROM runs WHERE n = ? AND state = 'CLAIMED')"""
 SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', consumer = NULL, place = NULL

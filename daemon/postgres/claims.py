@@ -172,7 +172,7 @@ LOCK_BODIES: Final = f"""SELECT count(*) FROM (
 SELECT_KEYED: Final = f"SELECT body_id, bits {_CLAIMED} AND {HAS_KEYS}"
 DROP_ROWS: Final = f"DELETE {_CLAIMED} RETURNING body_id"
 RELEASE_CLAIM: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = true, consumer = NULL,
-    place = NULL WHERE state = 'CLAIMED' AND consumer = $1"""
+    place = NULL, job_id = NULL WHERE state = 'CLAIMED' AND consumer = $1"""
 SHRINK_CLAIM: Final = """UPDATE consumers SET items = items - $2, bytes = bytes - $3
     WHERE n = $1"""
 SET_ASIDE: Final = """WITH claimed AS (

@@ -4,7 +4,7 @@ import json
 from typing import Any, Protocol
 
 from actors.keys import KeyRule
-from actors.tiers import ColdReceipt, ColdRow, DeadFilter, RowOutcome
+from actors.tiers import ColdItems, ColdReceipt, ColdRow, DeadFilter, RowOutcome
 from actors.trigger_jobs import (
     Claim,
     Poll,
@@ -36,6 +36,9 @@ INTERVAL_MS = 1000
 class TriggerStores(ColdStores, Protocol):
     @property
     def triggers(self) -> TriggerStore: ...
+
+    @property
+    def items(self) -> ColdItems: ...
 
 
 def a_claim(items: int = 100, **given: Any) -> Claim:
@@ -320,9 +323,14 @@ class TriggerSuite:
     async def test_an_operator_who_drops_a_claim_has_given_it_back(
         self, stores: TriggerStores
     ) -> None:
-        await put(stores, new_row(3))
+        row = new_row(3)
+        await put(stores, row)
         job = await make(stores)
+        (sight,) = await stores.items.find(row.head.run_id, 0)
+        assert (sight.state, sight.job) == ("CLAIMED", job.id)
         assert await stores.cold.drop_stream("q", job_consumer(job.run_id)) == 3
+        (sight,) = await stores.items.find(row.head.run_id, 0)
+        assert (sight.state, sight.job) == ("COLD_QUEUED", "")
         await settle_job(stores)
         assert await end(stores, job) == "done"
         assert await held(stores) == (3, 3)

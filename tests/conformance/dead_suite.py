@@ -3,7 +3,16 @@
 import pytest
 
 from actors.slices import ItemError
-from actors.tiers import ColdTotals, DeadFilter, DeadLetter, FlowCount, NewRow, Outlook, RowOutcome
+from actors.tiers import (
+    ColdTotals,
+    DeadChange,
+    DeadFilter,
+    DeadLetter,
+    FlowCount,
+    NewRow,
+    Outlook,
+    RowOutcome,
+)
 from forebay.errors import BadRun
 from forebay.ids import format_item_id
 from forebay.limits import RUN_RAW_BYTES_MAX
@@ -176,7 +185,7 @@ class DeadSuite:
         first, second = dead_row(row_due_ms=START_MS + 1000), dead_row(queue="other")
         await put(stores, first, second)
         change = await stores.dead.retry(DeadFilter(ids=(id_of(first),)), 10)
-        assert change == (1, frozenset({"q"}), None)
+        assert change == DeadChange(1, frozenset({"q"}), None)
         assert await ids(stores) == [id_of(second)]
         assert (await stores.cold.totals())["q"] == ColdTotals(taken=1, held=1, runs=1)
         assert (await stores.cold.outlook("q")).has_due

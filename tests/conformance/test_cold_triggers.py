@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from actors.tiers import ColdItems, DeadFilter
 from actors.trigger_jobs import Claim, Poll, TriggerStore
 from daemon.bridge import Bridge
 from forebay.run import Run
 from tests.conformance.cold_stores import acquire, check_books, new_row, number, put
-from tests.conformance.cold_triggers import TriggerSuite
+from tests.conformance.cold_triggers import TriggerSuite, make, settle_job
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores
 
@@ -21,11 +22,19 @@ class SqliteTriggerStores(SqliteStores):
     def triggers(self) -> TriggerStore:
         return self.cold.triggers
 
+    @property
+    def items(self) -> ColdItems:
+        return self.cold.items
+
 
 class PostgresTriggerStores(PostgresStores):
     @property
     def triggers(self) -> TriggerStore:
         return self.cold.triggers
+
+    @property
+    def items(self) -> ColdItems:
+        return self.cold.items
 
 
 class TestSqliteTriggers(TriggerSuite):
@@ -75,4 +84,33 @@ class TestPostgresTriggers(TriggerSuite):
         said = [json.loads(Run(row.head, row.data).payloads()[0]) for row in rows]
         ids = [id_ for each in said for id_ in each["ids"]]
         assert (len(ids), len(set(ids)), max(each["count"] for each in said)) == (30, 30, 4)
+        await check_books(stores)
+
+    async def test_a_dead_job_is_ended_or_tried_again_and_never_both(
+        self, stores: PostgresTriggerStores
+    ) -> None:
+        await put(stores, new_row(1))
+        outcomes: list[tuple[bool, int]] = []
+
+        async def end(run_id: bytes) -> None:
+            ended.append(await stores.triggers.end(run_id) is not None)
+
+        async def retry() -> None:
+            tried.append((await stores.dead.retry(DeadFilter(queue="jobs"), 10)).done)
+
+        for _ in range(12):
+            job = await make(stores)
+            await settle_job(stores, is_dead=True)
+            ended: list[bool] = []
+            tried: list[int] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(end, job.run_id)
+                nursery.start_soon(retry)
+            outcomes.append((ended[0], tried[0]))
+            if tried[0]:
+                # It is live, and has what it had.
+                await settle_job(stores, is_dead=True)
+                assert await stores.triggers.end(job.run_id) is not None
+            await stores.dead.remove(DeadFilter(), 10)
+        assert set(outcomes) <= {(True, 0), (False, 1)}
         await check_books(stores)

@@ -19,13 +19,31 @@ def jobs(directory: Path) -> dict[str, Any]:
     return {line["id"]: json.loads(line["payload"]) for line in whole}
 
 
-def until_begun(directory: Path, deliveries: int) -> list[str]:
-    """What was handed to the command, each time."""
-    while True:
-        file = directory / "begun"
-        begun = file.read_text().split() if file.exists() else []
-        if len(begun) >= deliveries:
-            return begun
+class Gate:
+    """Jobs that say when they begin, and end when they are let through."""
+
+    def __init__(self, directory: Path) -> None:
+        for name in ("begun", "gate"):
+            os.mkfifo(directory / name)
+        # For both, so that opening waits for nobody.
+        self._begun, self._gate = (
+            os.fdopen(os.open(directory / name, os.O_RDWR), "r+b", buffering=0)
+            for name in ("begun", "gate")
+        )
+        script = f"cat >{directory}/begun && timeout 60 head -c 1 {directory}/gate"
+        self.command = ["sh", "-c", script]
+
+    def next_begun(self) -> tuple[str, str]:
+        """The next job that was handed to the command: its id, and what it says."""
+        job = json.loads(self._begun.readline())
+        return job["id"], job["payload"]
+
+    def let_through(self, jobs: int) -> None:
+        self._gate.write(b"." * jobs)
+
+    def close(self) -> None:
+        self._begun.close()
+        self._gate.close()
 
 
 def until_books(host: Host, queue: str, **wanted: int) -> None:
@@ -39,10 +57,8 @@ def until_books(host: Host, queue: str, **wanted: int) -> None:
 def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
     handler = {"type": "file", "path": str(tmp_path / "jobs.jsonl")}
     doomed = {"handler": {"type": "command", "command": ["false"]}, "max_retries": 0}
-    # A job that is written down when it begins, and ends when somebody opens the gate.
-    os.mkfifo(tmp_path / "gate")
-    slow = f"cat >>{tmp_path}/begun && echo >>{tmp_path}/begun && read _ <{tmp_path}/gate"
-    gated = {"handler": {"type": "command", "command": ["sh", "-c", slow]}}
+    gate = Gate(tmp_path)
+    gated = {"handler": {"type": "command", "command": gate.command}}
     queues = {"jobs": {"handler": handler}, "doomed": doomed, "slow": gated}
     pager = {"on": ["trigger_failed"], "queue": "alerts"}
     host = Host(tmp_path, {"queues": queues, "notifications": {"pager": pager}})
@@ -68,15 +84,17 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         # its items are its own all the while.
         host.ok("triggers", "add", "gated", "files", "slow", "--polling-interval", "100ms")
         host.ok("push", "files", stdin=b"1\n2\n3\n")
-        (first,) = until_begun(tmp_path, 1)
+        first = gate.next_begun()
         host.stop(signal.SIGKILL)
         host.start()
         assert "(paused)" in host.ok("triggers", "show", "embed")
-        assert until_begun(tmp_path, 2) == [first, first]
+        assert gate.next_begun() == first
         until_books(host, "files", accepted=3, held=3)
-        os.close(os.open(tmp_path / "gate", os.O_WRONLY))
+        # The program of the first life is still there.
+        gate.let_through(2)
         until_books(host, "files", accepted=3, delivered=3, held=0)
         until_books(host, "slow", accepted=1, delivered=1)
+        gate.close()
         until_books(host, "documents", cold=2)
         assert host.ok("triggers", "run-now", "embed").endswith(" is in jobs, of 2 items\n")
         until_books(host, "documents", delivered=12)

@@ -12,6 +12,7 @@ import trio.testing
 
 from actors import lease_ends
 from actors.consumer_reports import Ended
+from actors.latencies import NOTHING
 from actors.pull import LATE_S, MARGIN_MS, Holdings
 from actors.tiers import StoreUnavailable
 from forebay.client import Client, connect
@@ -327,6 +328,20 @@ async def test_a_token_of_an_earlier_life_or_another_daemon_fits_nothing() -> No
     assert await lending.pull.extend("crm", [first.token], 1000) == [False]
     assert await lending.counts() == (0, 1)
     assert await lending.pull.settle("crm", [all_delivered(second)]) == [True]
+
+
+async def test_a_lease_that_ran_out_or_was_lost_says_nothing_of_how_long_items_take(
+    lending: Lending,
+) -> None:
+    await lending.enter_items(b"a")
+    [late] = await lending.pull.lease(KEPT, Holdings())
+    await lending.expire(1000)
+    assert await lending.pull.settle("crm", [all_delivered(late)]) == [False]
+    assert lending.tallies.of("crm").processing.frozen() == NOTHING
+    [again] = await lending.pull.lease(KEPT, Holdings())
+    lending.now_ms += 500
+    assert await lending.pull.settle("crm", [all_delivered(again)]) == [True]
+    assert lending.tallies.of("crm").processing.frozen().sum_s == 0.5
 
 
 async def test_times_are_told_if_they_are_asked_for(lending: Lending) -> None:

@@ -13,11 +13,13 @@ from actors.notices import (
     Incident,
     Notice,
     dead_incidents,
+    sample_ids,
 )
 from actors.notification_settings import NotificationSettings
 from actors.retry import Conclusion
 from actors.slices import InJournal, ItemError, LentRun, Slice
 from actors.tiers import Leased
+from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 
 Told = list[tuple[float, str, int]]
@@ -192,3 +194,12 @@ class TestDeadIncidents:
         assert incident.error == "502 from y"
         assert len(incident.ids) == SAMPLES_MAX
         assert [each.rpartition("-")[2] for each in incident.ids[:4]] == ["0", "1", "2", "0"]
+
+
+@pytest.mark.parametrize("size, shown", [(100, 1), (100_000, 0)])
+def test_a_large_run_is_not_unpacked_for_an_id(size: int, shown: int) -> None:
+    run_id = new_run_id()
+    ids = [run_id + index.to_bytes(2, "little") for index in range(2)]
+    data = encode_run([b"x" * size] * 2, queue="crm", item_ids=ids)
+    slice_ = Slice(LentRun(read_head(data), data, InJournal(1, 0)), 0b11)
+    assert len(sample_ids([slice_])) == shown

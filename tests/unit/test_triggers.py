@@ -5,18 +5,18 @@ Tests name the clock themselves: pytest-trio uses one that the test asks for, an
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from trio.testing import MockClock
 
 from actors.presence import Presence
 from actors.tiers import (
+    ColdItems,
     ColdReceipt,
     ColdTotals,
+    StoreCorrupt,
     StoreUnavailable,
 )
 from actors.trigger_book import (
@@ -53,6 +53,10 @@ class Stores(SqliteStores):
     def triggers(self) -> TriggerStore:
         return self.cold.triggers
 
+    @property
+    def items(self) -> ColdItems:
+        return self.cold.items
+
 
 class World:
     """Lives of a daemon; what the actor asks of its neighbours is written down."""
@@ -68,14 +72,19 @@ class World:
         self.come: list[str] = []
         self.failures: list[tuple[str, str]] = []
         self.in_hand: set[str] = set()
+        self.asked: list[str] = []
+        """Jobs that were to be taken back."""
         self.is_paused = False
         self.is_away = False
+        self.is_full = False
         self.cleared = 0
 
     def triggers(self, daemon: bytes = ME, **configured: dict[str, Any]) -> Triggers:
         """Another life."""
 
         async def save(kept: KeptTriggers) -> None:
+            if self.is_full:
+                raise OSError("no room")
             self.kept = kept_from_json(kept_to_json(kept))
 
         settings = {name: QueueTrigger.model_validate(keys) for name, keys in configured.items()}
@@ -86,6 +95,8 @@ class World:
         async def hold(queue: str, consumer: str) -> None:
             if self.is_away:
                 raise StoreUnavailable("away")
+            if queue == "damaged":
+                raise StoreCorrupt("its rows contradict each other")
             self.held.add((queue, consumer))
 
         async def drop(queue: str, consumer: str) -> None:
@@ -96,7 +107,9 @@ class World:
             self.cleared += 1
 
         async def withdraw(item_id: str) -> None:
+            self.asked.append(item_id)
             if item_id in self.in_hand:
+                self.clock.jump(0.5)
                 raise Refused("CONFLICT", "a worker has it")
             (row,) = await self.stores.cold.acquire("jobs", b"W" * 16, 1, 1 << 30, 60.0)
             await self.stores.cold.items.delete(row.row, row.bits, b"W" * 16)
@@ -246,6 +259,34 @@ async def test_a_job_that_nobody_begins_is_taken_back_when_its_lease_ends(
     assert "was not done when its lease ended" in world.failures[0][1]
 
 
+async def test_overdue_jobs_that_somebody_has_are_asked_for_in_turn(
+    world: World, mock_clock: MockClock
+) -> None:
+    triggers = world.triggers(t={**TEN, "job_lease": "60s", "batch_size": 1})
+    await world.push(7)
+    await triggers.look()
+    for _ in range(6):
+        await triggers.run_now("t")
+    world.in_hand = {job.id for job in triggers.jobs("t")}
+    world.passes(61)
+    for asked in (4, 8):
+        await triggers.look()
+        # Half a second each, and no longer than two in all: leases must be kept.
+        assert len(world.asked) == asked
+        world.passes(LIVE_S)
+    assert set(world.asked) == world.in_hand
+
+
+async def test_jobs_end_though_this_hosts_disk_is_full(world: World, mock_clock: MockClock) -> None:
+    await world.push(2)
+    await world.triggers(t=TEN).look()
+    await settle_job(world.stores)
+    # The trigger is gone, and that its queue is let go cannot be written down.
+    world.is_full = True
+    await world.triggers().look()
+    assert await world.books() == (0, 2)
+
+
 async def test_what_cannot_be_used_fails_and_waits(world: World, mock_clock: MockClock) -> None:
     triggers = world.triggers(t={**TEN, "target": "nobody"})
     await triggers.look()
@@ -256,6 +297,15 @@ async def test_what_cannot_be_used_fails_and_waits(world: World, mock_clock: Moc
     assert len(world.failures) == 2
     with pytest.raises(Refused, match="no queue nobody"):
         await triggers.run_now("t")
+
+
+async def test_one_that_the_store_cannot_serve_keeps_no_other_waiting(
+    world: World, mock_clock: MockClock
+) -> None:
+    await world.push(1)
+    await world.triggers(a={**TEN, "queue": "damaged"}, b=TEN).look()
+    assert world.failures == [("a", "its rows contradict each other")]
+    assert await world.jobs() == 1
 
 
 async def test_a_store_that_is_away_is_no_failure_of_the_trigger(
@@ -393,23 +443,6 @@ async def test_nothing_more_is_claimed_while_the_daemon_drains_and_jobs_still_en
     assert (await world.jobs(), await world.books()) == (0, (2, 5))
     with pytest.raises(Refused, match="shutting down"):
         await triggers.run_now("t")
-
-
-async def test_a_trigger_that_is_removed_while_it_is_paused_is_gone(
-    world: World, mock_clock: MockClock
-) -> None:
-    triggers = world.triggers()
-    await triggers.add("t", TEN)
-
-    async def pause() -> None:
-        with suppress(Refused):
-            await triggers.pause("t", is_paused=True)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(triggers.remove, "t")
-        nursery.start_soon(pause)
-    await triggers.look()
-    assert (dict(triggers.book.triggers), world.held) == ({}, set())
 
 
 async def test_circles_are_refused_and_one_that_a_reload_closes_makes_no_jobs(

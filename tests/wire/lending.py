@@ -9,6 +9,7 @@ from actors.consumer_reports import Ended
 from actors.pull import Pull
 from actors.queue_settings import QueueSettings
 from actors.slices import InJournal, LentRun, Slice, item_bits
+from actors.tallies import Tallies
 from actors.tiers import Ending, Leased, Limits, StoreUnavailable
 from actors.warm import MemoryWarm
 from forebay import lease_frames, wire
@@ -29,8 +30,14 @@ class Lending:
         self.warm = MemoryWarm(now_ms=lambda: self.now_ms)
         self.settings: QueueSettings | None = QueueSettings()
         self.paused: frozenset[str] | None = frozenset()
+        self.tallies = Tallies()
         self.pull = Pull(
-            self.warm, self, self._settings_of, lambda _: self.paused, lambda: self.now_ms
+            self.warm,
+            self,
+            self._settings_of,
+            lambda _: self.paused,
+            lambda: self.now_ms,
+            self.tallies,
         )
         self.ended: list[Ended] = []
         self.is_away = False

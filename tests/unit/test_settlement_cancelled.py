@@ -1,0 +1,118 @@
+"""Outcomes whose teller is cancelled while the cold store hangs are recorded all the same."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+import trio
+import trio.testing
+
+from actors.failover import Failover
+from actors.handover import HandOver
+from actors.messages import Drain, Settle, SpoolerMessage
+from actors.pull import Holdings, Pull
+from actors.pull_settling import PullSettling
+from actors.queue_settings import QueueSettings
+from actors.retry import Conclusion
+from actors.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
+from actors.slices import InCold, InJournal, LentRun, Slice
+from actors.tiers import ColdQueue, RowOutcome, StoreUnavailable
+from actors.warm import MemoryWarm
+from forebay.lease_frames import LeaseWish
+from forebay.run import encode_run, read_head
+
+LEASES = INBOX + AT_ONCE_MAX + 50
+
+
+class Hanging:
+    """A cold store that answers nothing until its deadline, which is a pull's own and more."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.rows: list[bytes] = []
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+        if self.is_away:
+            await trio.sleep(10)
+            raise StoreUnavailable("it hangs")
+        self.rows += [outcome.row for outcome in outcomes]
+        return [True] * len(outcomes)
+
+    async def sync(self) -> None:
+        pass
+
+
+def now_ms() -> int:
+    return round(trio.current_time() * 1000)
+
+
+def make(
+    warm: MemoryWarm,
+    hanging: Hanging,
+    to_spooler: trio.MemorySendChannel[SpoolerMessage],
+    unrecorded: Counter[str],
+) -> Settlement:
+    cold, failover = cast(ColdQueue, hanging), Failover()
+    return Settlement(
+        warm,
+        cold,
+        to_spooler,
+        HandOver(cold, to_spooler, failover, lambda *_: None),
+        failover,
+        lambda _: None,
+        unrecorded,
+        lambda _: NO_LIMITS,
+        now_ms,
+    )
+
+
+async def test_leases_that_run_out_while_the_cold_store_hangs_are_recorded_when_it_is_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    warm, hanging, unrecorded = MemoryWarm(now_ms=now_ms), Hanging(), Counter[str]()
+    to_spooler, _ = trio.open_memory_channel[SpoolerMessage](10)
+    settlement = make(warm, hanging, to_spooler, unrecorded)
+    settings = QueueSettings()
+    settling = PullSettling(settlement, lambda _: settings, now_ms)
+    pull = Pull(warm, settling, lambda _: settings, lambda _: frozenset(), now_ms)
+    rows = [os.urandom(16) for _ in range(LEASES)]
+    for row in rows:
+        data = encode_run([b"x"], queue="crm")
+        run = LentRun(read_head(data), data, InCold(row, bytes(16)))
+        await warm.enter("crm", [Slice(run, 1)], NO_LIMITS)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(settlement.run)
+        while await pull.lease(LeaseWish("crm", lease_ms=1000, keep=True), Holdings()):
+            pass
+        nursery.start_soon(pull.run, trio.Event())
+        await trio.sleep(60)
+        hanging.is_away = False
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert sorted(hanging.rows) == sorted(rows)
+    assert (unrecorded["crm"], settlement.unrecorded_rows) == (0, set())
+
+
+async def test_what_the_spooler_had_no_room_for_is_told_when_it_has(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    warm, hanging = MemoryWarm(now_ms=now_ms), Hanging()
+    hanging.is_away = False
+    to_spooler, inbox = trio.open_memory_channel[SpoolerMessage](1)
+    settlement = make(warm, hanging, to_spooler, Counter())
+    data = encode_run([b"x"], queue="crm")
+    run = LentRun(read_head(data), data, InJournal(7, 0))
+    await warm.enter("crm", [Slice(run, 1)], NO_LIMITS)
+    (leased,) = await warm.lease("crm", 1, 1000, 600)
+    to_spooler.send_nowait(Drain())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(settlement.run)
+        with trio.move_on_after(30) as given_up:
+            await settlement.settle("crm", [leased], [Conclusion(1)])
+        assert given_up.cancelled_caught
+        assert isinstance(await inbox.receive(), Drain)
+        told = await inbox.receive()
+        nursery.cancel_scope.cancel()
+    assert isinstance(told, Settle)
+    assert len(told.outcomes) == 1
