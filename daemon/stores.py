@@ -68,6 +68,7 @@ async def open_stores(
 ) -> AsyncIterator[Stores]:
     if settings.cold.type == "sqlite":
         cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
+        cold.leave_free(max(settings.spool.min_free_bytes, settings.spool.ballast_bytes))
         await cold.open()
         try:
             yield Stores(cold)

@@ -61,6 +61,8 @@ class Database:
         self._is_suspect = False
         self._is_full_sync = True
         self._is_unsynced = False
+        self.left_free_bytes = 0
+        """Of the disk, by what is new: what is there must have room to be settled."""
 
     async def open(self) -> None:
         """Connects and migrates; raises CannotStart if the file is a newer forebay's."""
@@ -90,6 +92,8 @@ class Database:
         is tried again with the ballast's room."""
 
         def job() -> T:
+            if is_new_work:
+                self._check_room()
             try:
                 return self._transact(work, is_durable)
             except StoreUnavailable as error:
@@ -179,6 +183,11 @@ class Database:
             self._is_full_sync = True
             self._is_unsynced = self._is_suspect = False
         return self._db
+
+    def _check_room(self) -> None:
+        room = os.statvfs(self._path.parent)
+        if room.f_bavail * room.f_frsize < self.left_free_bytes:
+            raise StoreUnavailable(f"the disk of {self._path.name} is full")
 
     def _transact(self, work: Callable[[sqlite3.Connection], T], is_durable: bool) -> T:
         db, before = self._db, 0

@@ -86,6 +86,10 @@ class SqliteCold:
     async def open(self) -> None:
         await self._db.open()
 
+    def leave_free(self, left_free_bytes: int) -> None:
+        """Overflow is refused where it would take the last of the disk."""
+        self._db.left_free_bytes = left_free_bytes
+
     async def store(self, rows: Sequence[NewRow]) -> None:
         # A dead letter must have room on a full disk; overflow must leave it some.
         is_new_work = not all(row.is_dead for row in rows)

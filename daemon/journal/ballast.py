@@ -10,23 +10,27 @@ from daemon.journal.files import Files
 T = TypeVar("T")
 
 NAME: Final = "ballast"
+TO_FREE: Final = "ballast-to-free"
+"""Apart, for what is written so that chunks can be deleted: when the other one is used up, by marks
+or by somebody else on the disk, this is the way back."""
 
 
 class Ballast:
-    def __init__(self, files: Files, size: int) -> None:
+    def __init__(self, files: Files, size: int, name: str = NAME) -> None:
         self._files = files
         self._size = size
+        self._name = name
 
     def keep(self) -> None:
         """Takes the room again, if it was given up. The caller has seen that there is enough."""
         with suppress(FileNotFoundError):
-            if self._files.size(NAME) == self._size:
+            if self._files.size(self._name) == self._size:
                 return
-        fd = self._files.open_new(NAME)
+        fd = self._files.open_new(self._name)
         try:
             self._files.allocate(fd, self._size)
         except OSError:
-            self._files.unlink(NAME)
+            self._files.unlink(self._name)
             raise
         finally:
             self._files.close(fd)
@@ -38,5 +42,5 @@ class Ballast:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self._files.unlink(NAME)
+            self._files.unlink(self._name)
             return write()

@@ -23,7 +23,9 @@ from daemon.journal.records import RECORDS
 log = structlog.get_logger()
 
 
-KNOWN_FILES = frozenset({META, CHECKPOINT, CHECKPOINT_OLD, RECENT, RECORDS, ballast.NAME})
+KNOWN_FILES = frozenset(
+    {META, CHECKPOINT, CHECKPOINT_OLD, RECENT, RECORDS, ballast.NAME, ballast.TO_FREE}
+)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from actors.messages import Place, StoredRun
 from actors.ports import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
 from actors.settings import SpoolSettings
 from daemon.journal import block, chunk
-from daemon.journal.ballast import Ballast
+from daemon.journal.ballast import TO_FREE, Ballast
 from daemon.journal.checkpoint import Checkpoint, Meta
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex
@@ -89,6 +89,7 @@ class Journal:
         self._pool = _Pool()
         self._to_index: deque[tuple[ChunkIndex, int]] = deque()
         self._ballast = Ballast(files, settings.ballast_bytes)
+        self._ballast_to_free = Ballast(files, settings.ballast_bytes, TO_FREE)
         self._marks = MarkFiles(files, self._ballast)
         self._records = RecordLog(files, self._ballast)
         self._sequence = 0
@@ -284,7 +285,8 @@ class Journal:
             self._to_index.popleft()
 
     def keep_ballast(self) -> None:
-        if self._free_bytes >= self._settings.min_free_bytes + self._settings.ballast_bytes:
+        if self._free_bytes >= self._settings.min_free_bytes + 2 * self._settings.ballast_bytes:
+            self._ballast_to_free.keep()
             self._ballast.keep()
 
     def prepare(self) -> None:
@@ -306,8 +308,9 @@ class Journal:
         if self._abandoned:
             # Until its index is written, where a failed chunk ends stands in the next one's head.
             self.write_indexes()
-        self._ballast.help_out(lambda: write_recent(self._files, recent))
-        self._ballast.help_out(lambda: self._write_checkpoint(tuple(numbers), base))
+        help_out = self._ballast_to_free.help_out
+        help_out(lambda: write_recent(self._files, recent))
+        help_out(lambda: self._write_checkpoint(tuple(numbers), base))
         for number in numbers:
             # Where an earlier attempt failed half-way, some of them are gone.
             with suppress(FileNotFoundError):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import Any, Final
 
 from forebay import wire
@@ -26,6 +26,7 @@ REFUSALS_MAX: Final = 30
 DELAY_MS_MAX: Final = 100
 FAR_MS: Final = 70_000
 STATS_MAX: Final = 2000
+LOOK_S: Final = 0.01
 PRIORITIES: Final = (0, 5, 5, 5, 10)
 
 
@@ -154,10 +155,16 @@ class Producer:
 
     def wait_until_drained(self) -> None:
         """Asks until nothing is held any more."""
-        for _ in range(STATS_MAX * 100):
-            if self.stats()["daemon"]["held"] == 0:
+        self.wait_until(lambda stats: stats["daemon"]["held"] == 0)
+
+    def wait_until(self, is_so: Callable[[dict[str, Any]], bool]) -> None:
+        deadline = monotonic() + ANSWER_S
+        while monotonic() < deadline:
+            stats = self.stats()
+            if is_so(stats):
                 return
-        raise AssertionError("it does not drain")
+            sleep(LOOK_S)
+        raise AssertionError(f"it does not come to that: {stats}")
 
     def wait_for_the_end(self) -> None:
         """Takes what comes until the daemon dies."""

@@ -120,11 +120,7 @@ def fates(producer: Producer) -> tuple[set[str], set[str]]:
 
 
 def wait_until(producer: Producer, is_so: Callable[[Any], bool]) -> None:
-    for _ in range(PUSHES_MAX):
-        queues = producer.stats()["queues"]
-        if is_so(queues):
-            return
-    raise AssertionError(f"it does not come to that: {producer.stats()}")
+    producer.wait_until(lambda stats: is_so(stats["queues"]))
 
 
 def make_settings(disk: Path, directory: Path, pipe: Path, min_free: str) -> dict[str, Any]:

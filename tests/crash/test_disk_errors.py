@@ -303,6 +303,37 @@ async def test_ballast_makes_room_for_marks(
         assert stored_ids(tmp_path) == []
 
 
+async def test_chunks_are_freed_on_a_disk_whose_other_room_is_used_up(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Marks have taken the ballast, and somebody else the rest."""
+    to_free = tmp_path / "ballast-to-free"
+
+    class FullFiles(FailingFiles):
+        is_full = False
+
+        def free_bytes(self) -> int:
+            return 0 if self.is_full else super().free_bytes()
+
+        def _meet(self, call: object, name: str = "") -> None:
+            if to_free.exists():
+                super()._meet(call, name)  # type: ignore[arg-type]
+
+    files = FullFiles(tmp_path)
+    with capture_logs():
+        async with running_spooler(tmp_path, files) as desk:
+            await until(mock_clock, desk, lambda _: to_free.exists())
+            for _ in range(40):
+                await desk.push(make_run(items=1, size=10_000))
+            assert (await desk.stats())["spool"]["chunks"] > 2
+            files.is_full = True
+            files.unlink("ballast")
+            files.break_down("open_new", errno.ENOSPC, "*.tmp")
+            await desk.settle(*await desk.take())
+            await until(mock_clock, desk, lambda report: report["spool"]["chunks"] <= 1)
+            assert not to_free.exists()
+
+
 async def test_drop_that_cannot_be_marked_is_marked_with_the_next_commit(tmp_path: Path) -> None:
     """A part of the marks may be on disk already: what was dropped does not come back."""
     files = FailingFiles(tmp_path)

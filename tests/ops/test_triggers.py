@@ -3,11 +3,12 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 from forebay import connect
-from tests.ops.commands import Host, running
+from tests.ops.commands import HANG_S, LOOK_S, Host, running
 
 
 def jobs(directory: Path) -> dict[str, Any]:
@@ -47,11 +48,14 @@ class Gate:
 
 
 def until_books(host: Host, queue: str, **wanted: int) -> None:
+    deadline = time.monotonic() + HANG_S
     with connect(host.socket) as client:
-        while True:
+        while time.monotonic() < deadline:
             books = client.stats()["queues"].get(queue, {})
             if all(books.get(name, 0) == count for name, count in wanted.items()):
                 return
+            time.sleep(LOOK_S)
+    raise AssertionError(f"{queue} has {books}, not {wanted}")
 
 
 def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
