@@ -9,9 +9,10 @@ adapt. On drain preparers lease no more, and senders send what is in the channel
 import trio
 
 from actors.breaker import Admission
+from actors.delivering import Batch, items_of
 from actors.handling import Sender
 from actors.tiers import Leased
-from actors.workers import Batch, WorkerGroup
+from actors.workers import WorkerGroup
 
 
 class SplitWorkerGroup(WorkerGroup):
@@ -35,7 +36,7 @@ class SplitWorkerGroup(WorkerGroup):
 
                 async def take(leased: list[Leased] = leased) -> int:
                     leased += await self._lease()
-                    return sum(lease.slice.items for lease in leased)
+                    return items_of(leased)
 
                 await self._in_turn(take)
                 if not leased:
@@ -61,11 +62,11 @@ class SplitWorkerGroup(WorkerGroup):
     async def _send_or_give_back(self, sender: Sender, batch: Batch) -> None:
         admission = await self._admission()
         if admission is not None and self._gate.is_open:
-            await self._send_admitted(sender, admission, batch)
+            await self._delivering.deliver(sender, admission, batch)
             return
         if admission is not None:
             self._shared.breakers.give_up(admission)
-        await self._give_back(batch.leased)
+        await self._delivering.give_back(batch.leased)
 
     async def _admission(self) -> Admission | None:
         """Leave to send; None if draining begins while it would have to wait for it."""

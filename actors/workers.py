@@ -6,84 +6,35 @@ paused, and until the destination's breaker lets it: a group that waits costs no
 no attempt. Under a rate limit workers stand in line before they lease. With `pipeline_split`
 leasing and preparing are tasks of their own (actors/split_workers.py).
 
-Leases outlive the handler's deadline, so that they run out only if the process hangs; what comes
-back after that changes nothing. On `drain` no worker leases more; each finishes what it has in
-hand. On cancel nothing is settled, and the owner's next life delivers it again.
+What is done with a batch is in actors/delivering.py. On `drain` no worker leases more; each
+finishes what it has in hand. On cancel nothing is settled, and the owner's next life delivers it
+again.
 """
 
-import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-import structlog
 import trio
 
 from actors.adaptive import AdaptiveCount
-from actors.breaker import Admission, Breakers, SendOutcome
-from actors.event_log import EventLog
-from actors.events import QueueStaffed, Sending
-from actors.handling import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
-from actors.in_hand import InHand, Task, holder
+from actors.breaker import Admission
+from actors.delivering import Batch, Delivering, Shared
+from actors.events import QueueStaffed
+from actors.gate import Gate
+from actors.handling import Handler
+from actors.in_hand import Task
 from actors.queue_settings import QueueSettings
-from actors.rate import SendLimit, TokenBucket
-from actors.retry import conclude
-from actors.settlement import Settlement
-from actors.tallies import Tallies
-from actors.tiers import Ending, Leased, WarmQueue
+from actors.rate import TokenBucket
+from actors.tiers import Leased
 
-log = structlog.get_logger()
+__all__ = ["Gate", "Shared", "Staff", "WorkerGroup"]
 
 ADAPT_S: Final = 1.0
 LOOK_S: Final = 0.25
-LEASE_MARGIN_S: Final = 30.0
 RATE_SLICE_S: Final = 1.0
 """Under a rate limit a batch is at most what may go in that time."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """What a group has done, for the metrics."""
-
-    batches: int = 0
-    items: int = 0
-    failures: int = 0
-    """Batches of which something failed."""
-
-    def note(self, items: int, *, is_failed: bool) -> None:
-        self.batches += 1
-        self.items += items
-        self.failures += is_failed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Leased items, ready to be sent."""
-
-    leased: list[Leased]
-    prepared: Prepared
-    leased_at: float
-
-    @property
-    def items(self) -> int:
-        return sum(lease.slice.items for lease in self.leased)
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all groups use."""
-
-    warm: WarmQueue
-    settlement: Settlement
-    breakers: Breakers
-    send_limit: SendLimit
-    now_ms: Callable[[], int]
-    cores: int
-    events: EventLog | None = None
-    tallies: Tallies = field(default_factory=Tallies)
-    host: str = ""
-    """This one's name, for the record of who had what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +48,6 @@ class Staff:
     """0: each worker prepares what it sends."""
     latency_s: float | None
     """Of a send, smoothed; None: there was none yet."""
-
-
-class Gate:
-    """Open while the queue may deliver. Others wait without cost."""
-
-    def __init__(self) -> None:
-        self._open = trio.Event()
-        self.except_flows: frozenset[str] = frozenset()
-
-    def set(self, *, is_open: bool, except_flows: frozenset[str]) -> None:
-        self.except_flows = except_flows
-        if is_open:
-            self._open.set()
-        elif self._open.is_set():
-            self._open = trio.Event()
-
-    @property
-    def is_open(self) -> bool:
-        return self._open.is_set()
-
-    async def wait(self) -> None:
-        await self._open.wait()
 
 
 class WorkerGroup:
@@ -140,39 +69,33 @@ class WorkerGroup:
         self._count = AdaptiveCount(settings.workers, shared.cores)
         self._alive = 0
         self._preparers = 0
-        self._busy = self._busy_max = 0
-        self._in_hand = InHand()
+        self._delivering = Delivering(queue, settings, handler, self._count, shared)
         self._idle: set[trio.CancelScope] = set()
         self._waiting: set[trio.CancelScope] = set()
         """Of workers that have nothing to do."""
         self._is_draining = False
-        self.sent = Sent()
 
     @property
     def queue(self) -> str:
         return self._queue
 
     def figures(self) -> dict[str, int | str]:
+        sent = self._delivering.sent
         return {
             "destination": self._handler.destination,
             "count": self._alive,
-            "busy": self._busy,
-            "batches": self.sent.batches,
-            "items": self.sent.items,
-            "failures": self.sent.failures,
+            "busy": self._delivering.busy,
+            "batches": sent.batches,
+            "items": sent.items,
+            "failures": sent.failures,
         }
 
     def staff(self) -> Staff:
-        return Staff(self._alive, self._busy, self._preparers, self._count.latency_s)
+        return Staff(self._alive, self._delivering.busy, self._preparers, self._count.latency_s)
 
     def tasks(self) -> Iterator[Task]:
         """The batches that are being sent."""
-        return self._in_hand.tasks(self._queue, self.lease_s)
-
-    @property
-    def lease_s(self) -> float:
-        """Longer than any send: `lease_time` can make it longer still, not shorter."""
-        return max(self._settings.lease_time, 2 * self._handler.timeout_s + LEASE_MARGIN_S)
+        return self._delivering.tasks()
 
     async def run(self) -> None:
         """Until `drain`, and then until all are done."""
@@ -200,10 +123,10 @@ class WorkerGroup:
                         await trio.sleep(ADAPT_S)
                         fill = await self._shared.warm.fill(self._queue)
                         before = self._wanted
-                        self._count.decide(fill.waiting, self._busy_max)
+                        self._count.decide(fill.waiting, self._delivering.busy_max)
                         if self._wanted != before:
                             self._note_staff()
-                        self._busy_max = self._busy
+                        self._delivering.busy_max = self._delivering.busy
                         self._hire(nursery)
                         self._dismiss()
 
@@ -248,7 +171,7 @@ class WorkerGroup:
             while not self._is_draining and self._alive <= self._wanted:
                 batch = await self._next_batch()
                 if batch is not None:
-                    await self._send_admitted(sender, *batch)
+                    await self._delivering.deliver(sender, *batch)
         finally:
             self._alive -= 1
             with trio.CancelScope(shield=True):
@@ -262,24 +185,32 @@ class WorkerGroup:
 
         async def take() -> int:
             nonlocal found
-            admission = self._shared.breakers.admit_nowait(self._handler.destination)
-            if admission is None:
-                return 0
-            leased: list[Leased] = []
-            try:
-                leased = await self._lease()
-            finally:
-                if not leased:
-                    self._shared.breakers.give_up(admission)
-            if leased:
-                prepared = self._handler.prepare([lease.slice for lease in leased])
-                found = admission, Batch(leased, prepared, trio.current_time())
-            return sum(lease.slice.items for lease in leased)
+            found = await self._take()
+            return 0 if found is None else found[1].items
 
-        await self._in_turn(take)
+        if self._bucket.rate:
+            await self._in_turn(take)
+        else:
+            found = await self._take()
         if found is None:
             await self._wait()
         return found
+
+    async def _take(self) -> tuple[Admission, Batch] | None:
+        breakers = self._shared.breakers
+        admission = breakers.admit_nowait(self._handler.destination)
+        if admission is None:
+            return None
+        leased: list[Leased] = []
+        try:
+            leased = await self._lease()
+        finally:
+            if not leased:
+                breakers.give_up(admission)
+        if not leased:
+            return None
+        prepared = self._handler.prepare([lease.slice for lease in leased])
+        return admission, Batch(leased, prepared, trio.current_time())
 
     # What those with split tasks do as well.
 
@@ -321,7 +252,7 @@ class WorkerGroup:
             self._queue,
             self._items_max,
             self._handler.batch_bytes,
-            self.lease_s,
+            self._delivering.lease_s,
             self._gate.except_flows,
         )
         shared.tallies.leased(self._queue, leased, shared.now_ms())
@@ -339,68 +270,6 @@ class WorkerGroup:
             finally:
                 self._waiting.remove(scope)
 
-    async def _send_admitted(self, sender: Sender, admission: Admission, batch: Batch) -> None:
-        """Sends a batch and settles it."""
-        shared = self._shared
-        try:
-            async with shared.send_limit:
-                if not await self._still_ours(batch):
-                    return
-                began, started_ms = trio.current_time(), shared.now_ms()
-                report, place = await self._send(sender, batch, started_ms)
-            took_s = trio.current_time() - began
-            self._count.sent(took_s)
-            shared.breakers.report(outcome_of(admission, report))
-        finally:
-            shared.breakers.give_up(admission)
-        is_failed = isinstance(report, Failure) or bool(report.failures)
-        self.sent.note(batch.items, is_failed=is_failed)
-        shared.tallies.sent(self._queue, batch.items, took_s, is_failed=is_failed)
-        conclusions = conclude(
-            batch.prepared.batch,
-            report,
-            self._settings,
-            shared.now_ms(),
-            random.random,
-            holder(shared.host, self._queue, str(place), started_ms),
-        )
-        sending = Sending(
-            self._handler.destination, batch.items, started_ms, round(took_s * 1000, 3)
-        )
-        await shared.settlement.settle(self._queue, batch.leased, conclusions, sending)
-
-    async def _still_ours(self, batch: Batch) -> bool:
-        """What has waited long may have run out: then it is somebody else's, and not sent."""
-        if trio.current_time() - batch.leased_at < self.lease_s / 4:
-            return True
-        warm, queue = self._shared.warm, self._queue
-        tokens = [lease.token for lease in batch.leased]
-        kept = await warm.extend(queue, tokens, self.lease_s)
-        if all(kept):
-            return True
-        await self._give_back([one for one, ok in zip(batch.leased, kept, strict=True) if ok])
-        log.warning("delivery.lease_lost", queue=queue, leases=kept.count(False))
-        return False
-
-    async def _give_back(self, leased: Sequence[Leased]) -> None:
-        endings = [Ending(lease.token, (lease.slice,)) for lease in leased]
-        await self._shared.warm.end(self._queue, endings)
-
-    async def _send(
-        self, sender: Sender, batch: Batch, now_ms: int
-    ) -> tuple[Report | Failure, int]:
-        """What became of it, and the number of who sent it."""
-        self._busy += 1
-        self._busy_max = max(self._busy_max, self._busy)
-        place = self._in_hand.take(batch.leased, now_ms)
-        try:
-            return await sender.send(batch.prepared), place
-        except DeliveryFailed as failed:
-            return failed.failure, place
-        finally:
-            self._busy -= 1
-            self._in_hand.leave(place)
-
     @contextmanager
     def _until_drain(self) -> Iterator[None]:
         """What is done in it ends when draining begins."""
@@ -412,12 +281,3 @@ class WorkerGroup:
                 yield
             finally:
                 self._idle.remove(scope)
-
-
-def outcome_of(admission: Admission, report: Report | Failure) -> SendOutcome:
-    """What the breaker is told: an answer that refuses items is still an answer."""
-    failures = [report] if isinstance(report, Failure) else [f.failure for f in report.failures]
-    for failure in failures:
-        if failure.blames_destination:
-            return SendOutcome(admission, ok=False, error=failure.text)
-    return SendOutcome(admission, ok=True)

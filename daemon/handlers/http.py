@@ -66,9 +66,7 @@ def tls_context(queue: str, settings: HttpHandler) -> ssl.SSLContext:
     where = f"queues.{queue}.handler"
     ca_file, cert_file, key_file = settings.ca_file, settings.cert_file, settings.key_file
     if ca_file is not None:
-        _readable(f"{where}.ca_file", ca_file)
-        with _usable(f"{where}.ca_file", ca_file):
-            context.load_verify_locations(ca_file)
+        trust(context, f"{where}.ca_file", ca_file)
     if key_file is not None:
         _readable(f"{where}.key_file", key_file)
     if cert_file is not None:
@@ -77,6 +75,13 @@ def tls_context(queue: str, settings: HttpHandler) -> ssl.SSLContext:
             # Without a password from here OpenSSL would ask for one, at a terminal.
             context.load_cert_chain(cert_file, key_file, password=lambda: "")
     return context
+
+
+def trust(context: ssl.SSLContext, key: str, ca_file: Path) -> None:
+    """Beside the authorities that it trusts already; ConfigError if the file cannot be used."""
+    _readable(key, ca_file)
+    with _usable(key, ca_file):
+        context.load_verify_locations(ca_file)
 
 
 def _readable(key: str, path: Path) -> None:

@@ -7,7 +7,7 @@ knows a batch that comes again.
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
 from typing import Final
@@ -18,9 +18,9 @@ import cramjam
 from actors.handler_settings import HttpHandler
 from actors.handling import ItemsFailed
 from actors.slices import Slice
+from daemon.handlers.http_head import Header as Header
+from daemon.handlers.http_head import RequestHead
 from daemon.handlers.lines import Encoded, encode_batch
-
-Header = tuple[bytes, bytes]
 
 IDS_BYTES_MAX: Final = 6 * 1024
 """More ids than fit are not sent beside raw payloads: many servers refuse requests whose headers
@@ -79,9 +79,9 @@ class HttpContent:
     """The numbers of these slices in the batch."""
     slices: Sequence[Slice]
     encoded: Encoded
-    body: bytes
-    """As it is sent; where it is compressed, the one of `encoded` is not kept."""
-    headers: list[Header]
+    """Without its body."""
+    request: bytes
+    """Head and body, as they are sent."""
 
     @property
     def rejected(self) -> tuple[ItemsFailed, ...]:
@@ -99,22 +99,24 @@ class RequestMaker:
         usual["User-Agent"] = f"forebay/{version('forebayd')}"
         chosen = {name: value for name, value in usual.items() if name.lower() not in given}
         self._given = {name.encode() for name in given}
-        self._fixed: list[Header] = [
+        fixed: list[Header] = [
             (name.encode(), value.encode("latin-1"))
             for name, value in (chosen | settings.headers).items()
         ]
+        if self._compression != "none":
+            fixed.append((b"Content-Encoding", self._compression.encode()))
+        self.head = RequestHead(settings.method, target.path, fixed)
 
     def make(self, orders: Sequence[int], slices: Sequence[Slice]) -> HttpContent:
         encoded = encode_batch(slices, self._encoding)
         body = encoded.body
-        headers = [*self._fixed]
         if self._compression != "none":
-            headers.append((b"Content-Encoding", self._compression.encode()))
             body = compress(body, self._compression)
-            encoded = replace(encoded, body=b"")
-        headers += self._about(slices, encoded)
+        headers = self._about(slices, encoded)
         headers.append((b"Content-Length", b"%d" % len(body)))
-        return HttpContent(orders, slices, encoded, body, headers)
+        request = self.head.write(headers) + body
+        described = Encoded(b"", encoded.ids, encoded.places, encoded.rejected)
+        return HttpContent(orders, slices, described, request)
 
     def _about(self, slices: Sequence[Slice], encoded: Encoded) -> list[Header]:
         ids = encoded.ids

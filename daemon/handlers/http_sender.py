@@ -107,12 +107,8 @@ class HttpSender:
         self, connection: HttpConnection, content: HttpContent, doing: "_Doing"
     ) -> Answer:
         doing.connection = connection
-        answer = await connection.exchange(
-            self._settings.method,
-            self._target.path,
-            content.headers,
-            content.body,
-            self._settings.answer_bytes_max,
+        answer = await connection.ask(
+            self._requests.head, content.request, self._settings.answer_bytes_max
         )
         if connection.is_open:
             if self._is_closed:
@@ -123,7 +119,7 @@ class HttpSender:
 
     def _refused_items(self, content: HttpContent, answer: Answer) -> list[ItemsFailed]:
         """What the answer to a batch that was taken says of single items."""
-        if not self._settings.item_results:
+        if not answer.body or not self._settings.item_results:
             return []
         if answer.is_cut and not self._said_too_long:
             self._said_too_long = True

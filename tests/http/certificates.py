@@ -46,6 +46,15 @@ def make_certificates(directory: Path) -> Certificates:
             "-CA authority.pem -CAkey authority.key "
             f"-addext subjectAltName={alternative} -addext basicConstraints=critical,CA:FALSE"
         )
+    openssl(
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout expired.key "
+        "-out expired.csr -subj /CN=expired -addext subjectAltName=IP:127.0.0.1"
+    )
+    openssl(
+        "x509 -req -in expired.csr -out expired.crt -CA authority.pem -CAkey authority.key "
+        "-days -1 -copy_extensions copyall"
+    )
+    for name in ("local", "other", "client", "expired"):
         parts = [(directory / f"{name}.{end}").read_text() for end in ("key", "crt")]
         made.file(name).write_text("".join(parts))
     openssl("pkcs8 -topk8 -in client.key -out locked.key -passout pass:secret")

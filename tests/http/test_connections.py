@@ -102,11 +102,11 @@ class TestKeptConnections:
         self, server: FaultyServer
     ) -> None:
         late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
-        server.will(says(OK + late))
+        server.will(says(OK), says(OK), says(OK + late))
         async with sending(server.url()) as opened:
-            await opened.delivers(ITEM)
-            await opened.delivers(ITEM)
-        assert [request.connection for request in server.requests] == [1, 2]
+            for _ in range(4):
+                await opened.delivers(ITEM)
+        assert [request.connection for request in server.requests] == [1, 1, 1, 2]
 
     async def test_what_a_server_says_to_an_idle_connection_is_no_answer_either(
         self, server: FaultyServer

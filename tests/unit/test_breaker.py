@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.breaker import (
+from actors.breaker import Breakers
+from actors.breaker_state import (
     Admission,
     BreakerEvent,
-    Breakers,
     BreakerState,
     Forced,
     GivenUp,
