@@ -90,6 +90,10 @@ def home(db: sqlite3.Connection, body_id: bytes) -> int:
     return number << _INDEX_BITS
 
 
+class KeyTaken(Exception):
+    """A key that was to be taken is somebody's. The transaction must not be committed."""
+
+
 def take(
     db: sqlite3.Connection,
     queue: str,
@@ -109,17 +113,24 @@ def take(
         pairs = zip(named, places, strict=True)
         spans = pack_spans(keys, [ref.number << _INDEX_BITS | place for ref, place in pairs])
         runs = b"".join(ref.run_id for ref in named)
-        db.execute(TAKE_NAMED, (queue, b"".join(keys), spans, base, runs))
+        _insert(db, TAKE_NAMED, (queue, b"".join(keys), spans, base, runs))
         return
     first = min(places)
     if max(places) - first < 1 << 2 * _INDEX_BITS:
         spans = pack_spans(keys, [place - first for place in places])
-        db.execute(TAKE, (queue, b"".join(keys), spans, base + first))
+        _insert(db, TAKE, (queue, b"".join(keys), spans, base + first))
         return
     # Bodies of the same step, whose numbers are far apart: one of them was here before.
     for number in {place >> _INDEX_BITS for place in places}:
         part = {key: place for key, place in taken.items() if place >> _INDEX_BITS == number}
         take(db, queue, base, part)
+
+
+def _insert(db: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> None:
+    try:
+        db.execute(sql, values)
+    except sqlite3.IntegrityError as error:
+        raise KeyTaken from error
 
 
 def pack_spans(keys: Sequence[bytes], numbers: Sequence[int]) -> str:

@@ -6,14 +6,15 @@ connection, after a crash, and also when its items are long delivered. The last 
 are remembered. A run that was staged is decided on when it is confirmed (`admit`): what loses is
 counted as taken, and deleted at once.
 
-All keys of a transaction are looked up by one statement for each queue, and written by another;
+All keys of a transaction are looked up by one statement for each queue, where some of them may be
+taken (daemon/cold/repeats.py), and written by another;
 each run costs a few more, for its row and its body. Where most items of a large run lose, the
 others are cut out into a run of their own, in which they keep their ids: a stream of repeated keys
 must not fill the disk with what was ignored.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from actors.arbitration import Arbiter, Decided, item_refs, key_places
@@ -24,7 +25,8 @@ from daemon.cold import keys as table
 from daemon.cold.books import Books, Place
 from daemon.cold.delivered import padded
 from daemon.cold.history import Cutter
-from daemon.cold.keys import SHRINK, Where
+from daemon.cold.keys import SHRINK, Held, KeyTaken, Where
+from daemon.cold.repeats import Repeats
 from daemon.cold.rows import (
     QUEUED,
     BadRow,
@@ -67,8 +69,15 @@ class Waiting(NamedTuple):
 
 
 def offer(
-    db: sqlite3.Connection, offers: Sequence[Offer], rules: KeyRules, now: int
+    db: sqlite3.Connection,
+    offers: Sequence[Offer],
+    rules: KeyRules,
+    now: int,
+    repeats: Repeats | None = None,
 ) -> list[bytes]:
+    """Without `repeats`, all keys are looked for before they are taken. With them, KeyTaken may
+    come: then it is to be taken again, in another transaction."""
+    repeats = repeats or Repeats(are_expected=True)
     books = Books()
     answers = _remembered(db, [one.run.head.run_id for one in offers])
     queues: dict[str, dict[bytes, Offer]] = {}
@@ -81,8 +90,13 @@ def offer(
             ours[head.run_id] = one
     for queue, ours in queues.items():
         if ours:
-            decided, keys = _decide(db, queue, list(ours.values()), rules(queue), now)
-            _carry_out(db, queue, decided, keys, now, books)
+            offered = list(ours.values())
+            decided, keys = _decide(db, queue, offered, rules(queue), now, repeats)
+            try:
+                _carry_out(db, queue, decided, keys, now, books)
+            except KeyTaken:
+                repeats.found(queue, 1)
+                raise
             answers |= {each.run.head.run_id: each.outcomes for each in decided}
             db.executemany(
                 REMEMBER, [(each.run.head.run_id, narrow(each.outcomes)) for each in decided]
@@ -122,7 +136,12 @@ def admit(db: sqlite3.Connection, row: Waiting, rule: KeyRule, now: int, books: 
 
 
 def _decide(
-    db: sqlite3.Connection, queue: str, offers: Sequence[Offer], rule: KeyRule, now: int
+    db: sqlite3.Connection,
+    queue: str,
+    offers: Sequence[Offer],
+    rule: KeyRule,
+    now: int,
+    repeats: Repeats,
 ) -> tuple[list[_Decided], Sequence[bytes]]:
     """What becomes of each run; and the keys that they name, in order."""
     named: set[bytes] = set()
@@ -131,7 +150,10 @@ def _decide(
     named.discard(b"")
     wanted = sorted(named)
     is_exact = rule.policy == "replace" or any(one.only_if is not None for one in offers)
-    known = table.find(db, queue, wanted, with_rows=is_exact)
+    known: Mapping[bytes, Held] = {}
+    if is_exact or repeats.are_likely(queue):
+        known = table.find(db, queue, wanted, with_rows=is_exact)
+        repeats.found(queue, len(known))
     arbiter = Arbiter(rule, now, known)
     decided = [
         arbiter.decide(one.run, item_bits(0, one.run.head.count), one.only_if) for one in offers

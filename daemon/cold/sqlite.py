@@ -23,6 +23,7 @@ from typing import Final
 from actors.clock import Clock, lease_clock, wall_ms
 from actors.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.keys import Holder, KeyRules, Offer, no_keys
+from actors.moves import ColdMove, guard
 from actors.tiers import (
     ColdReceipt,
     ColdRow,
@@ -50,7 +51,8 @@ from daemon.cold.books import (
 from daemon.cold.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.cold.dead import SqliteDeadLetters
 from daemon.cold.items import SqliteItems
-from daemon.cold.rows import STORED, Unpacked, drop_body, insert_row
+from daemon.cold.repeats import Repeats
+from daemon.cold.rows import FAILED, QUEUED, STORED, Unpacked, drop_body, insert_row
 from daemon.cold.ticks import SqliteTicks
 from daemon.cold.triggers import SqliteTriggers
 
@@ -74,6 +76,7 @@ class SqliteCold:
         self._lease_ms = lease_clock(now_ms, lease_ms)
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
+        self._repeats = Repeats()
         self._use(Database(path, timeout_s, ballast_bytes))
 
     def _use(self, db: Database) -> None:
@@ -228,8 +231,19 @@ class SqliteCold:
 
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
         """`offers.OFFERED_MAX` runs are remembered."""
-        work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
-        return await self._db.write(work, is_new_work=True)
+        work = partial(
+            offers.offer,
+            offers=offered,
+            rules=self._rules,
+            now=self._now_ms(),
+            repeats=self._repeats,
+        )
+        while True:
+            try:
+                return await self._db.write(work, is_new_work=True)
+            except keys.KeyTaken:
+                # One queue more is one of repeats, so that this comes to an end.
+                continue
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
         now = self._now_ms()
@@ -309,17 +323,17 @@ def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int, rules: Key
 
 def _forget(db: sqlite3.Connection, rows: Sequence[bytes]) -> None:
     for row in rows:
-        found = db.execute("SELECT body_id FROM runs WHERE id = ? AND state = 'STORED'", (row,))
-        for (body_id,) in found.fetchall():
+        for (body_id,) in db.execute(SELECT_FORGOTTEN, (row,)).fetchall():
             db.execute("DELETE FROM runs WHERE id = ?", (row,))
             drop_body(db, body_id)
 
 
 SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs INDEXED BY runs_stored
     WHERE state = 'STORED' ORDER BY id"""
-SELECT_STORED: Final = """SELECT n, count, died_at, queue, flow, action, write_id, body_id, bits,
-    attempt FROM runs WHERE id = ? AND state = 'STORED'"""
-CONFIRM: Final = """UPDATE runs SET
-    state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
+SELECT_FORGOTTEN: Final = f"SELECT body_id FROM runs WHERE id = ? AND {guard(ColdMove.FORGET)}"
+SELECT_STORED: Final = f"""SELECT n, count, died_at, queue, flow, action, write_id, body_id, bits,
+    attempt FROM runs WHERE id = ? AND {guard(ColdMove.CONFIRM)}"""
+CONFIRM: Final = f"""UPDATE runs SET
+    state = CASE WHEN died_at IS NULL THEN '{QUEUED}' ELSE '{FAILED}' END,
     is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= ?)
     WHERE n = ?"""

@@ -37,6 +37,7 @@ from actors.tiers import (
 )
 from daemon.bridge import Bridge
 from daemon.cold.looks import Span
+from daemon.cold.repeats import Repeats
 from daemon.postgres import (
     books,
     claims,
@@ -51,6 +52,7 @@ from daemon.postgres import (
 from daemon.postgres.connection import Connection, Database
 from daemon.postgres.dead import PostgresDeadLetters
 from daemon.postgres.items import PostgresItems
+from daemon.postgres.recalls import PostgresRecalls
 from daemon.postgres.schema import is_current, migrate
 from daemon.postgres.ticks import PostgresTicks
 from daemon.postgres.triggers import PostgresTriggers
@@ -101,6 +103,7 @@ class PostgresCold:
         self._requires_standby = require_sync_standby
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
+        self._repeats = Repeats()
         self._folded_at = 0.0
         own_url = None if is_pooled else url
         self.wakes = Wakes(listen_url or own_url, schema, daemon, timeout_s, bridge, on_wake)
@@ -110,6 +113,7 @@ class PostgresCold:
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
+        self.recalls = PostgresRecalls(self._db, daemon, now_ms, self.wakes.notices)
 
     async def open(self) -> None:
         """StoreUnavailable if the server is away; CannotStart if a newer forebay was here."""
@@ -284,7 +288,9 @@ class PostgresCold:
         async def work(con: Connection) -> tuple[list[bytes], set[str]]:
             if self._requires_standby:
                 await hand_over.check_standby(con)
-            return await offers.offer(con, offered, self._rules, self._daemon, self._now_ms())
+            return await offers.offer(
+                con, offered, self._rules, self._daemon, self._now_ms(), self._repeats
+            )
 
         answers, _ = await self._db.write(work, after=lambda said: self.wakes.notices(said[1]))
         return answers

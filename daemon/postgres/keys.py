@@ -7,11 +7,11 @@ meanwhile is noticed when it is taken: then the whole step is taken again, and s
 Outcomes are about places in bodies, so that keys are let go by those, many bodies at once.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from actors.arbitration import Known
+from actors.arbitration import Known, item_refs
 from actors.keys import Holder, ItemRef, KeyRule, Phase, is_free
 from actors.slices import indexes, lowest_bit
 from daemon.cold.books import Place
@@ -54,13 +54,33 @@ class Where(NamedTuple):
     """Where it was asked for, and the item is not done."""
 
 
-class Taken(NamedTuple):
-    """A key that somebody gets, and where that item is."""
+class Taken:
+    """Keys that items get in one step, and where each of those items is."""
 
-    key: bytes
-    item: ItemRef
-    body_id: bytes
-    place: int
+    def __init__(self) -> None:
+        self.rows: list[tuple[bytes, int, int, int]] = []
+        """A key, a number in `homes`, the item's number in its run and its place in its body."""
+        self.homes: dict[tuple[bytes, bytes], int] = {}
+        """Runs that items are named by and bodies that they are in, numbered from 1: few, so that
+        their ids go to the server once and not with each key."""
+
+    def add(
+        self, run: Run, keys: Mapping[bytes, int], body_id: bytes, places: Mapping[int, int]
+    ) -> None:
+        """Items of a run, by their numbers there; `places`: of those that have others in the
+        body."""
+        if run.head.flags & IDS or places:
+            refs = item_refs(run)
+            self.rows += [
+                (key, self._home(refs[i].run_id, body_id), refs[i].number, places.get(i, i))
+                for key, i in keys.items()
+            ]
+        else:
+            home = self._home(run.head.run_id, body_id)
+            self.rows += [(key, home, index, index) for key, index in keys.items()]
+
+    def _home(self, run_id: bytes, body_id: bytes) -> int:
+        return self.homes.setdefault((run_id, body_id), len(self.homes) + 1)
 
 
 class Ended(NamedTuple):
@@ -70,6 +90,13 @@ class Ended(NamedTuple):
     body_id: bytes
     bits: int
     window_ms: int | None = None
+
+
+class KeyTaken(Again):
+    """A key that was to be taken is somebody's."""
+
+    def __init__(self) -> None:
+        super().__init__("a key is taken already", is_lost=False, is_unknown=False)
 
 
 Held = Known[Where]
@@ -107,23 +134,16 @@ async def find(
     return {key: _placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
 
 
-async def take(con: Connection, queue: str, taken: Sequence[Taken]) -> None:
+async def take(con: Connection, queue: str, taken: Taken) -> None:
     """These keys, which nobody has, belong to these items from now on."""
-    if not taken:
+    if not taken.rows:
         return
+    run_ids, body_ids = zip(*taken.homes, strict=True)
     # In order, so that two that take the same keys do not wait for each other.
-    ordered = sorted(taken)
-    done = await con.execute(
-        TAKE,
-        queue,
-        [one.key for one in ordered],
-        [one.item.run_id for one in ordered],
-        [one.item.number for one in ordered],
-        [one.body_id for one in ordered],
-        [one.place for one in ordered],
-    )
-    if int(done.rpartition(" ")[2]) != len(ordered):
-        raise Again("a key was taken meanwhile", is_lost=False, is_unknown=False)
+    keys, homes, items, places = zip(*sorted(taken.rows), strict=True)
+    done = await con.execute(TAKE, queue, run_ids, body_ids, keys, homes, items, places)
+    if int(done.rpartition(" ")[2]) != len(keys):
+        raise KeyTaken
 
 
 async def let_go(con: Connection, ended: Sequence[Ended], now_ms: int | None) -> None:
@@ -273,7 +293,9 @@ SELECT_ROWS: Final = """SELECT body_id, n, bits, flow, action, write_id, state,
     lock_uuid IS NOT NULL, due_ms, attempt FROM runs
     WHERE body_id = ANY ($1) AND state <> 'STORED' ORDER BY n"""
 TAKE: Final = """INSERT INTO keys (queue, key, run_id, item, body_id, place)
-    SELECT $1, * FROM unnest($2::bytea[], $3::bytea[], $4::integer[], $5::bytea[], $6::integer[])
+    SELECT $1, key, ($2::bytea[])[home], item, ($3::bytea[])[home], place
+    FROM unnest($4::bytea[], $5::integer[], $6::smallint[], $7::smallint[])
+        AS taken (key, home, item, place)
     ON CONFLICT DO NOTHING"""
 LET_GO: Final = f"""DELETE FROM keys USING unnest($1::bytea[], $2::bytea[]) AS gone (body_id, bits)
     WHERE {_IS_AMONG}"""

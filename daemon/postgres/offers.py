@@ -5,21 +5,22 @@ their keys, and what was answered is remembered; one that was staged is decided 
 confirmed. Daemons that want the same keys at once take turns, and see each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from actors.arbitration import Arbiter, Decided, item_refs, key_places
-from actors.keys import ItemRef, KeyRule, KeyRules, Offer
+from actors.keys import KeyRule, KeyRules, Offer
 from actors.slices import indexes, item_bits
 from actors.tiers import NewRow
 from daemon.cold.books import Place
 from daemon.cold.history import Cutter
+from daemon.cold.repeats import Repeats
 from daemon.cold.rows import BadRow, Unpacked, place_of, unpack_bits
 from daemon.postgres import keys as table
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
 from daemon.postgres.errors import Again
-from daemon.postgres.keys import Taken, Where
+from daemon.postgres.keys import Held, KeyTaken, Taken, Where
 from daemon.postgres.rows import drop_bodies, insert_rows, read_bodies
 from forebay.errors import BadRun
 from forebay.ids import new_run_id
@@ -49,7 +50,6 @@ class _Admitted(NamedTuple):
     row: Waiting
     bits: int
     decided: _Decided
-    items: Sequence[ItemRef]
 
 
 async def offer(
@@ -58,7 +58,10 @@ async def offer(
     rules: KeyRules,
     daemon: bytes,
     now_ms: int | None,
+    repeats: Repeats | None = None,
 ) -> Answered:
+    """Without `repeats`, all keys are looked for before they are taken."""
+    repeats = repeats or Repeats(are_expected=True)
     books, woken = SharedBooks(), set[str]()
     run_ids = [one.run.head.run_id for one in offers]
     answers: dict[bytes, bytes] = dict(await con.fetch(SELECT_OFFERED, run_ids))
@@ -72,8 +75,13 @@ async def offer(
             ours[head.run_id] = one
     for queue, ours in sorted(queues.items()):
         if ours:
-            decided = await _decide(con, queue, list(ours.values()), rules(queue), now_ms)
-            await _carry_out(con, queue, decided, daemon, books, now_ms)
+            offered = list(ours.values())
+            decided = await _decide(con, queue, offered, rules(queue), now_ms, repeats)
+            try:
+                await _carry_out(con, queue, decided, daemon, books, now_ms)
+            except KeyTaken:
+                repeats.found(queue, 1)
+                raise
             await _remember(con, decided)
             answers |= {each.run.head.run_id: each.outcomes for each in decided}
             woken.add(queue)
@@ -105,18 +113,13 @@ async def admit(
         readable.append((row, run, bits))
     known = await table.find(con, queue, wanted, with_rows=rule.policy == "replace")
     arbiter = Arbiter(rule, await table.now(con, now_ms), known)
-    admitted = [
-        _Admitted(row, bits, arbiter.decide(run, bits), item_refs(run))
-        for row, run, bits in readable
-    ]
+    admitted = [_Admitted(row, bits, arbiter.decide(run, bits)) for row, run, bits in readable]
     await table.void(con, [gone for one in admitted for gone in one.decided.replaced], books)
     await _leave_out(con, admitted, books)
     await table.release(con, queue, [gone for one in admitted for gone in one.decided.former])
-    taken = [
-        Taken(key, one.items[index], one.row.body_id, index)
-        for one in admitted
-        for key, index in one.decided.keys.items()
-    ]
+    taken = Taken()
+    for one in admitted:
+        taken.add(one.decided.run, one.decided.keys, one.row.body_id, {})
     await table.take(con, queue, taken)
 
 
@@ -142,15 +145,21 @@ async def _leave_out(con: Connection, admitted: Sequence[_Admitted], books: Shar
 
 
 async def _decide(
-    con: Connection, queue: str, offers: Sequence[Offer], rule: KeyRule, now_ms: int | None
+    con: Connection,
+    queue: str,
+    offers: Sequence[Offer],
+    rule: KeyRule,
+    now_ms: int | None,
+    repeats: Repeats,
 ) -> list[_Decided]:
-    wanted: set[bytes] = set()
-    for one in offers:
-        wanted.update(one.run.keys())
-    wanted.discard(b"")
     is_exact = rule.policy == "replace" or any(one.only_if is not None for one in offers)
-    known = await table.find(con, queue, wanted, with_rows=is_exact)
-    arbiter = Arbiter(rule, await table.now(con, now_ms), known)
+    known: Mapping[bytes, Held] = {}
+    if is_exact or repeats.are_likely(queue):
+        wanted = set().union(*(one.run.keys() for one in offers)) - {b""}
+        known = await table.find(con, queue, wanted, with_rows=is_exact)
+        repeats.found(queue, len(known))
+    # Where nobody has one of the keys the time does not matter.
+    arbiter = Arbiter(rule, await table.now(con, now_ms) if known else 0, known)
     return [
         arbiter.decide(one.run, item_bits(0, one.run.head.count), one.only_if) for one in offers
     ]
@@ -167,7 +176,7 @@ async def _carry_out(
     await table.void(con, [gone for each in decided for gone in each.replaced], books)
     await table.release(con, queue, [gone for each in decided for gone in each.former])
     rows: list[NewRow] = []
-    taken: list[Taken] = []
+    taken = Taken()
     cutter = Cutter()
     for each in decided:
         books.pass_by(queue, each.replaced_here.bit_count())
@@ -180,11 +189,7 @@ async def _carry_out(
         books.accept(place_of(head), bits.bit_count())
         is_cut = head.run_id != each.run.head.run_id
         places = {index: place for place, index in enumerate(indexes(each.won))} if is_cut else {}
-        refs = item_refs(each.run)
-        taken += [
-            Taken(key, refs[index], head.run_id, places.get(index, index))
-            for key, index in each.keys.items()
-        ]
+        taken.add(each.run, each.keys, head.run_id, places)
     await _insert(con, rows, daemon, now_ms)
     await table.take(con, queue, taken)
 
