@@ -31,6 +31,7 @@ from actors.states import IllegalChange, State, Who, allowed_from, next_state
 from actors.tiers import (
     ColdItems,
     ColdQueue,
+    ColdSight,
     DeadFilter,
     DeadLetters,
     StoreUnavailable,
@@ -161,13 +162,15 @@ class Items:
         if change.priority is not None or change.due_ms is not None:
             text = "of a dead letter the payload can be changed, not priority or time"
             raise WrongState(text, seen.state, allowed_from(seen.state, Who.OPERATOR))
+        if wanted is not State.FAILED and isinstance(seen.owner, ColdSight) and seen.owner.is_spent:
+            raise spent(item_id)
         if change.payload is not None and not await self._dead.edit(item_id, change.payload):
             return False
         if wanted is State.FAILED:
             return True
         retried = await self._dead.retry(only, SAME_ID_MAX)
         if retried.spent:
-            raise WrongState(spent_job(item_id).text, seen.state, (State.DELETED,))
+            raise spent(item_id)
         self._wake_promoter(seen.head.queue)
         return retried.done > 0
 
@@ -230,6 +233,10 @@ def check_change(before: State, wanted: State, who: Who) -> None:
     if before is State.RUNNING:
         text = "a worker or consumer has the item: nothing of it can be changed"
         raise WrongState(text, before, ())
+
+
+def spent(item_id: str) -> WrongState:
+    return WrongState(spent_job(item_id).text, State.FAILED, (State.DELETED,))
 
 
 def of_state(seen: Sighting, wanted: State, change: Change) -> Change:

@@ -1,7 +1,8 @@
 """Loans: which runs are lent to workers, which items are settled, and the marks that say so.
 
 An outcome counts only with the token of the lease and the id of the run that it is about; any
-other is stale and changes nothing. The books learn of an outcome when its mark is written, not
+other is stale and changes nothing, and so does one that the machine of states has no way for
+(actors/moves.py). The books learn of an outcome when its mark is written, not
 before. Plain data, touched by the spooler's task alone.
 """
 
@@ -25,6 +26,7 @@ from actors.messages import (
     StoredRun,
     Voided,
 )
+from actors.moves import SETTLED_FATES, WAITING_FATES
 from actors.portions import Failures, Portions, RetryNote, without
 from actors.ports import ItemMark, LiveRun
 from actors.slices import item_bits, ranges
@@ -111,7 +113,8 @@ class Loans:
         """Applies an outcome; False if it is stale. Items that have met their fate are passed over,
         but items that change their owner do so together or not at all."""
         loan = self._loan(outcome.position, outcome.token, outcome.run_id)
-        if loan is None:
+        is_possible = not isinstance(outcome, Settled) or outcome.fate in SETTLED_FATES
+        if loan is None or not is_possible:
             log.info("spooler.stale_outcome", run=format_run_id(outcome.run_id))
             return False
         if isinstance(outcome, HandedOver):
@@ -189,7 +192,9 @@ class Loans:
         position, bits = voided.position, voided.bits
         done = self._done.get(position, 0)
         left = item_bits(0, voided.items) & ~done & ~bits
-        if position in self._loans or bits & done or not bits or bits >> voided.items:
+        if position in self._loans or voided.fate not in WAITING_FATES:
+            return False
+        if bits & done or not bits or bits >> voided.items:
             return False
         waits = (voided.queue, voided.priority, position)
         if not backlog.shrink(*waits, bits.bit_count(), is_gone=not left):

@@ -6,8 +6,10 @@
 
 What waits (the first four) moves between the tiers as the daemon decides; who operates it may also
 delete it, put it off, or give it up. What runs is its consumer's, until it is done, has failed or
-is let go. DONE and DELETED are ends. Plain data and one pure function, which every change that
-somebody asks for goes through; it owns nothing.
+is let go. DONE and DELETED are ends. Plain data and pure functions; it owns nothing.
+
+Every change goes through this table: one that somebody asks for through `next_state`, and those
+that the daemon and consumers make by being one of the moves that actors/moves.py names.
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ class State(StrEnum):
     """Warm."""
     COLD_QUEUED = "COLD_QUEUED"
     RUNNING = "RUNNING"
-    """A worker or a consumer has it."""
+    """A worker or a consumer has it, or it is in the job of a trigger."""
     DONE = "DONE"
     FAILED = "FAILED"
     """A dead letter."""
@@ -108,6 +110,12 @@ def next_state(before: State, after: State, who: Who) -> State:
     if after not in allowed:
         raise IllegalChange(before, after, who, allowed)
     return after
+
+
+def states_before(after: State, who: Who) -> frozenset[State]:
+    """From where this one may take an item there, a state that it does not leave included."""
+    ways = {before for before in State if who in TRANSITIONS[before].get(after, ())}
+    return frozenset(ways if after in ENDS else ways | {after})
 
 
 assert TRANSITIONS.keys() == set(State)

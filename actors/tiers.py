@@ -520,6 +520,8 @@ class ColdSight:
     result: str = ""
     job: str = ""
     """The job that has claimed the items, or had."""
+    is_spent: bool = False
+    """The dead job of a trigger, whose items were given back: it is not tried again."""
 
 
 class ColdScan(NamedTuple):

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import structlog
-from pydantic import ValidationError
 
-from actors.catalogue import first_problem
+from actors.bad_settings import bad_setting
 from actors.schedule_book import Origin
 from actors.schedules import check_name
-from actors.section import Clash
 from actors.settings import merge
 from actors.trigger_settings import (
     CIRCLE,
@@ -160,10 +158,8 @@ def build(name: str, keys: Mapping[str, Any]) -> QueueTrigger:
         if len(name) > NAME_CHARS_MAX:
             raise ValueError(f"a name has at most {NAME_CHARS_MAX} characters")
         return QueueTrigger.model_validate(dict(keys))
-    except ValidationError as problem:
-        raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
-    except (Clash, ValueError) as problem:
-        raise Refused("BAD_REQUEST", f"{name}: {problem}") from problem
+    except ValueError as problem:
+        raise bad_setting(name, problem) from problem
 
 
 def kept_to_json(kept: KeptTriggers) -> str:

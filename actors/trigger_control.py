@@ -45,12 +45,13 @@ class TriggerControl:
     async def _list(self, fields: Fields) -> dict[str, Any]:
         fields.end()
         names = {*self._triggers.book.triggers, *self._cron.book.schedules}
-        return {"triggers": [self._object(name) for name in sorted(names)]}
+        jobs = self._triggers.jobs_by_name()
+        return {"triggers": [self._object(name, jobs) for name in sorted(names)]}
 
     async def _show(self, fields: Fields) -> dict[str, Any]:
         name = fields.text("name")
         fields.end()
-        return self._object(name, with_jobs=True)
+        return self._shown(name)
 
     async def _add(self, fields: Fields) -> dict[str, Any]:
         name, settings = fields.text("name"), fields.object("settings")
@@ -64,7 +65,7 @@ class TriggerControl:
             await self._triggers.add(name, settings)
         else:
             await self._cron.add(name, as_schedule(settings))
-        return self._object(name, with_jobs=True)
+        return self._shown(name)
 
     async def _change(self, fields: Fields) -> dict[str, Any]:
         name, settings = fields.text("name"), fields.object("settings")
@@ -76,7 +77,7 @@ class TriggerControl:
             await self._triggers.change(name, settings)
         else:
             await self._cron.change(name, as_schedule(settings))
-        return self._object(name, with_jobs=True)
+        return self._shown(name)
 
     async def _remove(self, fields: Fields) -> dict[str, Any]:
         name = fields.text("name")
@@ -112,7 +113,7 @@ class TriggerControl:
             await self._triggers.pause(name, is_paused=is_paused)
         else:
             await self._cron.change(name, {"enabled": not is_paused})
-        return self._object(name, with_jobs=True)
+        return self._shown(name)
 
     def _type(self, name: str) -> Literal["TIME", "QUEUE"] | None:
         if name in self._triggers.book.triggers:
@@ -125,14 +126,18 @@ class TriggerControl:
             raise Refused("NOT_FOUND", f"there is no trigger {name}")
         return found
 
-    def _object(self, name: str, *, with_jobs: bool = False) -> dict[str, Any]:
-        shown = self._of_queue(name) if self._known(name) == "QUEUE" else self._of_time(name)
-        if with_jobs:
-            jobs = self._triggers.jobs(name)[:JOBS_SHOWN_MAX]
-            shown["live_jobs"] = [job_object(job) for job in jobs]
-        return shown
+    def _shown(self, name: str) -> dict[str, Any]:
+        """With its oldest jobs."""
+        shown = self._object(name, self._triggers.jobs_by_name())
+        jobs = self._triggers.jobs(name, JOBS_SHOWN_MAX)
+        return shown | {"live_jobs": [job_object(job) for job in jobs]}
 
-    def _of_queue(self, name: str) -> dict[str, Any]:
+    def _object(self, name: str, jobs: Mapping[str, int]) -> dict[str, Any]:
+        if self._known(name) == "TIME":
+            return self._of_time(name)
+        return self._of_queue(name, jobs.get(name, 0))
+
+    def _of_queue(self, name: str, jobs: int) -> dict[str, Any]:
         trigger, watch = self._triggers.book.find(name), self._triggers.watch(name)
         return {
             "name": name,
@@ -147,7 +152,7 @@ class TriggerControl:
             "problem": watch.error,
             "failures": watch.failures,
             "runs_here": watch.is_ours,
-            "jobs": len(self._triggers.jobs(name)),
+            "jobs": jobs,
             "settings": trigger.model_dump(mode="json"),
         }
 

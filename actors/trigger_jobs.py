@@ -8,7 +8,8 @@ write (a receipt of one item, under the job's run id), in the transaction that e
 ends it: a worker, an operator, a purge. `end` finds that out, and in one transaction its items are
 delivered, or given back, and the job is forgotten. It may be asked for again, by anybody. A dead
 job's letter is marked in that transaction (`SPENT`): until then it may be tried again, and is the
-same job; from then on it is refused.
+same job; from then on it is refused. Items that have had as many dead jobs as their queue allows
+are not given back, but dead letters of their own queue from that transaction on.
 """
 
 import json
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 from actors.keys import Offer
+from actors.slices import ItemError
 from actors.tiers import ColdReceipt
 from actors.trigger_settings import TRIGGER_HEADER
 from forebay.ids import format_item_id
@@ -31,6 +33,10 @@ SPENT: Final = ""
 tried again, or they would be in two jobs."""
 JOB_CLAIM: Final = 1
 """The number of a job's claim: it has one."""
+JOBS_PAGE: Final = 500
+"""So many jobs are read at once."""
+IDS_TOLD_MAX: Final = 10
+"""So many items that were given up are named to those who are told."""
 
 Fate = Literal["done", "dead", "deleted", "unreadable"]
 
@@ -93,6 +99,43 @@ class Polled(NamedTuple):
 class JobList(NamedTuple):
     now_ms: int
     jobs: Sequence[TriggerJob]
+    after: bytes | None = None
+    """Where the next page begins; None: these were the last."""
+
+
+class FailedJob(NamedTuple):
+    """A job that is dead, and what that means for its items."""
+
+    job: TriggerJob
+    error: ItemError | None
+    """The last one of its letter; None: it has none any more."""
+    retries_max: int
+    """So many dead jobs an item may have had before this one, and is in the next."""
+    now_ms: int
+
+    def error_of(self, attempt: int) -> ItemError:
+        """What its items remember of it. `attempt`: of theirs, this one included."""
+        text = self.error.text if self.error is not None else "its letter is gone"
+        said = f"trigger {self.job.trigger}: job {self.job.id} is dead: {text}"
+        reason = self.error.failure_reason if self.error is not None else "application"
+        who = (job_consumer(self.job.run_id), self.job.made_ms)
+        return ItemError(attempt, self.now_ms, said, reason, *who)
+
+
+class JobEnd(NamedTuple):
+    """What has become of a job, and with it of its items."""
+
+    job: TriggerJob
+    error: str = ""
+    """Why it is dead."""
+    dead: int = 0
+    """So many of its items are dead letters now."""
+    dead_ids: tuple[str, ...] = ()
+    """Of the first of them."""
+
+    @property
+    def fate(self) -> Fate | None:
+        return self.job.fate
 
 
 class TriggerStore(Protocol):
@@ -101,12 +144,13 @@ class TriggerStore(Protocol):
 
     async def poll(self, poll: Poll) -> Polled: ...
 
-    async def jobs(self, name: str | None = None) -> JobList:
-        """Those that were not ended, of a trigger or of all, the oldest first."""
+    async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
+        """A page of those that were not ended, by their run id."""
 
-    async def end(self, run_id: bytes) -> TriggerJob | None:
-        """Settles or gives back what the job had claimed. Durable on return. None: there is no
-        such job any more, or it is not done yet."""
+    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
+        """Settles or gives back what the job had claimed; of a dead one, what has failed more
+        often than `retries_max` is given up. Durable on return. None: there is no such job any
+        more, or it is not done yet."""
 
     async def let_go(self, name: str, holder: bytes) -> None:
         """Gives the lease up, if it is this daemon's."""
@@ -181,3 +225,8 @@ def next_step(lease: Lease | None, poll: Poll, now_ms: int) -> Step:
     is_time = poll.claim is not None and is_wanted
     is_to_keep = not is_held or not is_valid or lease.until_ms - now_ms < lease_ms // 2
     return Step(True, is_time, is_to_keep, max(0, wait_ms) / 1000)
+
+
+def is_spent(state: str, job_id: str | None) -> bool:
+    """Of a row of the cold store."""
+    return state == "FAILED" and job_id == SPENT

@@ -1,6 +1,6 @@
 """What the actor of triggers needs of the others: streams, warm, the catalogue, items, notices."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -24,3 +24,7 @@ class TriggerPorts:
     """Deletes a job item that waits. Refused if somebody has it in hand, or it is dead."""
     failed: Callable[[str, str, str], None]
     """Told of a trigger, its queue, and what was wrong."""
+    retries_max: Callable[[str], int]
+    """How often an item of a queue may fail, and is tried again."""
+    dead: Callable[[str, str, int, Sequence[str]], None]
+    """Told of a queue, why items of it are dead letters now, how many, and some of their ids."""

@@ -19,8 +19,10 @@ Jobs of triggers that are gone are ended here all the same.
 What it can't do: know what a job did to which item.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -31,6 +33,7 @@ from actors.refusals import draining
 from actors.tiers import StoreCorrupt, StoreUnavailable
 from actors.trigger_book import Hold, TriggerBook
 from actors.trigger_jobs import (
+    JOBS_PAGE,
     TRIGGER_CONSUMER,
     Claim,
     Poll,
@@ -84,9 +87,14 @@ class Triggers:
     def watch(self, name: str) -> Watch:
         return self._watches.get(name) or Watch()
 
-    def jobs(self, name: str) -> list[TriggerJob]:
-        """That are not done, as they were last seen."""
-        return [job for job in self._sweep.live.values() if job.trigger == name]
+    def jobs(self, name: str, limit: int = JOBS_PAGE) -> list[TriggerJob]:
+        """The oldest that are not done, as they were last seen."""
+        of_name = (job for job in self._sweep.live.values() if job.trigger == name)
+        return list(islice(of_name, limit))
+
+    def jobs_by_name(self) -> Counter[str]:
+        """How many each trigger has."""
+        return Counter(job.trigger for job in self._sweep.live.values())
 
     def _is_ours(self, name: str) -> bool:
         return self.watch(name).is_ours

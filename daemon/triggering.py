@@ -1,10 +1,11 @@
 """Triggers, composed: the book, the actor, and what it needs of streams, warm and the catalogue."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from actors.catalogue import Catalogue, not_found
 from actors.clock import wall_ms
 from actors.control import Fields
+from actors.error_types import error_type
 from actors.events import TriggerFailed
 from actors.router import Router
 from actors.settings import Settings
@@ -42,8 +43,19 @@ def make_triggers(
         core.events.note(TriggerFailed(wall_ms(), name, queue, error))
         core.notifier.trigger_failed(name, error, queue)
 
+    def dead(queue: str, error: str, items: int, ids: Sequence[str]) -> None:
+        core.tallies.of(queue).died[error_type(error)] += items
+        core.notifier.dead(queue, error, items, ids)
+
     ports = make_ports(
-        core.streams, core.router, core.warm, core.catalogue, has_come, withdraw, failed
+        core.streams,
+        core.router,
+        core.warm,
+        core.catalogue,
+        has_come,
+        withdraw,
+        failed,
+        dead,
     )
     return Triggers(book, stores.cold.triggers, stores.daemon, ports, core.presence)
 
@@ -56,6 +68,7 @@ def make_ports(
     has_come: Callable[[str], None],
     withdraw: Callable[[str], Awaitable[None]],
     failed: Callable[[str, str, str], None],
+    dead: Callable[[str, str, int, Sequence[str]], None],
 ) -> TriggerPorts:
     async def hold(queue: str, consumer: str) -> None:
         # A claim of nothing: it begins the stream, and what is in warm is set aside.
@@ -73,8 +86,11 @@ def make_ports(
     def except_flows(queue: str) -> frozenset[str] | None:
         return None if catalogue.is_paused(queue) else catalogue.paused_flows(queue)
 
+    def retries_max(queue: str) -> int:
+        return catalogue.settings_of(queue).max_retries
+
     seen = (streams.consumers, clear, except_flows)
-    return TriggerPorts(hold, drop, *seen, has_come, withdraw, failed)
+    return TriggerPorts(hold, drop, *seen, has_come, withdraw, failed, retries_max, dead)
 
 
 def usable_trigger(trigger: QueueTrigger, catalogue: Catalogue) -> int:

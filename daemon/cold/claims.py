@@ -20,6 +20,7 @@ import structlog
 
 from actors.finished import Keep
 from actors.keys import KeyRule, until
+from actors.moves import ColdMove, guard, set_state
 from actors.tiers import Stream, WrongClaim
 from daemon.cold.books import Books, Place, write_of_row
 from daemon.cold.history import note_claimed
@@ -191,14 +192,16 @@ def _freeze(db: sqlite3.Connection, n: int, number: int, taken: _Taken) -> None:
     db.execute(OPEN_CLAIM, (number, len(rows), taken.items, taken.bytes, n))
 
 
-_CLAIMED: Final = "FROM runs INDEXED BY runs_claimed WHERE state = 'CLAIMED' AND consumer = ?1"
+_CLAIMED: Final = (
+    f"FROM runs INDEXED BY runs_claimed WHERE {guard(ColdMove.ACKNOWLEDGE)} AND consumer = ?1"
+)
 
 SELECT_CONSUMER: Final = """SELECT n, acknowledged, claim, rows, items, bytes FROM consumers
     WHERE queue = ? AND name = ?"""
 SELECT_HELD: Final = "SELECT held - corrupt, taken FROM totals WHERE queue = ?"
 SELECT_CLAIMED_ITEMS: Final = "SELECT coalesce(sum(items), 0) FROM consumers WHERE queue = ?"
-CLAIM: Final = """UPDATE runs SET state = 'CLAIMED', is_due = 0, lock_uuid = NULL, consumer = ?,
-    place = ? WHERE n = ?"""
+CLAIM: Final = f"""UPDATE runs SET {set_state(ColdMove.CLAIM)}, is_due = 0, lock_uuid = NULL,
+    consumer = ?, place = ? WHERE n = ? AND {guard(ColdMove.CLAIM)} AND is_due = 1"""
 OPEN_CLAIM: Final = "UPDATE consumers SET claim = ?, rows = ?, items = ?, bytes = ? WHERE n = ?"
 CLOSE_CLAIM: Final = """UPDATE consumers SET acknowledged = claim, claim = NULL, rows = 0,
     items = 0, bytes = 0 WHERE n = ?"""
@@ -210,10 +213,11 @@ DROP_BODIES: Final = f"""DELETE FROM bodies WHERE id IN (SELECT body_id {_CLAIME
     ) AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
 SELECT_KEYED: Final = f"SELECT body_id, bits {_CLAIMED} AND {HAS_KEYS}"
 DROP_ROWS: Final = f"DELETE {_CLAIMED}"
-RELEASE_CLAIM: Final = """UPDATE runs INDEXED BY runs_claimed SET state = 'COLD_QUEUED',
+RELEASE_CLAIM: Final = f"""UPDATE runs INDEXED BY runs_claimed SET {set_state(ColdMove.UNCLAIM)},
     is_due = 1, consumer = NULL, place = NULL, job_id = NULL
-    WHERE state = 'CLAIMED' AND consumer = ?"""
-SHRINK_CLAIM: Final = """UPDATE consumers SET items = items - ?, bytes = bytes - ?
-    WHERE n = (SELECT consumer FROM runs WHERE n = ? AND state = 'CLAIMED')"""
-SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', consumer = NULL, place = NULL
-    WHERE n = ? AND state = 'CLAIMED'"""
+    WHERE {guard(ColdMove.UNCLAIM)} AND consumer = ?"""
+_BAD: Final = guard(ColdMove.SET_CLAIMED_ASIDE)
+SHRINK_CLAIM: Final = f"""UPDATE consumers SET items = items - ?, bytes = bytes - ?
+    WHERE n = (SELECT consumer FROM runs WHERE n = ? AND {_BAD})"""
+SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_CLAIMED_ASIDE)}, consumer = NULL,
+    place = NULL WHERE n = ? AND {_BAD}"""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from actors.finished import Keeps, keep_nothing
+from actors.moves import ColdMove, guard, set_state
 from actors.slices import lowest_bit
 from actors.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
 from actors.trigger_jobs import SPENT
@@ -189,10 +190,10 @@ def _unpack(cursor: bytes) -> _Cursor:
     return _Cursor._make(_CURSOR.unpack(cursor))
 
 
-RETRY: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = 1, scheduled_at = ?, due_ms = 0,
-    attempt = 0, lock_uuid = NULL, item_id = NULL, died_at = NULL, error_folded = NULL,
+RETRY: Final = f"""UPDATE runs SET {set_state(ColdMove.RETRY_DEAD)}, is_due = 1, scheduled_at = ?,
+    due_ms = 0, attempt = 0, lock_uuid = NULL, item_id = NULL, died_at = NULL, error_folded = NULL,
     headers = NULL, failure_reason = NULL
-    WHERE n = ? AND job_id IS NOT ?"""
+    WHERE n = ? AND {guard(ColdMove.RETRY_DEAD)} AND job_id IS NOT ?"""
 EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
 SELECT_ENDED: Final = "SELECT bits, size FROM runs WHERE n = ?"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from actors.finished import Keeps, keeps_delivered
+from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import RowOutcome
 from daemon.cold.books import Place
@@ -124,7 +125,7 @@ def read_sql(count: int) -> str:
             CASE WHEN write_id IS NULL THEN NULL ELSE hex(write_id) END,
             attempt > 0 OR error_history <> '[]', {HAS_MORE}
         )) FROM runs
-        WHERE id IN ({_marks(count)}) AND lock_uuid IS NOT NULL AND state = 'COLD_QUEUED'"""
+        WHERE id IN ({_marks(count)}) AND lock_uuid IS NOT NULL AND {guard(ColdMove.DELIVER)}"""
 
 
 HAS_MORE: Final = HAS_KEYS

@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from actors.finished import Keeps, keep_nothing
+from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import ColdPart, ColdScan, ColdSight, NewRow
+from actors.trigger_jobs import is_spent
 from daemon.cold.books import Books, Place
 from daemon.cold.connection import Database
 from daemon.cold.history import Cutter, Ended, holder_of, note_ended, tries
@@ -148,7 +150,7 @@ def _sight(
     errors = read_errors(row.errors)
     what = (row.state, head, data, bits, row.attempt, row.due_ms, errors)
     holder = holder_of(row.locked_by, row.locked_ms)
-    said = (holder, row.result or "", row.job or "")
+    said = (holder, row.result or "", row.job or "", is_spent(row.state, row.job))
     return ColdSight(*what, row.row, row.lock, row.ended_ms, place, *said)
 
 
@@ -253,8 +255,9 @@ SELECT_ROWS: Final = f"""SELECT n,
     {_RUN_COLUMNS} FROM runs WHERE n > ?2 ORDER BY n LIMIT ?3"""
 SELECT_HISTORY: Final = f"""SELECT n, ?1 IS NULL OR queue = ?1, size, {_PAST_COLUMNS}
     FROM history WHERE n < ?2 ORDER BY n DESC LIMIT ?3"""
-SELECT_HELD: Final = """SELECT n, body_id, bits, queue, flow, action, write_id, size, lock_uuid
-    FROM runs WHERE id = ? AND state = 'COLD_QUEUED'"""
+_WAITING: Final = guard(ColdMove.DELETE, ColdMove.CHANGE, ColdMove.GIVE_UP)
+SELECT_HELD: Final = f"""SELECT n, body_id, bits, queue, flow, action, write_id, size, lock_uuid
+    FROM runs WHERE id = ? AND {_WAITING}"""
 SELECT_DUE: Final = """SELECT id, bits FROM runs INDEXED BY runs_due
     WHERE queue = ? AND state = 'COLD_QUEUED' AND is_due = 1 LIMIT ?"""
 SELECT_LATER: Final = """SELECT id, bits FROM runs INDEXED BY runs_later

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from actors.moves import ColdMove, guard, set_state
 from actors.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.cold.books import Books, write_of_row
 from daemon.cold.delivered import padded
@@ -224,14 +225,14 @@ MOVE_DUE: Final = f"""UPDATE runs SET is_due = 1 WHERE n IN (
     SELECT n FROM ({_past_rows_sql(_LATER)}) UNION ALL SELECT n FROM ({_past_rows_sql(_LEASED)})
     LIMIT ?
 )"""
-SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', is_due = 0, lock_uuid = NULL
-    WHERE n = ? AND state = 'COLD_QUEUED'"""
-RENEW: Final = """UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?
-    WHERE lock_uuid = ? AND state = 'COLD_QUEUED'"""
-RELEASE: Final = """UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
-    WHERE id = ? AND lock_uuid = ? AND state = 'COLD_QUEUED'"""
-RELEASE_ALL: Final = """UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
-    WHERE lock_uuid IS NOT NULL AND state = 'COLD_QUEUED'"""
+SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_ASIDE)}, is_due = 0,
+    lock_uuid = NULL WHERE n = ? AND {guard(ColdMove.SET_ASIDE)}"""
+RENEW: Final = f"""UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?
+    WHERE lock_uuid = ? AND {guard(ColdMove.ACQUIRE)}"""
+RELEASE: Final = f"""UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
+    WHERE id = ? AND lock_uuid = ? AND {guard(ColdMove.RELEASE)}"""
+RELEASE_ALL: Final = f"""UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
+    WHERE lock_uuid IS NOT NULL AND {guard(ColdMove.RELEASE)}"""
 
 
 def pick_sql(flows: int) -> str:
@@ -245,7 +246,7 @@ def lease_sql(rows: int) -> str:
     # Bytes that are no UTF-8 would fail in the driver, and with them everything behind.
     return (
         "UPDATE runs SET is_due = 0, lock_uuid = ?, scheduled_at = ? "
-        f"WHERE n IN ({', '.join('?' * rows)}) AND state = 'COLD_QUEUED' AND is_due = 1 "
+        f"WHERE n IN ({', '.join('?' * rows)}) AND {guard(ColdMove.ACQUIRE)} AND is_due = 1 "
         "RETURNING n, id, bits, attempt, due_ms, CAST(error_history AS BLOB)"
     )
 

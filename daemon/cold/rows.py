@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from actors.moves import Row
 from actors.slices import ItemError, error_rows, lowest_bit, read_error
 from actors.tiers import ColdRow, NewRow
 from daemon.cold.books import Place
@@ -25,11 +26,10 @@ from forebay.ids import RUN_ID_BYTES, format_item_id
 from forebay.run import IDS, KEYS, Run, RunHead, read_head, verify
 from forebay.stage_frames import write_of
 
-STORED: Final = "STORED"
-QUEUED: Final = "COLD_QUEUED"
-FAILED: Final = "FAILED"
-CORRUPT: Final = "CORRUPT"
-CLAIMED: Final = "CLAIMED"
+STORED: Final = Row.STORED.value
+QUEUED: Final = Row.QUEUED.value
+FAILED: Final = Row.FAILED.value
+CORRUPT: Final = Row.CORRUPT.value
 
 
 class BadRow(Exception):

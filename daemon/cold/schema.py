@@ -229,6 +229,26 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         ) WITHOUT ROWID""",
         "CREATE INDEX trigger_jobs_name ON trigger_jobs (name)",
     ),
+    # Since when ticks are those of a schedule as it is now, and which of them were missed.
+    (
+        "ALTER TABLE ticks ADD COLUMN since_ms INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE ticks ADD COLUMN missed INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE ticks ADD COLUMN missed_ms INTEGER NOT NULL DEFAULT 0",
+        "UPDATE ticks SET since_ms = seen_ms",
+    ),
+    # The state of a row that stays changes in these ways alone, whatever a statement says
+    # (actors/moves.py). What does not set the state, as leasing and settling, is not looked at.
+    (
+        """CREATE TRIGGER runs_state BEFORE UPDATE OF state ON runs
+            WHEN OLD.state <> NEW.state AND OLD.state || ' ' || NEW.state NOT IN (
+                'STORED COLD_QUEUED', 'STORED FAILED', 'COLD_QUEUED CLAIMED',
+                'COLD_QUEUED CORRUPT', 'CLAIMED COLD_QUEUED', 'CLAIMED CORRUPT',
+                'FAILED COLD_QUEUED'
+            )
+        BEGIN
+            SELECT RAISE(ABORT, 'there is no way from this state to that one');
+        END""",
+    ),
 )
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from actors.finished import Keeps, by_result, keeps_delivered
 from actors.keys import KeyRules, no_keys, until
+from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
 from daemon.cold.books import Books, Place
@@ -133,6 +134,7 @@ def _insert_moved(db: sqlite3.Connection, new: NewRow, step: _Step) -> None:
     step.books.enter(place, new.bits.bit_count(), write, is_dead=new.is_dead)
 
 
+_OUTCOME: Final = guard(ColdMove.DELIVER, ColdMove.RETRY, ColdMove.DIE)
 SELECT_LEASED: Final = f"""SELECT n, body_id, bits, count, queue, flow, action, write_id, size,
     attempt > 0 OR error_history <> '[]', {HAS_KEYS} FROM runs
-    WHERE id = ? AND lock_uuid = ? AND state = 'COLD_QUEUED'"""
+    WHERE id = ? AND lock_uuid = ? AND {_OUTCOME}"""

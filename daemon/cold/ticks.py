@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from actors.keys import Phase
 from actors.ticks import (
     TICK_RULE,
     Marks,
+    Tick,
     TickChange,
     TickMark,
     TickOutcome,
@@ -39,6 +41,9 @@ class SqliteTicks:
         work = partial(_change, changes=changes, now=self._now_ms())
         return await self._db.write(work, is_new_work=is_new_work)
 
+    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
+        return await self._db.read(partial(_phases, ticks=ticks))
+
 
 def _change(db: sqlite3.Connection, changes: Sequence[TickChange], now: int) -> list[TickOutcome]:
     return [_change_one(db, change, now) for change in changes]
@@ -48,18 +53,28 @@ def _change_one(db: sqlite3.Connection, change: TickChange, now: int) -> TickOut
     found = db.execute(SELECT_MARK, (change.name,)).fetchone()
     if (None if found is None else TickMark(*found)) != change.before:
         return TickOutcome(is_done=False)
-    if change.after is None:
-        db.execute(DELETE_MARK, (change.name,))
-    else:
-        db.execute(PUT_MARK, (change.name, *change.after))
     dropped = installed = 0
     if change.before is not None and change.drop is not None:
         first, last = key_span(change.name, change.before, change.drop)
         dropped = _drop(db, change.before.queue, first, last)
+    after = change.mark_after(dropped)
+    if after is None:
+        db.execute(DELETE_MARK, (change.name,))
+    else:
+        db.execute(PUT_MARK, (change.name, *after))
     if change.offers:
         answers = offers.offer(db, change.offers, lambda _: TICK_RULE, now)
         installed = sum(outcomes.count(KeyOutcome.CREATED) for outcomes in answers)
     return TickOutcome(True, dropped, installed)
+
+
+def _phases(db: sqlite3.Connection, ticks: Sequence[Tick]) -> list[Phase | None]:
+    found: dict[Tick, Phase] = {}
+    for queue in {tick.queue for tick in ticks}:
+        wanted = [tick.key for tick in ticks if tick.queue == queue]
+        for key, held in keys.find(db, queue, wanted, with_rows=True).items():
+            found[Tick(queue, key)] = held.holder.phase
+    return [found.get(tick) for tick in ticks]
 
 
 def _drop(db: sqlite3.Connection, queue: str, first: bytes, last: bytes) -> int:
@@ -74,8 +89,10 @@ def _drop(db: sqlite3.Connection, queue: str, first: bytes, last: bytes) -> int:
     return len(waiting)
 
 
-SELECT_MARKS: Final = "SELECT name, queue, fingerprint, until_ms, seen_ms FROM ticks"
-SELECT_MARK: Final = "SELECT queue, fingerprint, until_ms, seen_ms FROM ticks WHERE name = ?"
-PUT_MARK: Final = "INSERT OR REPLACE INTO ticks VALUES (?, ?, ?, ?, ?)"
+_COLUMNS: Final = ", ".join(TickMark._fields)
+SELECT_MARKS: Final = f"SELECT name, {_COLUMNS} FROM ticks"
+SELECT_MARK: Final = f"SELECT {_COLUMNS} FROM ticks WHERE name = ?"
+PUT_MARK: Final = f"""INSERT OR REPLACE INTO ticks (name, {_COLUMNS})
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 DELETE_MARK: Final = "DELETE FROM ticks WHERE name = ?"
 SELECT_SPAN: Final = "SELECT key FROM keys WHERE queue = ? AND key > ? AND key <= ?"

@@ -10,18 +10,21 @@ that both stores do the same.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from actors.finished import Keeps
 from actors.keys import KeyRule, KeyRules
-from actors.slices import indexes, lowest_bit
+from actors.slices import ItemError, indexes, lowest_bit
 from actors.tiers import ColdReceipt
 from actors.trigger_jobs import (
     JOB_CLAIM,
+    JOBS_PAGE,
     SPENT,
     Claim,
+    FailedJob,
+    JobEnd,
     JobList,
     Lease,
     Poll,
@@ -36,6 +39,7 @@ from daemon.cold import claims, leasing, offers
 from daemon.cold.books import Books, Place, forget_receipts, read_receipt
 from daemon.cold.connection import Database
 from daemon.cold.history import tries
+from daemon.cold.job_failures import fail_claimed, letter_error
 from daemon.cold.rows import BadRow, pack_bits, read_body, unpack_bits
 from forebay.errors import BadRun
 from forebay.head import FIXED
@@ -73,13 +77,13 @@ class SqliteTriggers:
             await self._db.sync()
         return polled
 
-    async def jobs(self, name: str | None = None) -> JobList:
-        rows = await self._db.read(lambda db: db.execute(SELECT_JOBS, (name,)).fetchall())
-        return JobList(self._now().wall, [job_of(row) for row in rows])
+    async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
+        rows = await self._db.read(lambda db: db.execute(SELECT_JOBS, (after, limit)).fetchall())
+        return job_page(self._now().wall, rows, limit)
 
-    async def end(self, run_id: bytes) -> TriggerJob | None:
-        def work(db: sqlite3.Connection, kept: Iterator[Keeps]) -> TriggerJob | None:
-            return _end(db, run_id, self._now().wall, next(kept), self._rules())
+    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
+        def work(db: sqlite3.Connection, kept: Iterator[Keeps]) -> JobEnd | None:
+            return _end(db, run_id, retries_max, self._now().wall, next(kept), self._rules())
 
         return await self._db.write(partial(work, kept=tries(self._keeps())))
 
@@ -94,6 +98,12 @@ class SqliteTriggers:
 
 def is_paused(lease: Lease | None) -> bool:
     return lease is not None and lease.is_paused
+
+
+def job_page(now_ms: int, rows: Sequence[Sequence[Any]], limit: int) -> JobList:
+    """Of at most `limit` rows; where there are so many there may be more."""
+    jobs = [job_of(tuple(row)) for row in rows]
+    return JobList(now_ms, jobs, jobs[-1].run_id if len(jobs) == limit else None)
 
 
 def job_of(row: tuple[Any, ...]) -> TriggerJob:
@@ -227,28 +237,40 @@ def ids_of(
 
 
 def _end(
-    db: sqlite3.Connection, run_id: bytes, now: int, keeps: Keeps, rules: KeyRules
-) -> TriggerJob | None:
+    db: sqlite3.Connection,
+    run_id: bytes,
+    retries_max: int,
+    now: int,
+    keeps: Keeps,
+    rules: KeyRules,
+) -> JobEnd | None:
     row = db.execute(SELECT_JOB, (run_id,)).fetchone()
     if row is None:
         return None
     job = TriggerJob._make((*row, fate_of(read_receipt(db, run_id))))
     if job.fate is None:
         return None
-    consumer = job_consumer(run_id)
+    consumer, ended = job_consumer(run_id), JobEnd(job)
     # An operator may have dropped it: what it had is somebody else's then.
     if claims.stream(db, job.queue, consumer).claim == JOB_CLAIM:
         if job.fate == "done":
             noted = claims.Noted(keeps(job.queue), now, rules(job.queue))
             claims.claim(db, job.queue, consumer, JOB_CLAIM, 0, frozenset(), noted)
-        else:
-            db.execute(GIVE_BACK, (int(job.fate == "dead"), job.queue, consumer))
+        elif job.fate == "dead":
+            failed = FailedJob(job, _letter_error(db, job.id), retries_max, now)
+            n = claims.open_consumer(db, job.queue, consumer, JOB_CLAIM)
+            ended = fail_claimed(db, n, failed)
     if job.fate == "dead":
         db.execute(MARK_SPENT, (SPENT, job.id))
     claims.drop(db, job.queue, consumer)
     db.execute("DELETE FROM trigger_jobs WHERE run_id = ?", (run_id,))
     forget_receipts(db, [run_id])
-    return job
+    return ended
+
+
+def _letter_error(db: sqlite3.Connection, job_id: str) -> ItemError | None:
+    row = db.execute(SELECT_LETTER, (job_id,)).fetchone()
+    return None if row is None else letter_error(row[0])
 
 
 _OF_CONSUMER: Final = """state = 'CLAIMED'
@@ -267,14 +289,14 @@ SELECT_JOB: Final = f"SELECT {_JOB} FROM trigger_jobs WHERE run_id = ?"
 SELECT_JOBS: Final = f"""SELECT {_JOB}, coalesce(delivered, 0), coalesce(dead, 0),
     coalesce(deleted, 0), coalesce(corrupt, 0)
     FROM trigger_jobs LEFT JOIN receipts ON write_id = run_id
-    WHERE ?1 IS NULL OR name = ?1 ORDER BY run_id"""
+    WHERE run_id > ? ORDER BY run_id LIMIT ?"""
 INSERT_JOB: Final = f"INSERT INTO trigger_jobs ({_JOB}) VALUES (?, ?, ?, ?, ?, ?)"
 BEGIN_RECEIPT: Final = (
     "INSERT INTO receipts (write_id, delivered, dead, deleted) VALUES (?, 0, 0, 0)"
 )
 SET_JOB_ID: Final = f"UPDATE runs INDEXED BY runs_claimed SET job_id = ? WHERE {_OF_CONSUMER}"
-GIVE_BACK: Final = f"""UPDATE runs INDEXED BY runs_claimed SET job_id = NULL,
-    attempt = attempt + ? WHERE {_OF_CONSUMER}"""
+SELECT_LETTER: Final = """SELECT CAST(error_history AS BLOB) FROM runs INDEXED BY runs_dead_item
+    WHERE state = 'FAILED' AND item_id = ? ORDER BY died_at DESC LIMIT 1"""
 MARK_SPENT: Final = """UPDATE runs INDEXED BY runs_dead_item SET job_id = ?
     WHERE state = 'FAILED' AND item_id = ?"""
 SELECT_CLAIMED: Final = """SELECT runs.n, body_id, bits, count, size, substr(bodies.data, 1, ?)

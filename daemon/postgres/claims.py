@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from actors.finished import Keep
+from actors.moves import ColdMove, guard, set_state
 from actors.tiers import Stream, WrongClaim
 from daemon.cold.books import Place
 from daemon.cold.claims import CLAIM_ROWS_MAX, BadClaimed, check_after
@@ -144,7 +145,7 @@ async def _acknowledge(con: Connection, n: int, wish: Wish, now_ms: int | None) 
     await books.record(con, wish.daemon)
 
 
-_CLAIMED: Final = "FROM runs WHERE state = 'CLAIMED' AND consumer = $1"
+_CLAIMED: Final = f"FROM runs WHERE {guard(ColdMove.ACKNOWLEDGE)} AND consumer = $1"
 
 SELECT_CONSUMER: Final = """SELECT n, acknowledged, claim, rows, items, bytes FROM consumers
     WHERE queue = $1 AND name = $2"""
@@ -153,9 +154,10 @@ INSERT_CONSUMER: Final = """INSERT INTO consumers (queue, name) VALUES ($1, $2)
 SELECT_WAITING: Final = """SELECT coalesce(sum(held - corrupt), 0)::bigint
         - (SELECT coalesce(sum(items), 0)::bigint FROM consumers WHERE queue = $1),
     coalesce(sum(taken), 0)::bigint FROM totals WHERE queue = $1"""
-FREEZE: Final = """WITH frozen AS (
-        UPDATE runs SET state = 'CLAIMED', is_due = false, lock_uuid = NULL, holder = NULL,
-            consumer = $2, place = picked.place - 1
+# The rows are those of `pick`, locked, which takes what it may be made of alone.
+FREEZE: Final = f"""WITH frozen AS (
+        UPDATE runs SET {set_state(ColdMove.CLAIM)}, is_due = false, lock_uuid = NULL,
+            holder = NULL, consumer = $2, place = picked.place - 1
         FROM unnest($1::bigint[]) WITH ORDINALITY AS picked (n, place)
         WHERE runs.n = picked.n RETURNING runs.count, runs.size
     ) SELECT count(*), sum(count)::bigint, sum(size)::bigint FROM frozen"""
@@ -171,11 +173,14 @@ LOCK_BODIES: Final = f"""SELECT count(*) FROM (
 ) AS locked"""
 SELECT_KEYED: Final = f"SELECT body_id, bits {_CLAIMED} AND {HAS_KEYS}"
 DROP_ROWS: Final = f"DELETE {_CLAIMED} RETURNING body_id"
-RELEASE_CLAIM: Final = """UPDATE runs SET state = 'COLD_QUEUED', is_due = true, consumer = NULL,
-    place = NULL, job_id = NULL WHERE state = 'CLAIMED' AND consumer = $1"""
+RELEASE_CLAIM: Final = f"""UPDATE runs SET {set_state(ColdMove.UNCLAIM)}, is_due = true,
+    consumer = NULL, place = NULL, job_id = NULL
+    WHERE {guard(ColdMove.UNCLAIM)} AND consumer = $1"""
 SHRINK_CLAIM: Final = """UPDATE consumers SET items = items - $2, bytes = bytes - $3
     WHERE n = $1"""
-SET_ASIDE: Final = """WITH claimed AS (
-        SELECT n, consumer FROM runs WHERE n = $1 AND state = 'CLAIMED' FOR UPDATE
-    ) UPDATE runs SET state = 'CORRUPT', consumer = NULL, place = NULL FROM claimed
+_BAD: Final = guard(ColdMove.SET_CLAIMED_ASIDE)
+SET_ASIDE: Final = f"""WITH claimed AS (
+        SELECT n, consumer FROM runs WHERE n = $1 AND {_BAD} FOR UPDATE
+    ) UPDATE runs SET {set_state(ColdMove.SET_CLAIMED_ASIDE)}, consumer = NULL, place = NULL
+    FROM claimed
     WHERE runs.n = claimed.n RETURNING claimed.consumer, runs.write_id"""

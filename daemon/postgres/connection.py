@@ -67,10 +67,14 @@ class Database:
         self._bridge = bridge
         self._connections_max = connections_max
         self._is_pooled = is_pooled
+        timeout_ms = max(1, round(timeout_s * 1000))
         self._settings = (
             f'SET LOCAL search_path = "{schema}"; SET LOCAL enable_seqscan = off; '
             "SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off; "
-            f"SET LOCAL statement_timeout = {max(1, round(timeout_s * 1000))}"
+            f"SET LOCAL statement_timeout = {timeout_ms}; "
+            # A daemon that was stopped, or its host, in the middle of a step must not keep its
+            # locks: all others would wait for it.
+            f"SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
         )
         self._pool: Any = None
         self._is_away = False

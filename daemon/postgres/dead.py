@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from actors.finished import Keeps, keep_nothing
+from actors.moves import ColdMove, guard, set_state
 from actors.slices import lowest_bit
 from actors.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
 from actors.trigger_jobs import SPENT
@@ -204,10 +205,11 @@ def _unpack(cursor: bytes) -> _Cursor:
     return _Cursor._make(_CURSOR.unpack(cursor))
 
 
-LOCK: Final = "SELECT n FROM runs WHERE n = ANY ($1) AND state = 'FAILED' ORDER BY n FOR UPDATE"
-RETRY: Final = f"""UPDATE runs SET state = 'COLD_QUEUED', is_due = true, scheduled_at = {NOW},
-    due_ms = 0, attempt = 0, lock_uuid = NULL, holder = NULL, item_id = NULL, died_at = NULL,
-    error_folded = NULL, headers = NULL, failure_reason = NULL
+_DEAD: Final = guard(ColdMove.RETRY_DEAD, ColdMove.REMOVE_DEAD)
+LOCK: Final = f"SELECT n FROM runs WHERE n = ANY ($1) AND {_DEAD} ORDER BY n FOR UPDATE"
+RETRY: Final = f"""UPDATE runs SET {set_state(ColdMove.RETRY_DEAD)}, is_due = true,
+    scheduled_at = {NOW}, due_ms = 0, attempt = 0, lock_uuid = NULL, holder = NULL,
+    item_id = NULL, died_at = NULL, error_folded = NULL, headers = NULL, failure_reason = NULL
     WHERE n = ANY ($2) AND job_id IS DISTINCT FROM $3 RETURNING n"""
 REMOVE: Final = "DELETE FROM runs WHERE n = ANY ($1) RETURNING body_id, bits"
 EDIT: Final = "UPDATE runs SET body_id = $2, bits = $3, first_item = 0, size = $4 WHERE n = $1"

@@ -1,5 +1,6 @@
 """What asyncpg raises, as forebay's own words: try again, unavailable, or corrupt."""
 
+import ssl
 from typing import Final
 
 import asyncpg
@@ -76,7 +77,8 @@ def _is_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         state = _state(error)
         return state in LOST or state.startswith("08")
-    return not isinstance(error, asyncpg.ClientConfigurationError)
+    # A certificate that is not trusted will not be a moment later.
+    return not isinstance(error, asyncpg.ClientConfigurationError | ssl.SSLCertVerificationError)
 
 
 def _state(error: BaseException) -> str:

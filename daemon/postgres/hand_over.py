@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from actors.keys import KeyRules
+from actors.moves import ColdMove, guard
 from actors.tiers import NewRow, StoreUnavailable, Unconfirmed
 from daemon.cold.books import Place
-from daemon.cold.rows import Unpacked
+from daemon.cold.rows import FAILED, QUEUED, Unpacked
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
 from daemon.postgres.offers import Waiting, admit
@@ -62,12 +63,12 @@ HAS_STANDBY: Final = """SELECT EXISTS (
     SELECT 1 FROM pg_stat_replication
     WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
 )"""
-_STORED: Final = "state || '' = 'STORED'"
+_STORED: Final = guard(ColdMove.CONFIRM, ColdMove.FORGET).replace("state", "state || ''")
 """In other words than the index `runs_stored` has, so that rows are found by their ids: a plan that
 was prepared for any number of ids went through all of that index for each of them. To confirm
 2,000 rows took 3.1 s where 20,000 had been confirmed since the last vacuum, and takes 0.1."""
 CONFIRM: Final = f"""UPDATE runs SET
-    state = CASE WHEN died_at IS NULL THEN 'COLD_QUEUED' ELSE 'FAILED' END,
+    state = CASE WHEN died_at IS NULL THEN '{QUEUED}' ELSE '{FAILED}' END,
     is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= {NOW})
     WHERE id = ANY ($2) AND {_STORED}
     RETURNING count, died_at IS NOT NULL, is_due, queue, flow, action, write_id, n, body_id, bits,

@@ -10,8 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from actors.finished import Keeps, keep_nothing
+from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import ColdPart, ColdScan, ColdSight, NewRow
+from actors.trigger_jobs import is_spent
 from daemon.cold.books import Place
 from daemon.cold.items import FOUND_MAX, SCANNED_MAX, bit_of
 from daemon.cold.rows import BadRow, Unpacked, pack_bits, place_of, read_errors, unpack_bits
@@ -219,6 +221,7 @@ def _sight(row: Any, read: Bodies) -> ColdSight:
         row["ended_at"],
         0,
         *read_said(row["locked_by"], row["locked_at"], row["result"], row["job_id"]),
+        is_spent(row["state"], row["job_id"]),
     )
 
 
@@ -239,8 +242,9 @@ SELECT_ROWS: Final = f"""SELECT {_RUN_COLUMNS},
     FROM runs WHERE n > $2 ORDER BY n LIMIT $3"""
 SELECT_HISTORY: Final = f"""SELECT {_PAST_COLUMNS}, $1::text IS NULL OR queue = $1 AS is_wanted
     FROM history WHERE n < $2 ORDER BY n DESC LIMIT $3"""
-SELECT_HELD: Final = """SELECT n, body_id, bits, queue, flow, action, write_id, size, lock_uuid
-    FROM runs WHERE id = $1 AND state = 'COLD_QUEUED' FOR UPDATE"""
+_WAITING: Final = guard(ColdMove.DELETE, ColdMove.CHANGE, ColdMove.GIVE_UP)
+SELECT_HELD: Final = f"""SELECT n, body_id, bits, queue, flow, action, write_id, size, lock_uuid
+    FROM runs WHERE id = $1 AND {_WAITING} FOR UPDATE"""
 _UNHELD: Final = """SELECT n, body_id, bits, flow, action, count, write_id FROM runs
     WHERE state = 'COLD_QUEUED' AND {} AND queue = $1 AND lock_uuid IS NULL
     LIMIT $2 FOR UPDATE SKIP LOCKED"""

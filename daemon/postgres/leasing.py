@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from actors.moves import ColdMove, guard, set_state
 from actors.tiers import ColdRow, Outlook
 from daemon.cold.rows import BadRow, read_errors
 from daemon.postgres.books import SharedBooks
@@ -158,16 +159,16 @@ LEASE: Final = f"""UPDATE runs
     SET is_due = false, lock_uuid = $3, holder = $4, scheduled_at = {NOW} + $5
     WHERE n = ANY ($2)
     RETURNING n, id, body_id, bits, attempt, due_ms, error_history, count, write_id"""
-SET_ASIDE: Final = """UPDATE runs SET state = 'CORRUPT', is_due = false, lock_uuid = NULL,
-    holder = NULL WHERE n = ANY ($1)"""
+SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_ASIDE)}, is_due = false,
+    lock_uuid = NULL, holder = NULL WHERE n = ANY ($1) AND {guard(ColdMove.SET_ASIDE)}"""
 RENEW: Final = f"""UPDATE runs SET is_due = false, scheduled_at = {NOW} + $3
-    WHERE lock_uuid = ANY ($2) AND state = 'COLD_QUEUED' RETURNING lock_uuid"""
+    WHERE lock_uuid = ANY ($2) AND {guard(ColdMove.ACQUIRE)} RETURNING lock_uuid"""
 RELEASE: Final = f"""UPDATE runs
     SET is_due = true, lock_uuid = NULL, holder = NULL, scheduled_at = {NOW}
-    WHERE id = ANY ($2) AND lock_uuid = $3 AND state = 'COLD_QUEUED' RETURNING queue"""
+    WHERE id = ANY ($2) AND lock_uuid = $3 AND {guard(ColdMove.RELEASE)} RETURNING queue"""
 RELEASE_ALL: Final = f"""UPDATE runs
     SET is_due = true, lock_uuid = NULL, holder = NULL, scheduled_at = {NOW}
-    WHERE holder = $2 AND state = 'COLD_QUEUED' RETURNING queue"""
+    WHERE holder = $2 AND {guard(ColdMove.RELEASE)} RETURNING queue"""
 _DUE: Final = """FROM runs WHERE state = 'COLD_QUEUED' AND is_due AND queue = $2
     AND NOT (flow = ANY ($3))"""
 _LATER: Final = """FROM runs WHERE state = 'COLD_QUEUED' AND NOT is_due AND queue = $2

@@ -10,7 +10,18 @@ from typing import Any, Final
 
 from actors.slices import error_rows, lowest_bit
 from actors.tiers import NewRow
-from daemon.cold.rows import BadRow, Unpacked, fold, item_id_of, key_of, listed_runs, pack_bits
+from daemon.cold.rows import (
+    FAILED,
+    QUEUED,
+    STORED,
+    BadRow,
+    Unpacked,
+    fold,
+    item_id_of,
+    key_of,
+    listed_runs,
+    pack_bits,
+)
 from daemon.postgres.connection import Connection
 from daemon.postgres.text import to_text
 from forebay.errors import BadRun
@@ -196,7 +207,7 @@ INSERT_ROWS: Final = f"""WITH given AS (
             {", ".join(_PLAIN)}, brought_by, state, is_due, scheduled_at, died_at
         )
         SELECT {", ".join(_PLAIN)}, $2,
-            CASE WHEN $3 THEN 'STORED' WHEN is_dead THEN 'FAILED' ELSE 'COLD_QUEUED' END,
+            CASE WHEN $3 THEN '{STORED}' WHEN is_dead THEN '{FAILED}' ELSE '{QUEUED}' END,
             NOT $3 AND NOT is_dead AND due_ms <= now_ms,
             CASE WHEN due_ms = 0 THEN now_ms ELSE due_ms END,
             CASE WHEN is_dead THEN coalesce(died_at, now_ms) END

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from daemon.errors import CannotStart
-from daemon.postgres import write_statements
+from daemon.postgres import recalls, write_statements
 from daemon.postgres.connection import Connection
 from daemon.postgres.functions import FUNCTIONS
 
@@ -216,6 +216,29 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         )""",
         "CREATE INDEX trigger_jobs_name ON trigger_jobs (name)",
     ),
+    # Since when ticks are those of a schedule as it is now, and which of them were missed.
+    (
+        "ALTER TABLE ticks ADD COLUMN since_ms bigint NOT NULL DEFAULT 0",
+        "ALTER TABLE ticks ADD COLUMN missed bigint NOT NULL DEFAULT 0",
+        "ALTER TABLE ticks ADD COLUMN missed_ms bigint NOT NULL DEFAULT 0",
+        "UPDATE ticks SET since_ms = seen_ms",
+    ),
+    # The state of a row that stays changes in these ways alone, whatever a statement says
+    # (actors/moves.py). What does not set the state, as leasing and settling, is not looked at.
+    (
+        """CREATE FUNCTION no_way() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            RAISE EXCEPTION 'there is no way from % to %', OLD.state, NEW.state;
+        END $$""",
+        """CREATE TRIGGER runs_state BEFORE UPDATE OF state ON runs FOR EACH ROW
+            WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
+                ('STORED', 'COLD_QUEUED'), ('STORED', 'FAILED'), ('COLD_QUEUED', 'CLAIMED'),
+                ('COLD_QUEUED', 'CORRUPT'), ('CLAIMED', 'COLD_QUEUED'), ('CLAIMED', 'CORRUPT'),
+                ('FAILED', 'COLD_QUEUED')
+            )) EXECUTE FUNCTION no_way()""",
+    ),
+    # What daemons ask each other to give back.
+    recalls.TABLES,
 )
 
 

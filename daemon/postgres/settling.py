@@ -11,6 +11,7 @@ from typing import Final
 
 from actors.finished import Keeps, by_result, keeps_delivered
 from actors.keys import KeyRules
+from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
 from daemon.cold.books import Place
@@ -181,9 +182,10 @@ async def _insert_moved(
         raise ValueError("an outcome's items move to a row that is there already")
 
 
+_OUTCOME: Final = guard(ColdMove.DELIVER, ColdMove.RETRY, ColdMove.DIE)
 SELECT_LEASED: Final = f"""SELECT id, n, lock_uuid, body_id, bits, queue, flow, action, write_id,
     size, attempt > 0 OR error_history <> '[]', {table.HAS_KEYS} FROM runs
-    WHERE id = ANY ($1) AND lock_uuid IS NOT NULL AND state = 'COLD_QUEUED'
+    WHERE id = ANY ($1) AND lock_uuid IS NOT NULL AND {_OUTCOME}
     ORDER BY id FOR UPDATE"""
 SHRINK: Final = """UPDATE runs SET bits = rest.bits, count = rest.count, first_item = rest.first
     FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::integer[])

@@ -7,9 +7,11 @@ that look after the same schedule at once the second one finds that the mark has
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from actors.keys import Phase
 from actors.ticks import (
     TICK_RULE,
     Marks,
+    Tick,
     TickChange,
     TickMark,
     TickOutcome,
@@ -60,24 +62,36 @@ class PostgresTicks:
         # Repeated after a lost answer it finds the mark moved, and changes nothing.
         return await self._db.write(work, after=lambda _: self._notices(queues))
 
+    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
+        async def work(con: Connection) -> list[Phase | None]:
+            found: dict[Tick, Phase] = {}
+            for queue in sorted({tick.queue for tick in ticks}):
+                wanted = [tick.key for tick in ticks if tick.queue == queue]
+                held = await keys.find(con, queue, wanted, with_rows=True, locks=False)
+                found |= {Tick(queue, key): one.holder.phase for key, one in held.items()}
+            return [found.get(tick) for tick in ticks]
+
+        return await self._db.read(work)
+
     async def _change_one(
         self, con: Connection, change: TickChange, found: TickMark | None
     ) -> TickOutcome:
         if found != change.before:
             return TickOutcome(is_done=False)
-        if change.after is None:
-            await con.execute(DELETE_MARK, change.name)
-        elif found is None:
-            # Whoever had none to lock may have company.
-            done = await con.execute(INSERT_MARK, change.name, *change.after)
-            if done != "INSERT 0 1":
-                raise Again("a mark was made meanwhile", is_lost=False, is_unknown=False)
-        else:
-            await con.execute(UPDATE_MARK, change.name, *change.after)
         dropped = installed = 0
         if change.before is not None and change.drop is not None:
             first, last = key_span(change.name, change.before, change.drop)
             dropped = await self._drop(con, change.before.queue, first, last)
+        after = change.mark_after(dropped)
+        if after is None:
+            await con.execute(DELETE_MARK, change.name)
+        elif found is None:
+            # Whoever had none to lock may have company.
+            done = await con.execute(INSERT_MARK, change.name, *after)
+            if done != "INSERT 0 1":
+                raise Again("a mark was made meanwhile", is_lost=False, is_unknown=False)
+        else:
+            await con.execute(UPDATE_MARK, change.name, *after)
         if change.offers:
             answered = await offers.offer(
                 con, change.offers, lambda _: TICK_RULE, self._daemon, self._now_ms()
@@ -97,10 +111,12 @@ class PostgresTicks:
         return len(waiting)
 
 
-SELECT_MARKS: Final = "SELECT name, queue, fingerprint, until_ms, seen_ms FROM ticks"
+_COLUMNS: Final = ", ".join(TickMark._fields)
+_VALUES: Final = ", ".join(f"${n}" for n in range(2, len(TickMark._fields) + 2))
+SELECT_MARKS: Final = f"SELECT name, {_COLUMNS} FROM ticks"
 LOCK_MARKS: Final = f"{SELECT_MARKS} WHERE name = ANY ($1) ORDER BY name FOR UPDATE"
-INSERT_MARK: Final = "INSERT INTO ticks VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
-UPDATE_MARK: Final = """UPDATE ticks SET queue = $2, fingerprint = $3, until_ms = $4, seen_ms = $5
-    WHERE name = $1"""
+INSERT_MARK: Final = f"""INSERT INTO ticks (name, {_COLUMNS}) VALUES ($1, {_VALUES})
+    ON CONFLICT DO NOTHING"""
+UPDATE_MARK: Final = f"UPDATE ticks SET ({_COLUMNS}) = ({_VALUES}) WHERE name = $1"
 DELETE_MARK: Final = "DELETE FROM ticks WHERE name = $1"
 SELECT_SPAN: Final = "SELECT key FROM keys WHERE queue = $1 AND key > $2 AND key <= $3"

@@ -14,8 +14,11 @@ from actors.keys import KeyRule, KeyRules
 from actors.slices import lowest_bit
 from actors.trigger_jobs import (
     JOB_CLAIM,
+    JOBS_PAGE,
     SPENT,
     Claim,
+    FailedJob,
+    JobEnd,
     JobList,
     Lease,
     Poll,
@@ -28,11 +31,13 @@ from actors.trigger_jobs import (
 )
 from daemon.cold.books import Place
 from daemon.cold.claims import CLAIM_ROWS_MAX, BadClaimed
+from daemon.cold.job_failures import letter_error
 from daemon.cold.rows import BadRow, pack_bits, unpack_bits
-from daemon.cold.triggers import halves, ids_of, is_paused, job_of
+from daemon.cold.triggers import halves, ids_of, is_paused, job_page
 from daemon.postgres import claims, keys, offers
 from daemon.postgres.books import RECEIPT, SharedBooks, forget_receipts, read_receipt
 from daemon.postgres.connection import Connection, Database
+from daemon.postgres.job_failures import fail_claimed
 from daemon.postgres.leasing import Room, outlook, pick
 from daemon.postgres.rows import read_bodies
 from daemon.postgres.text import from_text, to_text
@@ -85,18 +90,19 @@ class PostgresTriggers:
             await self._db.sync()
         return polled
 
-    async def jobs(self, name: str | None = None) -> JobList:
+    async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
         async def work(con: Connection) -> JobList:
-            rows = await con.fetch(SELECT_JOBS, name)
-            return JobList(await keys.now(con, self._now_ms()), [job_of(tuple(r)) for r in rows])
+            rows = await con.fetch(SELECT_JOBS, after, limit)
+            return job_page(await keys.now(con, self._now_ms()), rows, limit)
 
         return await self._db.read(work)
 
-    async def end(self, run_id: bytes) -> TriggerJob | None:
-        def due(job: TriggerJob | None) -> str | None:
-            return self._notices([job.queue] if job is not None and job.fate != "done" else [])
+    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
+        def due(ended: JobEnd | None) -> str | None:
+            is_back = ended is not None and ended.fate != "done"
+            return self._notices([ended.job.queue] if ended is not None and is_back else [])
 
-        return await self._db.write(lambda con: self._end(con, run_id), after=due)
+        return await self._db.write(lambda con: self._end(con, run_id, retries_max), after=due)
 
     async def let_go(self, name: str, holder: bytes) -> None:
         await self._db.write(lambda con: con.execute(LET_GO, name, holder), is_durable=False)
@@ -197,29 +203,36 @@ class PostgresTriggers:
             await claims.set_aside(con, queue, bad, self._daemon)
         return ids
 
-    async def _end(self, con: Connection, run_id: bytes) -> TriggerJob | None:
+    async def _end(self, con: Connection, run_id: bytes, retries_max: int) -> JobEnd | None:
         job = await _find(con, run_id, lock=" FOR UPDATE")
         fate = None if job is None else fate_of(await read_receipt(con, run_id))
         if job is None or fate is None:
             return None
-        if fate == "dead" and not await con.fetch(MARK_SPENT, SPENT, job.id):
+        job = job._replace(fate=fate)
+        letters = await con.fetch(MARK_SPENT, SPENT, job.id) if fate == "dead" else []
+        if fate == "dead" and not letters:
             # It was put back to work, or deleted, since its receipt was read.
             return None
-        consumer = job_consumer(run_id)
+        consumer, ended = job_consumer(run_id), JobEnd(job)
         # An operator may have dropped it: what it had is somebody else's then.
         if (await claims.stream(con, job.queue, consumer)).claim == JOB_CLAIM:
             if fate == "done":
-                given = (job.queue, consumer, JOB_CLAIM, 0, frozenset[str]())
-                window = keys.window_of(self._rules()(job.queue))
-                wish = claims.Wish(*given, self._keeps()(job.queue), self._daemon, window)
-                await claims.claim(con, wish, self._now_ms())
-            else:
+                await self._deliver(con, job, consumer)
+            elif fate == "dead":
+                now = await keys.now(con, self._now_ms())
+                failed = FailedJob(job, letter_error(letters[0][0]), retries_max, now)
                 n = await con.fetchval(SELECT_CONSUMER, job.queue, consumer)
-                await con.execute(GIVE_BACK, n, int(fate == "dead"))
+                ended = await fail_claimed(con, n, failed, self._daemon)
         await claims.drop(con, job.queue, consumer)
         await con.execute("DELETE FROM trigger_jobs WHERE run_id = $1", run_id)
         await forget_receipts(con, [run_id])
-        return job._replace(fate=fate)
+        return ended
+
+    async def _deliver(self, con: Connection, job: TriggerJob, consumer: str) -> None:
+        given = (job.queue, consumer, JOB_CLAIM, 0, frozenset[str]())
+        window = keys.window_of(self._rules()(job.queue))
+        wish = claims.Wish(*given, self._keeps()(job.queue), self._daemon, window)
+        await claims.claim(con, wish, self._now_ms())
 
 
 async def _lease(con: Connection, name: str, lock: str = "") -> Lease | None:
@@ -245,20 +258,22 @@ PAUSE: Final = """INSERT INTO trigger_leases VALUES ($1, '', 0, 0, $2)
 LET_GO: Final = "UPDATE trigger_leases SET until_ms = 0 WHERE name = $1 AND holder = $2"
 COUNT_JOBS: Final = "SELECT count(*) FROM trigger_jobs WHERE name = $1"
 SELECT_JOB: Final = f"SELECT {_JOB} FROM trigger_jobs WHERE run_id = $1"
-SELECT_JOBS: Final = f"""SELECT {_JOB}, coalesce(sum(delivered), 0)::bigint,
-    coalesce(sum(dead), 0)::bigint, coalesce(sum(deleted), 0)::bigint,
-    coalesce(sum(corrupt), 0)::bigint
-    FROM trigger_jobs LEFT JOIN receipts ON write_id = run_id
-    WHERE $1::text IS NULL OR name = $1 GROUP BY {_JOB} ORDER BY run_id"""
+SELECT_JOBS: Final = f"""SELECT {_JOB}, delivered, dead, deleted, corrupt
+    FROM trigger_jobs LEFT JOIN LATERAL (
+        SELECT coalesce(sum(delivered), 0)::bigint AS delivered,
+            coalesce(sum(dead), 0)::bigint AS dead,
+            coalesce(sum(deleted), 0)::bigint AS deleted,
+            coalesce(sum(corrupt), 0)::bigint AS corrupt
+        FROM receipts WHERE write_id = run_id
+    ) AS receipt ON true
+    WHERE run_id > $1 ORDER BY run_id LIMIT $2"""
 INSERT_JOB: Final = f"INSERT INTO trigger_jobs ({_JOB}) VALUES ($1, $2, $3, $4, $5, $6)"
 BEGIN_RECEIPT: Final = f"""INSERT INTO receipts (daemon, write_id, {", ".join(RECEIPT)})
     VALUES ($1, $2{", 0" * len(RECEIPT)})"""
 SELECT_CONSUMER: Final = "SELECT n FROM consumers WHERE queue = $1 AND name = $2"
 SET_JOB_ID: Final = "UPDATE runs SET job_id = $2 WHERE state = 'CLAIMED' AND consumer = $1"
-GIVE_BACK: Final = """UPDATE runs SET job_id = NULL, attempt = attempt + $2
-    WHERE state = 'CLAIMED' AND consumer = $1"""
 MARK_SPENT: Final = """UPDATE runs SET job_id = $1 WHERE state = 'FAILED' AND item_id = $2
-    RETURNING n"""
+    RETURNING error_history"""
 # Flags are the sixth byte of a run, and 4 says that it lists ids.
 SELECT_CLAIMED: Final = """SELECT runs.n, body_id, bits, count, size, start,
     length(start) = $2 AND get_byte(start, 5) & 4 <> 0 AS lists_ids

@@ -175,7 +175,19 @@ NOTE: Final = """UPDATE journal_receipts AS known SET delivered = now.delivered,
         dropped = now.dropped, deleted = now.deleted, is_over = now.is_over
     FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
         AS now (write_id, delivered, dropped, deleted, is_over)
-    WHERE known.write_id = now.write_id AND known.daemon = $1"""
+    WHERE known.write_id = now.write_id AND known.daemon = $1 RETURNING known.write_id"""
+BEGIN_MOVED: Final = """WITH now AS (
+        SELECT * FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
+            AS now (write_id, delivered, dropped, deleted, is_over)
+    ), known AS (
+        -- One that is being forgotten is not to come back.
+        SELECT write_id FROM writes WHERE phase = 'published'
+            AND write_id IN (SELECT write_id FROM now) ORDER BY write_id FOR KEY SHARE
+    ) INSERT INTO journal_receipts (write_id, daemon, delivered, dropped, deleted, is_over)
+    SELECT write_id, $1, delivered, dropped, deleted, is_over FROM now JOIN known USING (write_id)
+    ON CONFLICT (write_id, daemon) DO UPDATE SET delivered = excluded.delivered,
+        dropped = excluded.dropped, deleted = excluded.deleted, is_over = excluded.is_over"""
+FORGET_MAIL: Final = "DELETE FROM journal_receipts WHERE daemon = $1 AND NOT is_over"
 RECEIPT: Final = f"""SELECT heard_ms, app, version, queues, items,
         {_sums("own", "daemon = $2")}, {_sums("others", "daemon <> $2")}
     FROM writes LEFT JOIN journal_receipts USING (write_id)

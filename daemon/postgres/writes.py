@@ -33,6 +33,7 @@ from daemon.postgres.text import from_text, to_text
 from daemon.postgres.write_statements import (
     ADD,
     APPLIED,
+    BEGIN_MOVED,
     BEGIN_PARTS,
     DROP,
     DROP_ALL,
@@ -41,6 +42,7 @@ from daemon.postgres.write_statements import (
     EXPIRE,
     FORGET,
     FORGET_APPS,
+    FORGET_MAIL,
     HEARD,
     LOCK,
     LOCK_VERSION,
@@ -116,13 +118,22 @@ class PostgresDecisions:
         await self._db.write(lambda con: con.execute(APPLIED, self._daemon, list(writes)))
 
     async def unfinished(self) -> list[bytes]:
-        rows = await self._db.read(lambda con: con.fetch(UNFINISHED, self._daemon))
-        return [write for (write,) in rows]
+        async def work(con: Connection) -> list[Any]:
+            # It reads its mail itself again: what others have noted of it is not so any more.
+            await con.execute(FORGET_MAIL, mail_of(self._daemon))
+            return list(await con.fetch(UNFINISHED, self._daemon))
+
+        return [write for (write,) in await self._db.write(work)]
 
     async def note_parts(self, parts: Sequence[Part]) -> None:
         for first in range(0, len(parts), PARTS_MAX):
             some = parts[first : first + PARTS_MAX]
             await self._db.write(partial(_note, daemon=self._daemon, parts=some))
+
+    async def note_mail(self, daemon: bytes, parts: Sequence[Part]) -> None:
+        for first in range(0, len(parts), PARTS_MAX):
+            some = parts[first : first + PARTS_MAX]
+            await self._db.write(partial(_note, daemon=mail_of(daemon), parts=some))
 
     async def receipt(self, write: bytes) -> SharedReceipt | None:
         row = await self._db.read(lambda con: con.fetchrow(RECEIPT, write, self._daemon))
@@ -281,7 +292,17 @@ async def _expire(
 
 async def _note(con: Connection, daemon: bytes, parts: Sequence[Part]) -> None:
     columns = [list(column) for column in zip(*parts, strict=True)]
-    await con.execute(NOTE, daemon, *columns)
+    known = {write for (write,) in await con.fetch(NOTE, daemon, *columns)}
+    # Of a write that was published elsewhere: items of it were moved here since then.
+    new = [part for part in parts if part.write not in known]
+    if new:
+        await con.execute(BEGIN_MOVED, daemon, *(list(column) for column in zip(*new, strict=True)))
+
+
+def mail_of(daemon: bytes) -> bytes:
+    """What is in a daemon's mail, and not in its journal, counts as another one's: longer than any
+    id."""
+    return daemon + b"mail"
 
 
 def _columns(stages: Sequence[SealedStage]) -> tuple[list[int], list[int], list[str]]:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from actors.keys import KeyRule, Offer
-from actors.ticks import Span, TickChange, TickMark, TickOutcome, TickStore, tick_key
+from actors.ticks import Span, Tick, TickChange, TickMark, TickOutcome, TickStore, tick_key
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_keys import deliver_all
 from tests.conformance.cold_stores import START_MS, ColdStores, acquire, check_books, number
@@ -101,6 +101,40 @@ class TickSuite:
         ]
         stores.advance(100)
         assert sorted(await deliver_all(stores)) == [b"10", b"40"]
+
+    async def test_what_is_dropped_as_missed_is_counted_in_the_mark(
+        self, stores: TickStores
+    ) -> None:
+        await change(stores, TickChange("s", None, mark(40), offers=ticks(10, 20, 30, 40)))
+        stores.advance(35)
+        assert len(await acquire(stores, items_max=1)) == 1
+        drop = Span(START_MS, START_MS + 35)
+        late_ms = START_MS + 30
+        given_up = mark(40)._replace(missed=1, missed_ms=START_MS + 5)
+        missed = TickChange("s", mark(40), given_up, drop, missed_ms=late_ms)
+        assert await change(stores, missed) == [TickOutcome(True, 2, 0)]
+        found = (await stores.ticks.marks()).by_name["s"]
+        assert found == mark(40)._replace(missed=3, missed_ms=late_ms)
+        assert found == missed.mark_after(2)
+        # What was not down counts nothing.
+        again = TickChange("s", found, found, Span(START_MS + 35, FOREVER))
+        assert await change(stores, again) == [TickOutcome(True, 1, 0)]
+        assert (await stores.ticks.marks()).by_name == {"s": found}
+
+    async def test_it_is_known_where_ticks_are(self, stores: TickStores) -> None:
+        change_ = TickChange("s", None, mark(30), offers=ticks(10, 20, 30))
+        await change(stores, change_)
+        stores.advance(10)
+        asked = [Tick("q", tick_key("s", "this", START_MS + at)) for at in (20, 10, 30, 40)]
+        assert await stores.ticks.phases(asked) == ["waiting", "waiting", "waiting", None]
+        await acquire(stores)
+        assert await stores.ticks.phases(asked) == ["waiting", "started", "waiting", None]
+        await stores.reopen()
+        stores.advance(10_000_000)
+        await deliver_all(stores)
+        assert await stores.ticks.phases(asked) == [None] * 4
+        assert await stores.ticks.phases([Tick("other", asked[0].key)]) == [None]
+        assert await stores.ticks.phases([]) == []
 
     async def test_ticks_that_are_there_are_not_installed_again_whatever_the_queue_says(
         self, stores: TickStores

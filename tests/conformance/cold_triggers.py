@@ -4,9 +4,11 @@ import json
 from typing import Any, Protocol
 
 from actors.keys import KeyRule
+from actors.slices import ItemError
 from actors.tiers import ColdItems, ColdReceipt, ColdRow, DeadFilter, RowOutcome
 from actors.trigger_jobs import (
     Claim,
+    JobEnd,
     Poll,
     Polled,
     TriggerJob,
@@ -71,17 +73,33 @@ async def the_job(stores: TriggerStores, lock: bytes = LOCK) -> tuple[ColdRow, A
 async def settle_job(stores: TriggerStores, *, is_dead: bool = False) -> None:
     row, _ = await the_job(stores)
     if is_dead:
-        letter = part_of(row, 1, is_dead=True, attempt=1)
+        errors = (ItemError(1, START_MS, "it broke", "business"),)
+        letter = part_of(row, 1, is_dead=True, attempt=1, errors=errors)
         outcome = RowOutcome(row.row, LOCK, moved=(letter,), moved_bits=1)
     else:
         outcome = RowOutcome(row.row, LOCK, delivered=1)
     assert await stores.cold.settle([outcome]) == [True]
 
 
-async def end(stores: TriggerStores, job: TriggerJob) -> str | None:
-    ended = await stores.triggers.end(job.run_id)
-    await check_books(stores)
+async def end(stores: TriggerStores, job: TriggerJob, retries_max: int = 8) -> str | None:
+    ended = await ending(stores, job, retries_max)
     return None if ended is None else ended.fate
+
+
+async def ending(stores: TriggerStores, job: TriggerJob, retries_max: int) -> JobEnd | None:
+    ended = await stores.triggers.end(job.run_id, retries_max)
+    await check_books(stores)
+    return ended
+
+
+async def die(stores: TriggerStores, retries_max: int, items: int = 100) -> JobEnd:
+    """A job is made, dies, and is ended."""
+    job = await make(stores, items)
+    await settle_job(stores, is_dead=True)
+    ended = await ending(stores, job, retries_max)
+    assert ended is not None
+    assert ended.fate == "dead"
+    return ended
 
 
 async def held(stores: TriggerStores, queue: str = "q") -> tuple[int, int]:
@@ -158,7 +176,7 @@ class TriggerSuite:
         job = await make(stores)
         assert await end(stores, job) is None
         await settle_job(stores)
-        (seen,) = (await stores.triggers.jobs("t")).jobs
+        (seen,) = (await stores.triggers.jobs()).jobs
         assert seen.fate == "done"
         assert await end(stores, job) == "done"
         assert await end(stores, job) is None
@@ -180,6 +198,122 @@ class TriggerSuite:
         assert sorted(row.attempt for row in await acquire(stores)) == [0, 1]
         # The letter says why; what it claimed may be in another job.
         assert (await stores.cold.totals())["jobs"].dead == 1
+
+    async def test_items_of_a_dead_job_remember_it(self, stores: TriggerStores) -> None:
+        row = new_row(2)
+        await put(stores, row)
+        ended = await die(stores, 8)
+        (sight,) = await stores.items.find(row.head.run_id, 1)
+        (error,) = sight.errors
+        assert f"trigger t: job {ended.job.id} is dead: it broke" in error.text
+        assert (error.attempt, error.failure_reason) == (1, "business")
+        assert error.locked_by == job_consumer(ended.job.run_id)
+        assert (ended.dead, sight.state, sight.attempt, sight.job) == (0, "COLD_QUEUED", 1, "")
+
+    async def test_items_that_have_had_too_many_dead_jobs_are_dead_letters(
+        self, stores: TriggerStores
+    ) -> None:
+        row = new_row(3)
+        await put(stores, row)
+        for _ in range(2):
+            assert (await die(stores, 2)).dead == 0
+        # One that has failed less often is in the last job, too.
+        fresh = new_row(2)
+        await put(stores, fresh)
+        ended = await die(stores, 2)
+        ids = tuple(format_item_id(row.head.run_id, index) for index in range(3))
+        assert (ended.dead, ended.dead_ids) == (3, ids)
+        assert f"job {ended.job.id} is dead: it broke" in ended.error
+        assert await held(stores) == (2, 2)
+        totals = (await stores.cold.totals())["q"]
+        assert (totals.dead, totals.held, totals.runs) == (3, 2, 1)
+        page = await stores.dead.find(DeadFilter(queue="q"), 10, payloads=True)
+        assert sorted(letter.id for letter in page.letters) == sorted(ids)
+        for letter in page.letters:
+            assert [error.attempt for error in letter.errors] == [1, 2, 3]
+            assert "trigger t: job " in letter.errors[-1].text
+            assert (letter.attempt, letter.died_ms) == (3, stores.now_ms())
+        found = await stores.dead.find(DeadFilter(error="IT BROKE", queue="q"), 10)
+        assert len(found.letters) == 3
+
+    async def test_an_item_that_was_given_up_waits_again_when_an_operator_says_so(
+        self, stores: TriggerStores
+    ) -> None:
+        row = new_row(3)
+        await put(stores, row)
+        await die(stores, 0)
+        retried = await stores.dead.retry(DeadFilter(queue="q"), 10)
+        assert (retried.done, retried.spent) == (3, 0)
+        await check_books(stores)
+        assert await held(stores) == (3, 3)
+        job = await make(stores)
+        assert job.items == 3
+        await settle_job(stores)
+        assert await end(stores, job) == "done"
+        await stores.dead.remove(DeadFilter(), 10)
+        assert await stores.bodies() == set()
+
+    async def test_only_what_its_job_had_claimed_is_given_up(self, stores: TriggerStores) -> None:
+        """A row that was cut: its other part has another life."""
+        row = new_row(5)
+        await put(stores, row)
+        assert (await die(stores, 0, items=2)).dead == 2
+        assert await held(stores) == (3, 3)
+        assert [sight.state for sight in await stores.items.find(row.head.run_id, 1)] == ["FAILED"]
+        assert [sight.state for sight in await stores.items.find(row.head.run_id, 2)] == [
+            "COLD_QUEUED"
+        ]
+
+    async def test_what_cannot_be_read_is_set_aside_and_the_rest_given_up(
+        self, stores: TriggerStores
+    ) -> None:
+        bad, good = new_row(2), new_row(1)
+        await put(stores, bad, good)
+        job = await make(stores)
+        await settle_job(stores, is_dead=True)
+        await stores.damage_body(bad.head.run_id)
+        ended = await ending(stores, job, 0)
+        assert ended is not None
+        assert ended.dead == 1
+        totals = (await stores.cold.totals())["q"]
+        assert (totals.dead, totals.held) == (1, 2)
+        assert await acquire(stores) == []
+
+    async def test_an_end_that_is_lost_in_a_crash_gives_up_the_same_ones(
+        self, stores: TriggerStores
+    ) -> None:
+        await put(stores, new_row(3))
+        job = await make(stores)
+        await settle_job(stores, is_dead=True)
+        await stores.cold.sync()
+        await stores.crash()
+        ended = await ending(stores, job, 0)
+        assert ended is not None
+        assert ended.dead == 3
+        await stores.crash()
+        assert await ending(stores, job, 0) is None
+        assert (await stores.cold.totals())["q"].dead == 3
+
+    async def test_keys_stay_with_items_that_were_given_up(self, stores: TriggerStores) -> None:
+        stores.cold.keep_keys(lambda _: KeyRule("reject"))
+        await stores.cold.offer([offer(b"k")])
+        await die(stores, 0)
+        holder = await stores.cold.key("q", b"k")
+        assert holder is not None
+        assert holder.phase == "dead"
+
+    async def test_jobs_are_read_in_pages(self, stores: TriggerStores) -> None:
+        await put(stores, new_row(5))
+        made = [await make(stores, 1) for _ in range(5)]
+        found: list[TriggerJob] = []
+        after = b""
+        for jobs in (2, 2, 1):
+            page = await stores.triggers.jobs(after, 2)
+            assert len(page.jobs) == jobs
+            found += page.jobs
+            after = page.after or b""
+        assert found == sorted(made)
+        assert page.after is None
 
     async def test_a_job_that_is_tried_again_before_anybody_looked_is_still_live(
         self, stores: TriggerStores

@@ -3,13 +3,16 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 import trio
 
 from actors.tiers import ColdItems, DeadFilter
 from actors.trigger_jobs import Claim, Poll, TriggerStore
 from daemon.bridge import Bridge
+from daemon.postgres.connection import Database
 from forebay.run import Run
 from tests.conformance.cold_stores import acquire, check_books, new_row, number, put
 from tests.conformance.cold_triggers import TriggerSuite, make, settle_job
@@ -28,6 +31,23 @@ class SqliteTriggerStores(SqliteStores):
 
 
 class PostgresTriggerStores(PostgresStores):
+    async def say(self, *statements: str) -> Any:
+        """On a connection that stays."""
+
+        async def work() -> Any:
+            con = await asyncpg.connect(self.url)
+            for statement in statements:
+                await con.execute(statement)
+            return con
+
+        return await self._bridge.run(work, 60.0)
+
+    async def hang_up(self, con: Any) -> None:
+        async def work() -> None:
+            con.terminate()
+
+        await self._bridge.run(work, 60.0)
+
     @property
     def triggers(self) -> TriggerStore:
         return self.cold.triggers
@@ -93,7 +113,7 @@ class TestPostgresTriggers(TriggerSuite):
         outcomes: list[tuple[bool, int]] = []
 
         async def end(run_id: bytes) -> None:
-            ended.append(await stores.triggers.end(run_id) is not None)
+            ended.append(await stores.triggers.end(run_id, 100) is not None)
 
         async def retry() -> None:
             tried.append((await stores.dead.retry(DeadFilter(queue="jobs"), 10)).done)
@@ -110,7 +130,23 @@ class TestPostgresTriggers(TriggerSuite):
             if tried[0]:
                 # It is live, and has what it had.
                 await settle_job(stores, is_dead=True)
-                assert await stores.triggers.end(job.run_id) is not None
+                assert await stores.triggers.end(job.run_id, 100) is not None
             await stores.dead.remove(DeadFilter(), 10)
         assert set(outcomes) <= {(True, 0), (False, 1)}
         await check_books(stores)
+
+    async def test_a_daemon_that_stands_still_in_a_poll_is_not_waited_for_for_ever(
+        self, stores: PostgresTriggerStores
+    ) -> None:
+        await put(stores, new_row(1))
+        await stores.triggers.pause("t", is_paused=False)
+        hasty = Database(
+            stores.url, 0.2, Bridge(), stores.schema, connections_max=1, is_pooled=False
+        )
+        # What a daemon leaves that is stopped in the middle of a step: it says nothing more, and
+        # stays connected.
+        con = await stores.say(
+            f"BEGIN; {hasty._settings}", "SELECT 1 FROM trigger_leases FOR UPDATE"
+        )
+        assert (await make(stores)).items == 1
+        await stores.hang_up(con)

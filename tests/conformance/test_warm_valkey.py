@@ -8,6 +8,7 @@ pytest.register_assert_rewrite(
     "tests.conformance.warm_rig",
     "tests.conformance.warm_places",
     "tests.conformance.warm_leases",
+    "tests.conformance.warm_moves",
     "tests.conformance.warm_waits",
     "tests.conformance.warm_scripts",
 )

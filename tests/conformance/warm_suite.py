@@ -8,12 +8,13 @@ runs the checks of `warm_steps` as well.
 
 from typing import Final
 
-from tests.conformance import warm_flows, warm_leases, warm_places, warm_waits
+from tests.conformance import warm_flows, warm_leases, warm_moves, warm_places, warm_waits
 from tests.conformance.warm_rig import Check
 
 CHECKS: Final[tuple[Check, ...]] = (
     *warm_places.CHECKS,
     *warm_flows.CHECKS,
     *warm_leases.CHECKS,
+    *warm_moves.CHECKS,
     *warm_waits.CHECKS,
 )

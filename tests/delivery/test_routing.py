@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from actors.promotion import Promotion
 from forebay.item import Item
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import items_fail
@@ -25,6 +26,11 @@ async def overflow(rig: Rig, runs: int, items: int = 4, **fields: Any) -> list[s
         ids += await rig.push(items, **fields)
         await rig.stats()
     return ids
+
+
+def urgent_items(line: Promotion) -> int:
+    slices = [*line.entering, *line.slices]
+    return sum(slice_.items for slice_ in slices if slice_.run.head.priority == 0)
 
 
 class TestOverflow:
@@ -151,20 +157,20 @@ class TestOrder:
             assert rig.to().ids == [first, *high, *low]
 
     async def test_urgent_runs_overtake_those_that_are_cold_too(self, tmp_path: Path) -> None:
-        async with running(tmp_path, {"q": {"warm_max_items": 4}}, batch_items=1) as rig:
-            low = await overflow(rig, runs=5, priority=10)
+        async with running(tmp_path, {"q": {"warm_max_items": 8}}, batch_items=1) as rig:
+            low = await overflow(rig, runs=12, items=2, priority=10)
             await rig.until_books(spooled=0)
-            high = await overflow(rig, runs=2, priority=0)
+            high = await overflow(rig, runs=2, items=2, priority=0)
             # The promoter has some of the others in hand: these come before them.
             line = rig.life.routing.lines["q"]
-            await rig.until(lambda _: line.items == 3 * 4)
+            await rig.until(lambda _: urgent_items(line) == 4)
             rig.to().open_up()
             await rig.until_books(held=0)
             order = rig.to().ids
             assert [one for one in order if one in high] == high
             assert [one for one in order if one in low] == low
-            # Four were warm before; what came later is overtaken.
-            assert order.index(high[-1]) < 4 + 8
+            # Eight were warm before; what came later is overtaken.
+            assert order.index(high[-1]) < 8 + 4
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 9, 10, 11])
     async def test_order_holds_while_a_queue_goes_cold_and_warm_again(

@@ -14,7 +14,7 @@ from actors.handling import Failure
 from actors.messages import QueueSeen
 from actors.tiers import Ending
 from actors.trigger_book import KeptTriggers, TriggerBook
-from actors.trigger_jobs import JobList, Poll, Polled, TriggerJob, TriggerStore
+from actors.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, TriggerStore
 from actors.trigger_settings import QueueTrigger
 from actors.triggers import Triggers
 from daemon.triggering import make_ports, usable_trigger
@@ -42,11 +42,11 @@ class Crashing:
     async def poll(self, poll: Poll) -> Polled:
         return await self._step(lambda: self._store.poll(poll))
 
-    async def jobs(self, name: str | None = None) -> JobList:
-        return await self._store.jobs(name)
+    async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
+        return await self._store.jobs(after, limit)
 
-    async def end(self, run_id: bytes) -> TriggerJob | None:
-        return await self._step(lambda: self._store.end(run_id))
+    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
+        return await self._step(lambda: self._store.end(run_id, retries_max))
 
     async def let_go(self, name: str, holder: bytes) -> None:
         await self._store.let_go(name, holder)
@@ -71,6 +71,8 @@ class World:
         self.rig = rig
         self.kept = KeptTriggers()
         self.failures: list[str] = []
+        self.dead: list[tuple[str | int, ...]] = []
+        """Who is told of dead letters: queue, error, how many, and the ids of some."""
         self.crashes = 0
         self.meanwhile: Callable[[str], Awaitable[None]] | None = None
         """What happens to a job that is about to be taken back."""
@@ -103,6 +105,7 @@ class World:
             has_come,
             withdraw,
             lambda name, queue, error: self.failures.append(error),
+            lambda queue, error, items, ids: self.dead.append((queue, error, items, *ids)),
         )
         book = TriggerBook({"t": QueueTrigger.model_validate(THREE)}, self.kept, save, check)
         store = Crashing(life.sqlite.triggers, last, is_taken=is_taken)
@@ -223,6 +226,35 @@ async def test_a_dead_jobs_items_are_in_the_next_job(tmp_path: Path) -> None:
         assert list(world.jobs().values()) == [ids, ids]
 
 
+async def test_items_that_no_job_can_do_are_dead_letters_of_their_queue(tmp_path: Path) -> None:
+    queues = {"jobs": {"max_retries": 0}, "q": {"max_retries": 1}}
+    async with running(tmp_path, queues) as rig:
+        world = World(rig)
+        rig.to("jobs").verdict = all_fail(Failure("no", blames_destination=False))
+        await world.look()
+        ids = await rig.push(3)
+        await rig.until_books("q", cold=3)
+        while len(world.failures) < 2:
+            await world.look()
+            # A trigger that fails waits; an operator does not.
+            await world.triggers.run_now("t")
+        assert "its items are given back" in world.failures[0]
+        assert "its items are dead letters now" in world.failures[1]
+        ((queue, error, items, *named),) = world.dead
+        assert (queue, items, named) == ("q", 3, ids)
+        assert "trigger t: job " in str(error)
+        assert await rig.books("q") == {"accepted": 3, "dead": 3}
+        shown = await rig.control("items.show", id=ids[0])
+        assert (shown["state"], shown["attempt"], len(shown["errors"])) == ("FAILED", 2, 2)
+        # Mended, and tried again.
+        rig.to("jobs").verdict = all_good
+        await rig.control("items.change", id=ids[0], state="QUEUED")
+        assert (await rig.control("dead.retry", which={"queue": "q"}))["done"] == 2
+        await world.triggers.run_now("t")
+        await world.until_books("q", delivered=3)
+        assert (await rig.books("q")).get("dead", 0) == 0
+
+
 async def test_a_job_that_waits_too_long_is_withdrawn_from_wherever_it_is(
     tmp_path: Path,
 ) -> None:
@@ -283,10 +315,14 @@ async def test_a_dead_job_is_tried_again_before_its_items_were_given_back_and_ne
         for op, fields in (
             ("dead.retry", {"which": {"ids": [job]}}),
             ("items.change", {"id": job, "state": "QUEUED"}),
+            ("items.change", {"id": job, "state": "QUEUED", "payload": "another"}),
         ):
             with pytest.raises(Refused, match="its items were given back") as refused:
                 await rig.control(op, **fields)
             assert refused.value.code == "CONFLICT"
+        # And nothing of it was changed.
+        shown = await rig.control("items.show", id=job, payload=True)
+        assert shown["payload"] != "another"
         # Among others it is left out.
         assert (await rig.control("dead.retry", which={"queue": "jobs"}))["done"] == 0
         rig.to("jobs").verdict = all_good

@@ -16,6 +16,7 @@ from actors.tiers import (
     ColdItems,
     ColdReceipt,
     ColdTotals,
+    RowOutcome,
     StoreCorrupt,
     StoreUnavailable,
 )
@@ -71,6 +72,8 @@ class World:
         self.dropped: list[tuple[str, str]] = []
         self.come: list[str] = []
         self.failures: list[tuple[str, str]] = []
+        self.dead: list[tuple[str, int]] = []
+        self.retries_max = 8
         self.in_hand: set[str] = set()
         self.asked: list[str] = []
         """Jobs that were to be taken back."""
@@ -123,6 +126,8 @@ class World:
             self.come.append,
             withdraw,
             lambda name, queue, error: self.failures.append((name, error)),
+            lambda _: self.retries_max,
+            lambda queue, error, items, ids: self.dead.append((queue, items)),
         )
 
     def passes(self, seconds: float) -> None:
@@ -275,6 +280,27 @@ async def test_overdue_jobs_that_somebody_has_are_asked_for_in_turn(
         assert len(world.asked) == asked
         world.passes(LIVE_S)
     assert set(world.asked) == world.in_hand
+
+
+async def test_all_jobs_are_swept_though_a_page_has_one(
+    world: World, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = type(world.stores.triggers).jobs
+    monkeypatch.setattr(
+        type(world.stores.triggers), "jobs", lambda self, after=b"", limit=1: read(self, after, 1)
+    )
+    triggers = world.triggers(t={**TEN, "batch_size": 1})
+    await world.push(3)
+    await triggers.look()
+    for _ in range(2):
+        await triggers.run_now("t")
+    assert (len(triggers.jobs("t", 2)), triggers.jobs_by_name()["t"]) == (2, 3)
+    rows = await world.stores.cold.acquire("jobs", b"J" * 16, 10, 1 << 30, 60.0)
+    await world.stores.cold.settle([RowOutcome(row.row, b"J" * 16, delivered=1) for row in rows])
+    world.passes(LIVE_S)
+    await triggers.look()
+    assert await world.books() == (0, 3)
+    assert triggers.jobs_by_name() == {}
 
 
 async def test_jobs_end_though_this_hosts_disk_is_full(world: World, mock_clock: MockClock) -> None:
