@@ -6,14 +6,15 @@ chunk is freed, what was published goes on in the account of its write, for the 
 is forgotten, in the queue's.
 
     queue
-    NUL write stage queue      write and stage in hexadecimal, the stage zeros for a whole write
+    NUL write stage queue      write and stage in hexadecimal, the stage zeros for a whole write,
+                               and all ones for what was published elsewhere and moved here
 """
 
 from typing import Final, NamedTuple
 
 from forebay.limits import WRITE_ID_BYTES
 from forebay.run import RunHead
-from forebay.stage_frames import write_of
+from forebay.stage_frames import MOVED, write_of
 
 NO_STAGE: Final = bytes(WRITE_ID_BYTES)
 _MARK: Final = "\0"
@@ -33,8 +34,14 @@ class Account(NamedTuple):
         return f"{_MARK}{self.write.hex()}{self.stage.hex()}{self.queue}"
 
     @property
+    def is_moved(self) -> bool:
+        """Its items were accepted by another daemon, and came here later."""
+        return self.stage == MOVED
+
+    @property
     def of_write(self) -> "Account":
-        return Account(self.queue, self.write, NO_STAGE)
+        """What was moved here stays apart: it is no part of what was published here."""
+        return self if self.is_moved else Account(self.queue, self.write, NO_STAGE)
 
 
 def account_of(head: RunHead, stage: bytes) -> Account:

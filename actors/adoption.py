@@ -54,6 +54,7 @@ class Adoption:
         lost = self._writes.restore(recovered.records)
         if lost:
             log.error("spooler.records_lost", records=lost)
+        self._note_moved(recovered.chunks)
         self._ledger.load(recovered.base, recovered.chunks)
         for chunk in recovered.chunks:
             self._find_ended(chunk)
@@ -70,6 +71,13 @@ class Adoption:
             seconds=round(time.monotonic() - began, 3),
             **recovered.damage.as_dict(),
         )
+
+    def _note_moved(self, chunks: Sequence[RecoveredChunk]) -> None:
+        """A run that was moved here says so itself, also where the record of it is lost."""
+        accounts = (parse_account(name) for chunk in chunks for name in chunk.totals)
+        for write in {account.write for account in accounts if account.is_moved}:
+            if write not in self._writes.moved:
+                self._writes.note_moved(write, wall_ms())
 
     def _adopt_run(self, live: LiveRun) -> None:
         account = parse_account(live.account)

@@ -58,6 +58,8 @@ class Follower:
         """Published writes of which this journal may hold items; None: not asked for yet."""
         self._noted: dict[bytes, Part] = {}
         """What the store knows of them."""
+        self._moved: set[bytes] = set()
+        """Published elsewhere: items of them were moved to this journal."""
 
     def wake(self) -> None:
         """Another daemon has decided something."""
@@ -135,9 +137,9 @@ class Follower:
         if self._unfinished is None:
             self._unfinished = set(await self._decisions.unfinished())
         asked = tuple(self._unfinished)
-        if not asked:
-            return
-        found: list[Part] = await ask(self._spooler, partial(AskParts, asked))
+        found: list[Part] = await ask(self._spooler, partial(AskParts, asked, also_moved=True))
+        # More of these may be moved here at any time: what was told of them is kept.
+        self._moved = {part.write for part in found} - self._unfinished
         changed = [part for part in found if self._noted.get(part.write) != part]
         if changed:
             await self._decisions.note_parts(changed)
@@ -145,8 +147,8 @@ class Follower:
         # What is not known here was on a disk that is gone: nobody can say more about it.
         over = set(asked) - {part.write for part in found if not part.is_over}
         self._unfinished -= over
-        for write in over:
-            self._noted.pop(write, None)
+        for write in self._noted.keys() - self._unfinished - self._moved:
+            del self._noted[write]
 
     async def expire(self) -> None:
         """Drops writes of which no daemon has heard for `stage_ttl`."""

@@ -35,7 +35,8 @@ class Append:
     answers: Answers
     sequence: int
     write: bytes = b""
-    """Not empty: it is staged, and invisible until its write is published."""
+    """Not empty: it is staged, and invisible until its write is published; or it was published
+    elsewhere, and comes from there: then `stage` is MOVED."""
     stage: bytes = b""
 
 
@@ -285,10 +286,13 @@ class AskOpenWrites:
 
 @dataclass(frozen=True, slots=True)
 class AskParts:
-    """Answer with what has become of these writes here, as far as they are published here."""
+    """Answer with what has become of these writes here, as far as they are published here, or
+    items of them were moved here."""
 
     writes: tuple[bytes, ...]
     answer: Callable[[list[Part]], None]
+    also_moved: bool = False
+    """And of all others of which items were moved here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ answers DUPLICATE. What is left of a run in parts (some items are settled, or ha
 tried again later) becomes a run for each part. A part's id is made from the run's id and from the
 items in it, and so is the same each time that the same part is moved. Items keep their ids.
 
-Plain functions. What they can't do: carry the texts of errors, for which a run has no place; nor
-leave a run in its write, whose receipt is the business of the journal where it was published.
+A run of a write stays in it: its header says so, and its new owner counts it in the receipt.
+
+Plain functions. What they can't do: carry the texts of errors, for which a run has no place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,6 @@ from actors.slices import Slice, first_bits, indexes, item_bits
 from forebay.encode import encode_run
 from forebay.ids import RUN_ID_BYTES
 from forebay.run import IDS, KEYS, Run, read_run
-from forebay.stage_frames import WRITE_HEADER, write_of
 
 BITS_BYTES: Final = 512
 TIME_BYTES: Final = 6
@@ -29,7 +29,7 @@ def moved_run(slice_: Slice) -> bytes:
     head = slice_.run.head
     is_whole = slice_.bits == item_bits(0, head.count)
     is_same = slice_.attempt == head.attempt and slice_.due_ms == head.due_ms
-    if is_whole and is_same and write_of(head) is None:
+    if is_whole and is_same:
         return bytes(slice_.run.data)
     return part_of(Run(head, slice_.run.data), slice_.bits, slice_.attempt, slice_.due_ms)
 
@@ -43,7 +43,6 @@ def part_of(run: Run, bits: int, attempt: int, due_ms: int) -> bytes:
         return [values[index] for index in chosen]
 
     has_ids = bool(head.flags & IDS) or not is_whole
-    headers = {name: text for name, text in head.headers().items() if name != WRITE_HEADER}
     return encode_run(
         pick(run.payloads()),
         queue=head.queue,
@@ -55,7 +54,7 @@ def part_of(run: Run, bits: int, attempt: int, due_ms: int) -> bytes:
         due_ms=due_ms,
         enqueued_ms=head.enqueued_ms,
         attempt=attempt,
-        headers=headers,
+        headers=head.headers(),
         run_id=head.run_id if is_whole else part_id(head.run_id, bits),
     )
 

@@ -5,13 +5,21 @@ nobody else's. The owner alone applies it, and it has the run: a post names item
 are slices that are back in warm for their next try; `later` and `dead` the owner must find a place
 for. Errors go with them, since the owner has not seen them happen.
 
+For the case that the owner never reads it, a post also names the write of its items, and has those
+of `later` and `dead` themselves, as runs: they are nowhere else then (actors/fleet_adopting.py).
+
+Members that a reader does not know are passed over: newer daemons may add some.
+
 JSON, with bits as ranges: a post stands for a slice of up to thousands of items.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from actors.moving import moved_run
 from actors.retry import Conclusion
 from actors.slices import (
     Abroad,
@@ -23,6 +31,9 @@ from actors.slices import (
     ranges,
     read_error,
 )
+from forebay.errors import BadRun
+from forebay.run import RunHead
+from forebay.stage_frames import write_of
 
 VERSION = 1
 
@@ -37,6 +48,9 @@ class Post(NamedTuple):
     stays: tuple["Part", ...]
     later: tuple["Part", ...]
     dead: tuple["Part", ...]
+    write: bytes = b""
+    left: tuple[bytes, ...] = ()
+    """The items of `later` and `dead`, as runs."""
 
     @property
     def concluded(self) -> int:
@@ -70,8 +84,10 @@ def make_post(slice_: Slice, conclusion: Conclusion, stays: Sequence[Slice]) -> 
     again = [part for part in conclusion.again if part.attempt > slice_.attempt]
     if not (conclusion.delivered or conclusion.dead or again):
         return b""
+    later = [part for part in again if part not in stays]
     return json.dumps(
-        {
+        _for_who_adopts(slice_.run.head, [*later, *conclusion.dead])
+        | {
             "v": VERSION,
             "run": slice_.run.head.run_id.hex(),
             "position": owner.position,
@@ -79,7 +95,7 @@ def make_post(slice_: Slice, conclusion: Conclusion, stays: Sequence[Slice]) -> 
             "attempt": slice_.attempt,
             "delivered": _pack(conclusion.delivered),
             "stays": [_part(part) for part in again if part in stays],
-            "later": [_part(part) for part in again if part not in stays],
+            "later": [_part(part) for part in later],
             "dead": [_part(part) for part in conclusion.dead],
         },
         separators=(",", ":"),
@@ -97,7 +113,11 @@ def read_post(data: bytes) -> Post:
             _unpack(found["bits"]),
             int(found["attempt"]),
             _unpack(found["delivered"]),
-            *(tuple(map(_read_part, found[name])) for name in ("stays", "later", "dead")),
+            tuple(map(_read_part, found["stays"])),
+            tuple(map(_read_part, found["later"])),
+            tuple(map(_read_part, found["dead"])),
+            bytes.fromhex(found.get("write", "")),
+            tuple(map(b64decode, found.get("left", ()))),
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BadPost(f"a post that cannot be read: {error!r}") from error
@@ -118,12 +138,26 @@ def conclusion_of(
     return leased, Conclusion(post.delivered, (*stays, *later), dead), stays
 
 
+def _for_who_adopts(head: RunHead, gone: Sequence[Slice]) -> dict[str, Any]:
+    about: dict[str, Any] = {}
+    if (write := write_of(head)) is not None:
+        about["write"] = write.hex()
+    left = []
+    for slice_ in gone:
+        # What cannot be unpacked is nothing that another could deliver.
+        with suppress(BadRun):
+            left.append(b64encode(moved_run(slice_)).decode())
+    if left:
+        about["left"] = left
+    return about
+
+
 def _part(slice_: Slice) -> list[Any]:
     return [_pack(slice_.bits), slice_.attempt, slice_.due_ms, error_rows(slice_.errors)]
 
 
 def _read_part(found: list[Any]) -> Part:
-    bits, attempt, due_ms, errors = found
+    bits, attempt, due_ms, errors = found[:4]
     return Part(_unpack(bits), int(attempt), int(due_ms), tuple(map(read_error, errors)))
 
 

@@ -125,6 +125,8 @@ class Promoter:
     async def _acquire_ahead(self, queue: str) -> None:
         line = self._routing.lines[queue]
         while True:
+            if line.rests_until > trio.current_time():
+                await trio.sleep_until(line.rests_until)
             told = line.acquirer_told
             next_due_ms = None
             try:
@@ -148,6 +150,7 @@ class Promoter:
                     if not await self._may_overtake(queue):
                         return None
                     wanted = Limits(1, 1)
+                line.look()
                 slices = await self._acquire(queue, wanted)
                 line.seen_urgent(slices)
                 line.join(slices)

@@ -167,7 +167,12 @@ class Decisions(Protocol):
         """Published writes of which this daemon's journal holds items, for all that is known."""
 
     async def note_parts(self, parts: Sequence[Part]) -> None:
-        """What this daemon's journal says now."""
+        """What this daemon's journal says now, also of writes that were published elsewhere and of
+        which it has items since then."""
+
+    async def note_mail(self, daemon: bytes, parts: Sequence[Part]) -> None:
+        """What is in the mail of a daemon that does not read it, of these writes. It counts as one
+        more journal's part, until that daemon asks what is unfinished."""
 
     async def receipt(self, write: bytes) -> SharedReceipt | None:
         """None: it is not published, or nothing is known of it."""

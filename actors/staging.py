@@ -7,11 +7,12 @@ ledger. Two requests about one write, or one application, never share a commit: 
 decided when the first is so.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, assert_never
 
 import structlog
 
-from actors.accounts import Account
+from actors.accounts import Account, account_of
 from actors.backlog import Backlog
 from actors.books import Totals
 from actors.ledger import Ledger
@@ -32,14 +33,17 @@ from actors.messages import (
 )
 from actors.ports import LiveRun, Record
 from actors.shared_writes import Part
-from actors.writes import Decision, Stage, Writes
+from actors.writes import Decision, Stage, Write, Writes, moved_record
 from forebay.errors import Refused
 from forebay.ids import run_id_ms
+from forebay.stage_frames import MOVED
 
 log = structlog.get_logger()
 
 RECORDS_GROWN_MIN: Final = 4096
 """Fewer records than this are not worth writing the log anew."""
+MOVED_AGAIN_MS: Final = 3_600_000
+"""That more of a write is moved here is recorded so much later: its receipt lasts longer then."""
 
 
 class Decided(NamedTuple):
@@ -74,6 +78,23 @@ class Staging:
         self._ledger.stage(position, size, account, head.count)
         lane = (head.queue, head.priority)
         self._writes.add(append.write, append.stage, lane, position, size, head.count, now_ms)
+
+    def moved_records(self, appends: Sequence[Append], now_ms: int) -> list[Record]:
+        """For the commit that stores these: of which writes items are moved here. Each is recorded
+        once, and again when its receipt would be forgotten otherwise."""
+        moved = dict.fromkeys(append.write for append in appends if append.stage == MOVED)
+        return [
+            moved_record(write, now_ms)
+            for write in moved
+            if now_ms - self._writes.moved.get(write, 0) >= MOVED_AGAIN_MS
+        ]
+
+    def move_in(self, append: Append, position: int, size: int, now_ms: int) -> None:
+        """A run that was published elsewhere is stored; it is visible at once."""
+        head = append.head
+        self._ledger.move_in(position, size, account_of(head, append.stage), head.count)
+        if now_ms - self._writes.moved.get(append.write, 0) >= MOVED_AGAIN_MS:
+            self._writes.note_moved(append.write, now_ms)
 
     def recover(self, account: Account, live: LiveRun, now_ms: int) -> None:
         """A staged run of an earlier life, of a write that is still open. It was heard of when the
@@ -183,25 +204,34 @@ class Staging:
             case AskOpenWrites():
                 ask.answer(self._writes.open_writes())
             case AskParts():
-                parts = [self._part(write) for write in ask.writes]
+                moved = self._writes.moved if ask.also_moved else ()
+                parts = [self._part(write) for write in dict.fromkeys((*ask.writes, *moved))]
                 ask.answer([part for part in parts if part is not None])
             case _:
                 assert_never(ask)
 
     def _part(self, write: bytes) -> Part | None:
         found = self._writes.published(write)
-        if found is None:
+        if not self._writes.is_known(write):
             return None
         totals = self._ledger.receipts.get(write, Totals())
+        published = found.items if found is not None else 0
         # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
-        dropped = totals.dropped + max(0, found.items - totals.accepted)
+        lost = published + self._ledger.moved[write] - totals.accepted
+        dropped = totals.dropped + max(0, lost)
         return Part(write, totals.delivered, dropped, totals.deleted, is_over=totals.held == 0)
 
     def _answer_receipt(self, ask: AskReceipt) -> None:
-        found, part = self._writes.published(ask.write), self._part(ask.write)
-        if found is None or part is None:
+        """Of what is here now: what was moved here is accepted here, what was moved out is not."""
+        part = self._part(ask.write)
+        if part is None:
             ask.answer(None)
             return
+        found = self._writes.published(ask.write) or Write(
+            heard_ms=self._writes.moved[ask.write],
+            queues=tuple(sorted(self._ledger.queues_of(ask.write))),
+        )
+        moved_out = self._ledger.receipts.get(ask.write, Totals()).moved_out
         ask.answer(
             {
                 "write": ask.write.hex(),
@@ -209,7 +239,7 @@ class Staging:
                 "app": found.app,
                 "version": found.version,
                 "queues": list(found.queues),
-                "accepted": found.items,
+                "accepted": found.items + self._ledger.moved[ask.write] - moved_out,
                 "delivered": part.delivered,
                 "dropped": part.dropped,
                 "deleted": part.deleted,

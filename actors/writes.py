@@ -5,10 +5,13 @@ straggler's stage is refused and a repeated request gets the same answer. Every 
 here first (`decide_…`: a refusal, or a result with the record that makes it so), written to the
 journal's record log, and applied when that is durable (`apply`, also at the next start). Plain
 data, touched by the spooler's task alone.
+
+A write that was published elsewhere may have items here all the same, which were moved (adopted, or
+imported): that this is so is remembered beside its phase, as long as a receipt is.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import nlargest
@@ -19,6 +22,7 @@ from actors.backlog import Places
 from actors.ports import Record
 from actors.shared_writes import LastVersion, OpenWrite, Published, SealedStage, Verdict, WriteView
 from forebay.errors import Refused
+from forebay.stage_frames import MOVED
 
 APPS_MAX: Final = 100_000
 """Of so many applications the last version is known; the one that was quiet longest goes first."""
@@ -87,16 +91,20 @@ class Writes:
         self._writes: dict[bytes, Write] = {}
         self._versions: dict[str, tuple[int, bytes]] = {}
         """The last version of each application, and its write."""
+        self._moved: dict[bytes, int] = {}
+        """Writes of which items were moved here, and when the last were."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._writes)
 
     def __len__(self) -> int:
         """About as many records are needed to remember all of it."""
-        return len(self._writes) + len(self._versions)
+        return len(self._writes) + len(self._versions) + len(self._moved)
 
     def phase(self, write: bytes, stage: bytes) -> Phase:
         """What a stage's runs are: a stage of a published write that was not named is dropped."""
+        if stage == MOVED:
+            return Phase.PUBLISHED
         known = self._writes.get(write)
         if known is None:
             return Phase.OPEN
@@ -108,12 +116,22 @@ class Writes:
         known = self._writes.get(write)
         return known if known is not None and known.phase is Phase.PUBLISHED else None
 
+    @property
+    def moved(self) -> Mapping[bytes, int]:
+        """Writes of which items were moved here, and when the last were."""
+        return self._moved
+
+    def note_moved(self, write: bytes, at_ms: int) -> None:
+        self._moved[write] = max(at_ms, self._moved.get(write, 0))
+
     # Staging.
 
     def refuse(self, write: bytes, stage: bytes) -> Refused | None:
         """Why nothing more can be staged there, if so."""
         if stage == NO_STAGE:
             return Refused("BAD_RUN", "a stage's id is not zeros alone")
+        if stage == MOVED:
+            return Refused("BAD_RUN", "a stage's id is not ones alone")
         known = self._writes.get(write)
         if known is None:
             return None
@@ -377,6 +395,9 @@ class Writes:
                 return Gone([], list(stages.values()))
             case "published":
                 return self._publish(write, at_ms, record)
+            case "moved":
+                self.note_moved(write, at_ms)
+                return Gone([], [])
             case kind:
                 raise ValueError(f"there is no record {kind!r}")
 
@@ -428,11 +449,23 @@ class Writes:
         gone = [
             write
             for write, known in self._writes.items()
-            if known.phase is not Phase.OPEN and known.heard_ms < before_ms and write not in needed
+            if known.phase is not Phase.OPEN
+            and max(known.heard_ms, self._moved.get(write, 0)) < before_ms
+            and write not in needed
+        ]
+        gone += [
+            write
+            for write, at_ms in self._moved.items()
+            if at_ms < before_ms and write not in needed and write not in self._writes
         ]
         for write in gone:
-            del self._writes[write]
+            self._writes.pop(write, None)
+            self._moved.pop(write, None)
         return gone
+
+    def is_known(self, write: bytes) -> bool:
+        """Whether its receipt is kept: it was published here, or items of it were moved here."""
+        return write in self._moved or self.published(write) is not None
 
     def records(self) -> list[Record]:
         """All that need be remembered."""
@@ -455,6 +488,7 @@ class Writes:
                     for stage, part in known.stages.items()
                     if part.sealed_runs is not None
                 ]
+        found += [moved_record(write, at_ms) for write, at_ms in self._moved.items()]
         versions = [
             {"is": "version", "app": app, "version": version, "write": write.hex()}
             for app, (version, write) in self._versions.items()
@@ -496,6 +530,10 @@ def _published(write: bytes, known: Write) -> Record:
         "app": known.app,
         "version": known.version,
     }
+
+
+def moved_record(write: bytes, at_ms: int) -> Record:
+    return {"is": "moved", "at_ms": at_ms, "write": write.hex()}
 
 
 def _aborted(write: bytes, known: Write, now_ms: int) -> Record:

@@ -14,6 +14,9 @@ from forebay.wire import Buffer
 WRITE_HEADER: Final = "forebay-write"
 """The header of a staged run: its write's id, in 32 hexadecimal digits. Receipts go by it."""
 _WRITE_HEADER: Final = WRITE_HEADER.encode()
+MOVED: Final = b"\xff" * WRITE_ID_BYTES
+"""In place of both ids: the run is of a write that was published elsewhere, and was moved here. Its
+header alone names the write, so that a daemon that knows nothing of this refuses it."""
 
 
 def pack_stage_head(write: bytes, stage: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 Exporting reads the state directory of a daemon that is stopped or gone, under its lock. Importing
 pushes the runs over the socket as they are, under their own ids: what was imported before is
-answered DUPLICATE, so that an import that was interrupted is simply repeated.
+answered DUPLICATE, so that an import that was interrupted is simply repeated. Runs of a write stay
+in it: `forebay receipt` knows them where they are now.
 """
 
 import os
@@ -116,12 +117,16 @@ def import_(
 
 def _push_all(reader: "ExportReader", client: "Client", tally: "Tally") -> None:
     from actors.moving import fitted
+    from forebay.stage_frames import write_of
 
     with show_progress("items", reader.counts.items) as progress:
         for exported in reader:
             if not exported.is_staged:
+                # What was published in a write stays in it: its receipt goes on there.
+                is_written = write_of(exported.run.head) is not None
+                submit = client.submit_moved if is_written else client.submit
                 for run in fitted(exported.run, client.max_run_bytes):
-                    client.submit(run, tally=tally)
+                    submit(run, tally=tally)
                 progress(tally.items)
         client.drain()
 

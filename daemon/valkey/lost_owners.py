@@ -6,13 +6,13 @@ that whoever does this may be killed at any point and nothing is lost. One at a 
 daemon (`claim`), and every step checks that the owner has not come back.
 
 What it can't do: read or take what somebody has in hand. That ends with its lease: it is reported
-to the lost daemon's mailbox, or it is there again.
+to the lost daemon's mailbox, which can be read as well, or it is there again.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from actors.fleet_control import LeftThere, OwnerInQueue
+from actors.fleet_adopting import LeftThere, OwnerInQueue
 from daemon.valkey.entries import journal_owner, pack_token, read_runs, unpack_entry
 from daemon.valkey.lua_state import STATE
 from daemon.valkey.server import Client, Server, script
@@ -21,6 +21,8 @@ from daemon.valkey.shared_queue import SharedQueues, millis
 LOOK_SLICES: Final = 200
 LOOK_BYTES: Final = 4 * 1024 * 1024
 OWNERS_MAX: Final = 1000
+MAIL_MAX: Final = 200
+"""Posts at a time: those of dead letters have their items in them."""
 
 _OWNERS: Final = script(
     STATE
@@ -106,8 +108,18 @@ return {base or '', items}
 )
 
 
+_MAIL_LEFT: Final = script(
+    STATE
+    + r"""
+-- the daemon, from, how many at most: its mail, which stays
+local first = tonumber(ARGV[3])
+return {base or '', call('LRANGE', PREFIX .. 'mail:' .. ARGV[2], first, first + ARGV[4] - 1)}
+"""
+)
+
+
 class LostOwners(SharedQueues):
-    """The daemons' side of `actors/fleet_control.py`."""
+    """The daemons' side of `actors/fleet_adopting.py`."""
 
     def __init__(self, server: Server, daemon: bytes) -> None:
         super().__init__(server, daemon, None)
@@ -168,3 +180,7 @@ class LostOwners(SharedQueues):
         numbers = [pack_token(token) for token in tokens]
         _, items = await self._run(_TAKE, queue, journal_owner(daemon), *numbers, shield=True)
         return None if items < 0 else int(items)
+
+    async def mail_left(self, queue: str, daemon: bytes, first: int) -> list[bytes]:
+        _, posts = await self._run(_MAIL_LEFT, queue, daemon.hex(), first, MAIL_MAX)
+        return list(posts)

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from daemon.identity import daemon_id
+from forebay import encode_run
+from forebay.writes import WRITE_HEADER, new_write_id
 from tests.fleet.world import Member, World, until, world
 from tests.ops.commands import Host, running
 
-PULLED = {name: {"handler": {"type": "pull"}} for name in ("left", "mixed")}
+PULLED: dict[str, Any] = {name: {"handler": {"type": "pull"}} for name in ("left", "mixed")}
+PULLED["written"] = {"handler": {"type": "pull"}, "max_retries": 0}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,58 @@ def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) 
         assert {item.id: item.attempt for item in taken.items if item.attempt} == {failed: 1}
         assert len({*taken.ids, *in_hand.ids}) == 10
         taken.ack()
+    a.start()
+
+
+def adopted(host: Member, lost: Member) -> int:
+    """How many items."""
+    done = host.ok("fleet", "adopt", id_of(lost), "--yes", "--json")
+    return int(json.loads(done)["items"])
+
+
+def publish(host: Member, queue: str, items: int) -> bytes:
+    write = new_write_id()
+    rows = [f"{at}".encode() for at in range(items)]
+    with host.client() as client:
+        part = client.stage(write)
+        part.submit(encode_run(rows, queue=queue, headers={WRITE_HEADER: write.hex()}))
+        client.publish(write, [part.seal().stage])
+    return write
+
+
+def receipt(host: Member, write: bytes) -> dict[str, int]:
+    with host.client() as client:
+        found = client.receipt(write)
+    return {name: getattr(found, name) for name in ("accepted", "delivered", "dead", "pending")}
+
+
+def test_a_receipt_goes_on_where_the_items_are_when_their_owner_is_lost(both: World) -> None:
+    a, b, c = both.hosts
+    write = publish(a, "written", 20)
+    b.drain("written", 5)
+    until(lambda: receipt(c, write)["delivered"] == 5)
+    with b.take("written", 3) as in_hand, b.take("written", 2) as failing:
+        a.kill()
+        # Nobody reads of it any more: these two are dead, and in no journal but the lost one's.
+        in_hand.ack()
+        failing.nack(failing.items, error="no")
+        failing.ack()
+    wait_for_lapse(a, b)
+    assert receipt(b, write) == {"accepted": 20, "delivered": 5, "dead": 0, "pending": 15}
+    # Perhaps with what another test has left there; and nothing the second time.
+    assert adopted(b, a) >= 12
+    assert receipt(c, write)["delivered"] == 8
+    assert adopted(b, a) == 0
+    assert receipt(c, write)["delivered"] == 8
+    b.kill()
+    b.start()
+    with b.take("written", 12) as taken:
+        spent = [item for item in taken.items if item.attempt]
+        assert [item.attempt for item in spent] == [1, 1]
+        taken.nack(spent, error="no")
+        taken.ack()
+    everything = {"accepted": 20, "delivered": 18, "dead": 2, "pending": 0}
+    until(lambda: receipt(b, write) == receipt(c, write) == everything)
     a.start()
 
 

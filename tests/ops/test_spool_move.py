@@ -187,7 +187,21 @@ def test_runs_that_are_too_long_for_the_other_daemon_are_cut(tmp_path: Path) -> 
     }
 
 
-def test_staged_items_are_in_the_file_apart_and_published_ones_leave_their_write(
+def counts(host: Host, write: bytes) -> dict[str, int]:
+    """What a receipt says, without what is 0."""
+    with connect(host.socket) as client:
+        receipt = client.receipt(write)
+    names = ("accepted", "delivered", "dead", "dropped", "deleted", "pending")
+    return {name: count for name in names if (count := getattr(receipt, name))}
+
+
+def take_one(host: Host) -> Any:
+    with connect(host.socket) as client, client.lease("crm", 1, wait_s=30) as lease:
+        [item] = lease
+        return item
+
+
+def test_staged_items_are_in_the_file_apart_and_receipts_follow_published_ones(
     tmp_path: Path,
 ) -> None:
     host = make(tmp_path, "host")
@@ -198,14 +212,16 @@ def test_staged_items_are_in_the_file_apart_and_published_ones_leave_their_write
                 write = new_write_id()
                 stage = client.stage(write)
                 headers = {WRITE_HEADER: write.hex(), "kept": "yes"}
-                stage.submit(encode_run([name.encode()], queue="crm", headers=headers))
+                rows = [name.encode()] * (1 + 3 * (name == "published"))
+                stage.submit(encode_run(rows, queue="crm", headers=headers))
                 stages[write] = stage.seal().stage
             first, second = stages
             client.publish(first, [stages[first]])
-        host.stop(signal.SIGKILL)
+        take_one(host)
+        assert host.stop() == 0
     file = tmp_path / "host.fbx"
     done = host.command("spool", "export", str(host.state_dir), str(file), "--release")
-    assert b"1 item in 1 run, released" in done.stdout
+    assert b"3 items in 1 run, released" in done.stdout
     assert b"1 item of writes that were not published" in done.stderr
     staged = [entry for entry in ExportReader(file) if entry.is_staged]
     assert [entry.about for entry in staged] == [
@@ -213,11 +229,29 @@ def test_staged_items_are_in_the_file_apart_and_published_ones_leave_their_write
     ]
     # What is staged stays where it is.
     assert [line.get("staged") for line in dumped(host).values()] == [True]
-    other = make(tmp_path, "other")
+    other = make(tmp_path, "other", {"defaults": {"max_retries": 0}})
     with running(other):
-        other.ok("spool", "import", str(file))
-        [item] = drain(other, "crm", 1)
-    assert (item.payload, item.headers) == (b"published", {"kept": "yes"})
+        for again in ("", ", 1 of them stored before"):
+            assert f"3 items in 1 run{again}" in other.ok("spool", "import", str(file))
+        assert counts(other, first) == {"accepted": 3, "pending": 3}
+        item = take_one(other)
+        headers = {"kept": "yes", WRITE_HEADER: first.hex()}
+        assert (item.payload, item.headers) == (b"published", headers)
+        with connect(other.socket) as client, client.lease("crm", 1) as lease:
+            lease.nack(lease, error="no")
+        told = {"accepted": 3, "delivered": 1, "dead": 1, "pending": 1}
+        while counts(other, first) != told:
+            time.sleep(LOOK_S)
+        other.stop(signal.SIGKILL)
+        other.start()
+        assert counts(other, first) == told
+        drain(other, "crm", 1)
+        with connect(other.socket) as client:
+            client.wait_receipt(first, timeout=60)
+        assert counts(other, first) == {"accepted": 3, "delivered": 2, "dead": 1}
+    with running(host):
+        # Where it came from, it is none of what is there.
+        assert counts(host, first) == {"accepted": 1, "delivered": 1}
 
 
 def test_what_the_hosts_own_cold_store_has_is_told_and_stays(tmp_path: Path) -> None:

@@ -60,11 +60,13 @@ def test_a_run_that_has_failed_as_a_whole_keeps_its_own_id() -> None:
     assert items(moved) == items(read_run(data))
 
 
-def test_a_published_run_leaves_its_write_and_keeps_its_id_and_other_headers() -> None:
-    data = run_of(headers={WRITE_HEADER: "ab" * 16, "kept": "yes"})
-    moved = read_run(moved_run(slice_of(data, item_bits(0, 100))))
-    assert moved.head.headers() == {"kept": "yes"}
-    assert items(moved) == items(read_run(data))
+def test_a_published_run_and_its_parts_stay_in_their_write() -> None:
+    headers = {WRITE_HEADER: "ab" * 16, "kept": "yes"}
+    data = run_of(headers=headers)
+    assert moved_run(slice_of(data, item_bits(0, 100))) == data
+    part = read_run(moved_run(slice_of(data, item_bits(3, 5), 1)))
+    assert part.head.headers() == headers
+    assert items(part) == items(read_run(data))[3:5]
 
 
 def test_ids_of_parts_differ_by_run_and_items_and_sort_with_their_run() -> None:

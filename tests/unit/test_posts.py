@@ -1,5 +1,7 @@
 """What a daemon tells another of its runs, there and back."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,8 @@ from actors.posts import BadPost, conclusion_of, make_post, read_post
 from actors.retry import Conclusion
 from actors.slices import Abroad, InJournal, ItemError, LentRun, Slice, item_bits
 from forebay import encode_run
-from forebay.run import read_head
+from forebay.run import read_head, read_run
+from forebay.stage_frames import WRITE_HEADER
 
 DATA = encode_run([b"x"] * 64, queue="q")
 HEAD = read_head(DATA)
@@ -50,6 +53,33 @@ def test_what_became_of_a_slice_arrives_as_it_was(shares: list[int]) -> None:
     seen = [(s.bits, s.attempt, s.due_ms, s.errors) for s in (*concluded.again, *concluded.dead)]
     sent = [*part(stays, 1, 500), *part(later, 1, 900_000), *part(dead, 3, 0)]
     assert seen == [(s.bits, s.attempt, s.due_ms, s.errors) for s in sent]
+
+
+def test_members_that_a_later_version_adds_are_passed_over() -> None:
+    dead = Slice(ABROAD, 2, 3, 0, (ERROR,))
+    packed = json.loads(make_post(Slice(ABROAD, 3), Conclusion(1, (), (dead,)), ()))
+    packed["dead"][0][3][0] += ["business", "host/q/1", 5, "later", {"more": 1}]
+    packed["dead"][0] += ["later"]
+    packed["later on"] = [1]
+    [part] = read_post(json.dumps(packed).encode()).dead
+    assert (part.bits, part.attempt) == (2, 3)
+    told = ERROR._replace(failure_reason="business", locked_by="host/q/1", locked_ms=5)
+    assert part.errors == (told,)
+
+
+def test_what_only_the_mail_may_have_is_in_it() -> None:
+    data = encode_run([b"a", b"b", b"c"], queue="q", headers={WRITE_HEADER: "ab" * 16})
+    run = LentRun(read_head(data), data, Abroad(b"d" * 16, 7, 4096))
+    dead, later = Slice(run, 1, 3), Slice(run, 2, 1, 900_000)
+    post = read_post(make_post(Slice(run, 7), Conclusion(4, (later,), (dead,)), ()))
+    assert post.write == b"\xab" * 16
+    left = [read_run(moved) for moved in post.left]
+    assert [(run.payloads(), run.head.attempt, run.head.due_ms) for run in left] == [
+        ([b"b"], 1, 900_000),
+        ([b"a"], 3, 0),
+    ]
+    quiet = read_post(make_post(Slice(run, 7), Conclusion(7), ()))
+    assert (quiet.write, quiet.left) == (b"\xab" * 16, ())
 
 
 @pytest.mark.parametrize(
