@@ -40,7 +40,9 @@ ANSWER_S: Final = 2.0
 
 
 LoopEvent = asyncio.Event
-"""For code that `Bridge.run` runs: an event of the loop's."""
+LoopSemaphore = asyncio.Semaphore
+loop_sleep = asyncio.sleep
+"""For code that `Bridge.run` runs: what the loop has of its own."""
 
 
 class TooSlow(StoreUnavailable):

@@ -36,8 +36,22 @@ Cold: TypeAlias = "SqliteCold | PostgresCold"
 MakeCold = Callable[[Path, float], SqliteCold]
 
 WAIT_S: Final = 1.0
-WRONG: Final = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Name or service")
-"""What Valkey's refusals begin with, or contain, that no waiting mends."""
+WRONG: Final = (
+    *("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Authentication required"),
+    *(
+        "no permissions to",
+        "has no permissions",
+        "Name or service",
+        "not enabled on this node",
+        "unknown command",
+    ),
+    # TLS: whom to trust is a matter of the configuration, here or there.
+    *("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "WRONG_VERSION_NUMBER"),
+    *("KEY_VALUES_MISMATCH", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "NO_CERTIFICATE_OR_CRL"),
+)
+"""What Valkey's refusals contain that no waiting mends."""
+WRONG_COLD: Final = ("CERTIFICATE_VERIFY_FAILED", "password authentication failed")
+"""The same of PostgreSQL's. A user or a database that is not there yet may come."""
 
 
 @dataclass(slots=True)
@@ -121,13 +135,15 @@ def _postgres(
 
 def _valkey(settings: Settings, daemon: bytes, bridge: "Bridge") -> "ValkeyWarm":
     from daemon.valkey.server import ValkeySettings
+    from daemon.valkey.url import read_url
     from daemon.valkey.warm import ValkeyWarm
 
     warm = settings.warm
     assert warm.url is not None
     try:
         where = ValkeySettings(warm.url, timeout_s=warm.timeout, prefix=warm.prefix)
-    except ValueError as problem:
+        read_url(warm.url).check_files()
+    except (ValueError, OSError) as problem:
         raise CannotStart(f"warm.url: {problem}") from problem
     return ValkeyWarm(where, daemon, bridge, rows_valid_s=warm.valid)
 
@@ -140,6 +156,8 @@ async def _reach(cold: "PostgresCold", settings: ColdSettings, *, wait: bool) ->
         try:
             await cold.open()
         except StoreUnavailable as problem:
+            if any(mark in str(problem) for mark in WRONG_COLD):
+                raise CannotStart(f"{where} cannot be used: {problem}") from problem
             if not wait:
                 raise CannotStart(
                     f"{where} cannot be used: {problem} (--wait-for-stores waits for it)"
@@ -160,7 +178,7 @@ async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> Non
         try:
             await remote.generation()
         except StoreUnavailable as problem:
-            if any(mark in str(problem) for mark in WRONG):
+            if is_wrong(str(problem)):
                 raise CannotStart(f"{where} cannot be used: {problem}") from problem
             if not is_told:
                 log.warning("daemon.waits_for_store" if wait else "daemon.without_store",
@@ -171,6 +189,11 @@ async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> Non
             await trio.sleep(WAIT_S)
         else:
             return
+
+
+def is_wrong(problem: str) -> bool:
+    """No waiting mends it. Of many Sentinels it must be what every one of them said."""
+    return all(any(mark in said for mark in WRONG) for said in problem.split("; "))
 
 
 def address_of_store(url: str) -> str:

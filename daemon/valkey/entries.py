@@ -165,6 +165,11 @@ def unpack_bits(packed: bytes) -> int:
     return bits
 
 
+def lease_mark(record: bytes) -> bytes:
+    """What was leased, beside the number: the run, its first item, and how many."""
+    return record[9:27] + record[76:78]
+
+
 def pack_token(token: int) -> bytes:
     """As a script looks for it; a number that cannot be a token is one that is never given."""
     return token.to_bytes(TOKEN_BYTES, "big") if 0 < token < 1 << 63 else b"none"

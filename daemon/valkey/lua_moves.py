@@ -136,16 +136,25 @@ return answer(taken, runs)
 END: Final = (
     STATE
     + r"""
--- how many; for each of them: number, post, how many come again, their records
+-- how many; for each of them: number, what was leased under it, post, how many come again, their
+-- records
 call('ZREM', LEASES, '')
 local at, endings = 3, {}
+
+-- A replica that has become the primary, and lacks the last moments, gives numbers once more. What
+-- was leased under one of them before is not what is leased under it now.
+local function leased_as(ending)
+  local rec = call('HGET', SLICES, ending.number)
+  return rec and (ending.what == '' or ending.what == sub(rec, 10, 27) .. sub(rec, 77, 78)) and rec
+end
+
 for k = 1, tonumber(ARGV[2]) do
-  local ending = {number = ARGV[at], post = ARGV[at + 1], again = {}}
-  for more = 1, tonumber(ARGV[at + 2]) do ending.again[more] = ARGV[at + 2 + more] end
-  at = at + 3 + #ending.again
+  local ending = {number = ARGV[at], what = ARGV[at + 1], post = ARGV[at + 2], again = {}}
+  for more = 1, tonumber(ARGV[at + 3]) do ending.again[more] = ARGV[at + 3 + more] end
+  at = at + 4 + #ending.again
   endings[k] = ending
-  if #ending.again > 0 and call('ZSCORE', LEASES, ending.number) then
-    local rec = call('HGET', SLICES, ending.number)
+  local rec = #ending.again > 0 and call('ZSCORE', LEASES, ending.number) and leased_as(ending)
+  if rec then
     local free = mark(rec, {})
     for _, again in ipairs(ending.again) do
       if sub(again, 10, 25) ~= sub(rec, 10, 25) then
@@ -163,9 +172,9 @@ end
 
 local ended, items_before = {}, s.items
 for k, ending in ipairs(endings) do
-  ended[k] = call('ZREM', LEASES, ending.number)
+  local rec = leased_as(ending)
+  ended[k] = rec and call('ZREM', LEASES, ending.number) or 0
   if ended[k] == 1 then
-    local rec = call('HGET', SLICES, ending.number)
     s.leased = s.leased - numbers(rec)
     forget(rec)
     count(rec, -1)

@@ -27,6 +27,11 @@ was given when it was made, so that a token does not outlive a server that has f
 Where memory is full (`noeviction`) a server refuses commands that may need some, but none of a
 script that has removed something before. So `enter` begins with a command that is refused, and
 what ends, renews or puts back begins by removing nothing: a full server drains.
+
+In a cluster a slot may be about to move: from then on its node refuses every command on a key that
+is not there, in the middle of a script as well, and what the script did before stays done. A script
+empties keys, and writes mailboxes that are new. So each of them asks for a key that is never there
+before it changes anything: it is refused as a whole, and tried again (daemon/valkey/cluster.py).
 """
 
 from typing import Final
@@ -57,10 +62,11 @@ end
 -- A server that evicts keys, or an operator, may have thrown away a part of the queue. The rest is
 -- of no use then: owners find that nothing is here, and enter it again.
 do
+  local runs = call('EXISTS', RUNS, PREFIX .. 'nothing')
   local slices = call('HLEN', SLICES)
   if call('ZCARD', DUE) + call('ZCARD', LATER) + call('ZCARD', LEASES) ~= slices
       or call('ZCARD', ALL) ~= slices or (s.items > 0) ~= (slices > 0)
-      or call('EXISTS', RUNS) ~= (slices > 0 and 1 or 0) then
+      or runs ~= (slices > 0 and 1 or 0) then
     call('DEL', STATE, DUE, LATER, SLICES, ALL, RUNS, LEASES)
     base = false
     for _, name in ipairs(NAMES) do s[name], before[name] = 0, 0 end

@@ -15,9 +15,12 @@ missing reads its mail first, and then enters it again.
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
+from redis.exceptions import OutOfMemoryError
 
 from actors.clock import Clock
 from actors.slices import InCold, InJournal, Slice
@@ -94,12 +97,21 @@ class OwnerSide(SharedQueues):
     # Validity.
 
     async def keep_valid(self, queues: Sequence[str], valid_s: float) -> None:
-        """Runs of this daemon's journal may be leased for so long from now."""
+        """Runs of this daemon's journal may be leased for so long from now. Where these queues
+        are listed is said again as well: another node of a cluster has the lists, and may have
+        lost them alone."""
+        if queues:
+            await self._server.step(partial(self._list_again, queues))
         lasts, owner = millis(valid_s), journal_owner(self._daemon)
         found = await self._run_each(keys.KEEP_VALID, queues, lasts, owner)
         for queue, (base, *_) in found.items():
             if not base or base != self._joined.get(queue):
                 await self._joining(keys.KEEP_VALID, queue, lasts, owner)
+
+    async def _list_again(self, queues: Sequence[str], client: Client) -> None:
+        # A server without memory takes nothing, and is to drain all the same.
+        with suppress(OutOfMemoryError):
+            await self._list(queues, client)
 
     async def keep_rows_valid(self, queue: str, locks: Sequence[bytes], valid_s: float) -> None:
         """The same for rows of the cold store that were acquired under these locks."""

@@ -1,15 +1,14 @@
-"""The connection to Valkey or Redis: where it is, how long it may take, and what its errors mean.
-
-    redis://[user:password@]host:port/db     rediss://…  the same with TLS, verified
-    unix:///path?db=0                        redis-cluster://host:port,host:port (rediss-cluster)
-    sentinel://host:port,host:port/service?sentinel_password=…&ssl=true
-
-What stands behind a `?` goes to the driver (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, …).
+"""The connection to Valkey or Redis: how long it may take, and what its errors mean.
 
 This is the store's edge: whatever the driver raises, a refused connection, READONLY after a
 failover, OOM, LOADING, is `StoreUnavailable` here, once. Nothing is sent twice: a command whose
 answer is lost may have been carried out, and only the caller knows whether it may be repeated. So
 the driver's own retries are off. A step that is cancelled or late loses its connection with it.
+
+After a failover the primary is another one. Sentinels are asked again with every new connection
+(daemon/valkey/sentinels.py). In a cluster the next step asks where everything is
+(daemon/valkey/cluster.py), also if the last one had no answer: a node that hangs says nothing of
+the one that stands in for it.
 
 Needs Redis 6.2 or Valkey 7.2: no command or option is younger.
 """
@@ -19,13 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis.asyncio as driver
 import structlog
-from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     NoScriptError,
@@ -35,7 +32,10 @@ from redis.exceptions import (
 )
 
 from actors.tiers import StoreUnavailable
-from daemon.bridge import Bridge
+from daemon.bridge import Bridge, LoopSemaphore, TooSlow
+from daemon.valkey.cluster import PatientCluster
+from daemon.valkey.sentinels import Sentinels
+from daemon.valkey.url import ValkeyUrl, read_url
 
 log = structlog.get_logger()
 
@@ -43,12 +43,8 @@ T = TypeVar("T")
 Client = driver.Redis | RedisCluster
 Argument = bytes | str | int | float
 
-PORT: Final = 6379
-SENTINEL_PORT: Final = 26379
 DRIVER_ERRORS: Final = (RedisError, RedisClusterException, OSError, TimeoutError)
-SCHEMES: Final = (
-    "redis", "rediss", "unix", "sentinel", "redis-cluster", "rediss-cluster",
-)  # fmt: skip
+ENDS: Final = ("closed by server", "reset by peer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +62,9 @@ class ValkeySettings:
     """What all keys begin with."""
 
     def __post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme
-        if scheme not in SCHEMES:
-            raise ValueError(f"{scheme}:// is none of {', '.join(f'{s}://' for s in SCHEMES)}")
         if "{" in self.prefix or not self.prefix:
             raise ValueError("a prefix of keys is not empty, and has no braces")
-        _addresses(self.url)
+        read_url(self.url)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +82,13 @@ class Server:
         self.settings = settings
         self.bridge = bridge
         self._client: Client | None = None
-        self._sentinels: Sentinel | None = None
+        self._sentinels: Sentinels | None = None
+        self._url = read_url(settings.url)
+        self._room = LoopSemaphore(settings.connections_max)
+        self._is_lost = False
+        """A step had no answer: in a cluster, somebody else may have the slot by now."""
+        self._look = 0
+        """How often it was asked where everything is."""
 
     async def run(
         self,
@@ -139,20 +138,38 @@ class Server:
     async def step(self, work: Callable[[Client], Awaitable[T]], *, shield: bool = False) -> T:
         """Anything else that is to happen within one deadline."""
 
-        async def attempt() -> T:
-            client = self.client()
-            try:
-                return await work(client)
-            except ReadOnlyError as error:
-                # What was the primary is none now: the name may mean another host already.
-                if isinstance(client, driver.Redis):
-                    with suppress(*DRIVER_ERRORS):
-                        await client.connection_pool.disconnect(inuse_connections=False)
-                raise _translated(error) from error
-            except DRIVER_ERRORS as error:
-                raise _translated(error) from error
+        look = self._look
 
-        return await self.bridge.run(attempt, self.settings.timeout_s, shield=shield)
+        async def attempt() -> T:
+            nonlocal look
+            async with self._room:
+                is_lost, self._is_lost = self._is_lost, False
+                self._look += is_lost
+                look = self._look
+                return await self._attempt(work, is_lost=is_lost)
+
+        try:
+            return await self.bridge.run(attempt, self.settings.timeout_s, shield=shield)
+        except TooSlow:
+            # One that was under way when it was asked last knows nothing new.
+            self._is_lost |= look == self._look
+            raise
+
+    async def _attempt(self, work: Callable[[Client], Awaitable[T]], *, is_lost: bool) -> T:
+        """In the loop's thread."""
+        client = self.client()
+        try:
+            if is_lost and isinstance(client, RedisCluster):
+                await client.aclose()
+            return await work(client)
+        except ReadOnlyError as error:
+            # What was the primary is none now: the name may mean another host already.
+            if isinstance(client, driver.Redis):
+                with suppress(*DRIVER_ERRORS):
+                    await client.connection_pool.disconnect(inuse_connections=False)
+            raise _translated(error, self._url) from error
+        except DRIVER_ERRORS as error:
+            raise _translated(error, self._url) from error
 
     async def check_policy(self) -> None:
         """A server that evicts keys forgets work that owners believe to be there."""
@@ -182,7 +199,7 @@ class Server:
         return self._client
 
 
-def connect(settings: ValkeySettings) -> tuple[Client, Sentinel | None]:
+def connect(settings: ValkeySettings) -> tuple[Client, Sentinels | None]:
     """Nothing is sent yet. In the loop's thread."""
     options: dict[str, Any] = {
         "socket_timeout": None,
@@ -191,98 +208,31 @@ def connect(settings: ValkeySettings) -> tuple[Client, Sentinel | None]:
         "retry": Retry(NoBackoff(), 0),
         # The older protocol: nothing that is used here needs the newer one.
         "protocol": 2,
+        # Steps wait for each other (`Server.step`), beside the one that listens; those that are
+        # being closed count as well.
+        "max_connections": 2 * settings.connections_max,
     }
     if settings.username:
         options["username"] = settings.username
     if settings.password:
         options["password"] = settings.password
-    scheme = urlsplit(settings.url).scheme
-    if scheme.endswith("-cluster"):
-        return _cluster(settings, options), None
-    if scheme == "sentinel":
-        return _sentinel(settings, options)
-    if scheme == "unix":
+    url = read_url(settings.url)
+    if url.scheme.endswith("-cluster"):
+        return PatientCluster(url, options, settings.timeout_s / 2), None
+    if url.scheme == "sentinel":
+        sentinels = Sentinels(url, options, settings.timeout_s)
+        return sentinels.primary, sentinels
+    if url.scheme == "unix":
         del options["socket_keepalive"]
     pool = driver.BlockingConnectionPool.from_url(
-        settings.url,
-        max_connections=settings.connections_max,
-        timeout=settings.timeout_s,
-        **options,
+        settings.url, timeout=settings.timeout_s, **options
     )
     return driver.Redis.from_pool(pool), None
 
 
-def _cluster(settings: ValkeySettings, options: dict[str, Any]) -> RedisCluster:
-    parts = urlsplit(settings.url)
-    options |= _login(settings.url) | dict(parse_qsl(parts.query))
-    return RedisCluster(
-        startup_nodes=[ClusterNode(host, port) for host, port in _addresses(settings.url)],
-        ssl=parts.scheme == "rediss-cluster",
-        max_connections=settings.connections_max,
-        **options,
-    )
-
-
-def _sentinel(settings: ValkeySettings, options: dict[str, Any]) -> tuple[driver.Redis, Sentinel]:
-    parts = urlsplit(settings.url)
-    query = dict(parse_qsl(parts.query))
-    of_sentinels = {
-        key.removeprefix("sentinel_"): query.pop(key)
-        for key in list(query)
-        if key.startswith("sentinel_")
-    }
-    if query.pop("ssl", "false") in ("true", "1"):
-        query["ssl"] = of_sentinels["ssl"] = True  # type: ignore[assignment]
-    options |= _login(settings.url) | query
-    sentinels = Sentinel(  # type: ignore[no-untyped-call]
-        _addresses(settings.url),
-        sentinel_kwargs={
-            "socket_timeout": settings.timeout_s,
-            "socket_connect_timeout": settings.timeout_s,
-            "retry": options["retry"],
-            "protocol": 2,
-            **of_sentinels,
-        },
-    )
-    client: driver.Redis = sentinels.master_for(parts.path.strip("/"), **options)
-    return client, sentinels
-
-
-def _login(url: str) -> dict[str, str]:
-    parts = urlsplit(url)
-    login, _, _ = parts.netloc.rpartition("@")
-    username, _, password = login.partition(":")
-    found = {"username": unquote(username), "password": unquote(password)}
-    return {key: value for key, value in found.items() if value}
-
-
-def _addresses(url: str) -> list[tuple[str, int]]:
-    """Of all hosts. ValueError if there is none, or the URL lacks something else."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        if not parts.path:
-            raise ValueError("unix:// lacks the path of the socket: unix:///run/valkey.sock")
-        return []
-    default = SENTINEL_PORT if parts.scheme == "sentinel" else PORT
-    found: list[tuple[str, int]] = []
-    for address in parts.netloc.rpartition("@")[2].split(","):
-        one = urlsplit(f"//{address}")
-        if not one.hostname:
-            raise ValueError(f"{without_password(url)} names no host")
-        found.append((one.hostname, one.port or default))
-    if len(found) > 1 and parts.scheme in ("redis", "rediss"):
-        raise ValueError(f"{parts.scheme}:// has one host; a cluster is {parts.scheme}-cluster://")
-    if parts.scheme == "sentinel" and not parts.path.strip("/"):
-        raise ValueError("sentinel:// lacks the name of the service: sentinel://host:26379/service")
-    return found
-
-
-def without_password(url: str) -> str:
-    """For messages and logs."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _translated(error: Exception) -> StoreUnavailable:
+def _translated(error: Exception, url: ValkeyUrl) -> StoreUnavailable:
     text = str(error) or type(error).__name__
+    if url.has_tls and "ssl_certfile" not in url.options and any(end in text for end in ENDS):
+        # What a server says to one without a certificate is often lost with the connection.
+        text += " (it may ask for a certificate: ssl_certfile)"
     return StoreUnavailable(f"Valkey: {text}")

@@ -91,14 +91,20 @@ class SharedQueues:
         base = bytes([secrets.randbelow(127) + 1]) + secrets.token_bytes(2)
 
         async def join(client: Client) -> bytes:
-            await client.execute_command("SADD", keys.queues_key(self._prefix), queue)
-            own = keys.daemon_queues_key(self._prefix, self._daemon)
-            await client.execute_command("SADD", own, queue)
+            await self._list([queue], client)
             await client.execute_command("HSETNX", state, "base", base)
             found: bytes = await client.execute_command("HGET", state, "base")
             return found
 
         self._joined[queue] = await self._server.step(join)
+
+    async def _list(self, queues: Sequence[str], client: Client) -> None:
+        """As queues that are there, and that this daemon uses. As a part of a step."""
+        for key in (
+            keys.queues_key(self._prefix),
+            keys.daemon_queues_key(self._prefix, self._daemon),
+        ):
+            await client.execute_command("SADD", key, *queues)
 
     async def _look(self, queue: str, kind: Kind) -> Told:
         answer = await self._step(keys.LOOK, queue, kind, FLAG_MS)

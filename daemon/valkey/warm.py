@@ -32,6 +32,7 @@ from daemon.bridge import Bridge
 from daemon.valkey import keys
 from daemon.valkey.entries import (
     flow_mark,
+    lease_mark,
     pack_entry,
     pack_token,
     read_runs,
@@ -49,6 +50,8 @@ ENTER_SLICES: Final = 256
 ENTER_BYTES: Final = 4 * 1024 * 1024
 """So much goes in with one script; others wait for it."""
 EXPIRE_LEASES: Final = 500
+KNOWN_LEASES: Final = 65_536
+"""Of those that run out and never end, the oldest are forgotten."""
 KNOWN_RUNS: Final = 32
 KNOWN_BYTES: Final = 16 * 1024 * 1024
 ROWS_VALID_S: Final = 60.0
@@ -70,6 +73,8 @@ class ValkeyWarm(OwnerSide):
         super().__init__(Server(settings, bridge), daemon, now_ms)
         self._rows_valid_s = rows_valid_s
         self._known: dict[str, _KnownRuns] = {}
+        self._leased: OrderedDict[int, bytes] = OrderedDict()
+        """What is leased under which number, as far as it was leased here."""
         self._seen: dict[str, Mark] = {}
         """What had come, by queue, when a lease found nothing."""
         self._fell: dict[str, Mark] = {}
@@ -165,6 +170,9 @@ class ValkeyWarm(OwnerSide):
             run = runs[entry.run_key]
             leased.append(Leased(entry.token, entry.as_slice(run), until_ms))
             known.keep(entry.run_key, run, entry.bits)
+            self._leased[entry.token] = lease_mark(record)
+        while len(self._leased) > KNOWN_LEASES:
+            self._leased.popitem(last=False)
         return leased
 
     async def wait(self, queue: str) -> None:
@@ -183,11 +191,13 @@ class ValkeyWarm(OwnerSide):
         for token, again, post in endings:
             if not all(slice_.bits for slice_ in again):
                 raise ValueError("items are put back that were not leased, or twice, or none")
-            args += (pack_token(token), post, len(again))
+            args += (pack_token(token), self._leased.get(token, b""), post, len(again))
             args += (pack_entry(slice_, self._daemon) for slice_ in again)
         found = await self._run(keys.END, queue, *args, shield=True)
         if isinstance(found[1], bytes):
             raise ValueError(found[1].decode())
+        for ending in endings:
+            self._leased.pop(ending.token, None)
         return [bool(ended) for ended in self._answered(queue, found).more[0]]
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:

@@ -11,13 +11,11 @@ from actors.settlement import NO_LIMITS
 from actors.slices import Slice
 from actors.taking_back import RUNS_ONE_BY_ONE, TakingBack
 from actors.tiers import StoreUnavailable
-from daemon.bridge import Bridge
 from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY
-from tests.conformance.postgres_stores import PostgresStores
 from tests.delivery.fragile_cold import FragileCold
-from tests.fleet.sides import LOCK, Side, two_sides
+from tests.fleet.sides import Side, two_sides
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
 
@@ -117,18 +115,3 @@ async def test_what_the_store_does_not_take_back_is_not_delivered_as_it_was(worl
     await world.lender.failover.try_again()
     assert not len(world.lender.failover)
     assert await world.payloads() == WITHOUT_B
-
-
-async def test_postgresql_says_which_have_started() -> None:
-    async with Bridge() as bridge:
-        stores = PostgresStores(bridge)
-        await stores.cold.open()
-        stores.cold.keep_keys(rule)
-        offers = [offered(b"a", b"b", b"c"), offered(b"d"), offered(b"e")]
-        await stores.cold.offer(offers)
-        first, second, _ = (one.run.head.run_id for one in offers)
-        rows = await stores.cold.acquire("q", LOCK, 4, PLENTY, 60)
-        assert {row.head.run_id for row in rows} == {first, second}
-        started = await stores.cold.started("q", [b"b", b"c", b"d", b"e", b"nobody's"])
-        assert started == {first: 0b110, second: 0b1}
-        await stores.drop()

@@ -7,8 +7,18 @@ in mixed priorities, two to `keyed`, where each key may be created once. When th
 everything is put right and drained. Then: nothing that was acknowledged is missing, everything that
 was delivered had been accepted, the fleet's books say so to the item (one outcome of each was
 accepted, and none of those that came too late), a key was created once, and what was delivered
-twice was in hand when a fault befell somebody who had to do with it: after it was leased, and
-before its outcome was recorded or it was delivered again, whichever came first.
+twice was in hand at a fault.
+
+In hand is an item from when a worker leases it until its owner has recorded what became of it; both
+are told by the daemons themselves, each at the moment when it is so (witness.py), to within the
+time that one step takes. A fault excuses a duplicate only if it befell somebody who had to do with
+that item while it was in hand: the worker's host, the item's owner, whoever holds its row, or a
+server that all of them need. That is exact up to two margins. A lease counts from when it was asked
+for, a few milliseconds early. And a fault lasts until those whom it befell have found out, up to
+`FOUND_OUT_S` after its end (faults.py): a daemon that could not renew its lock on a row hears of
+that at the next try, a second later, and lends the row's items until then although another has
+them. An item that was leased and recorded between two such times has no excuse, whatever else went
+wrong meanwhile.
 """
 
 import argparse
@@ -25,18 +35,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from forebay import Client, ForebayError, KeyOutcome
+from tests.fleet import witness
 from tests.fleet.faults import Fault, Faults
 from tests.fleet.landing import PATH
+from tests.fleet.witness import Said
 from tests.fleet.world import World, until, world
 
 HOSTS: Final = ("a", "b", "c")
 KEYS: Final = 50_000
 PAUSE_S: Final = 0.08
-TOLD_S: Final = 3.0
-"""So long after a delivery its owner may not have recorded it: mail is read every second, marks are
-synced every second, and both wait for their turn."""
-LEASED_S: Final = 0.5
-"""So long before it is delivered a worker may have leased it."""
 DRAIN_S: Final = 90.0
 
 
@@ -125,7 +132,10 @@ def torture(seconds: float, seed: int) -> str:
     with world() as fleet:
         for name in HOSTS:
             host = fleet.add(name, {"queues": queues()})
-            host.variables = {PATH: str(host.directory / "landed")}
+            host.variables = {
+                PATH: str(host.directory / "landed"),
+                witness.PATH: str(host.directory / "told"),
+            }
             host.launch("--wait-for-stores")
         fleet.put_right()
         producers = [Producer(at, "keyed" if at % 2 else "plain", fleet, seed) for at in range(4)]
@@ -153,9 +163,10 @@ def settle(fleet: World, faults: Faults, producers: list[Producer]) -> str:
     wait_drained(fleet)
     drained_s = time.monotonic() - began
     lines = [f"{len(faults.done)} faults, drained in {drained_s:.1f} s"]
+    told = witness.hear((host.name, Path(host.variables[witness.PATH])) for host in fleet.hosts)
     for queue in ("plain", "keyed"):
         pushed = [producer.pushed for producer in producers if producer.queue == queue]
-        lines.append(check(queue, fleet, pushed, faults.done))
+        lines.append(check(queue, fleet, pushed, faults.done, told))
     return "\n".join(lines)
 
 
@@ -172,7 +183,7 @@ def wait_drained(fleet: World) -> None:
         raise
 
 
-def check(queue: str, fleet: World, pushed: list[Pushed], faults: list[Fault]) -> str:
+def check(queue: str, fleet: World, pushed: list[Pushed], faults: list[Fault], told: Said) -> str:
     acknowledged = set().union(*(one.acknowledged for one in pushed))
     unknown = set().union(*(one.unknown for one in pushed))
     deliveries = list(landed(fleet, queue))
@@ -193,7 +204,7 @@ def check(queue: str, fleet: World, pushed: list[Pushed], faults: list[Fault]) -
         check_keys(pushed, payloads)
     twice = {at: many for at, many in ids.items() if len(many) > 1}
     for many in twice.values():
-        check_excused(many, faults)
+        check_excused(many, faults, told)
     again = sum(len(many) - 1 for many in twice.values())
     return f"{queue}: {len(ids)} items, {again} deliveries again, of {len(twice)} items"
 
@@ -205,20 +216,39 @@ def check_keys(pushed: list[Pushed], payloads: set[str]) -> None:
     assert set(keys.values()) <= {1}, "two items of a key were delivered"
 
 
-def check_excused(many: list[Delivery], faults: list[Fault]) -> None:
-    """Each delivery but the last was in hand, or not recorded yet, when something befell the host
-    that made it, the item's owner, or a server."""
+def check_excused(many: list[Delivery], faults: list[Fault], told: Said) -> None:
+    """Before each delivery but the first the item was in hand when something befell somebody who
+    had to do with it."""
     for delivery, again in pairwise(many):
         if again.attempt > delivery.attempt:
             # The function took longer than its timeout: that attempt has failed.
             continue
-        concerned = {delivery.host, delivery.payload[0], "valkey", "postgres"}
-        # What has happened after it was delivered again is not the reason.
-        first, last = delivery.at - LEASED_S, min(delivery.at + TOLD_S, again.at)
         assert any(
             fault.target in concerned and fault.began <= last and fault.over >= first
+            for concerned, first, last in in_hand(delivery, again, told)
             for fault in faults
-        ), f"delivered again without a reason: {many}"
+        ), f"delivered again without a reason: {many}, {told_of(delivery.id, told)}"
+
+
+def in_hand(
+    delivery: Delivery, again: Delivery, told: Said
+) -> Iterator[tuple[set[str], float, float]]:
+    """Who had to do with the item, from when until when, each time that it was in hand before it
+    was delivered again."""
+    recorded = sorted(told.recorded.get(delivery.id, ()))
+    for held in told.held.get(delivery.id, ()):
+        if held.began > again.at:
+            continue
+        # Its payload begins with the name of the host to which it was pushed.
+        owner = told.holders.get(held.lock, delivery.payload[0])
+        ended = next((at for at in recorded if at >= held.began), again.at)
+        # What happened after it was delivered again is not the reason.
+        servers = {"valkey", "postgres"}
+        yield {held.host, owner, *servers}, held.began, min(ended, again.at)
+
+
+def told_of(item: str, told: Said) -> str:
+    return f"held {told.held.get(item)}, recorded {told.recorded.get(item)}"
 
 
 def landed(fleet: World, queue: str) -> Iterator[Delivery]:

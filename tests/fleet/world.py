@@ -178,9 +178,10 @@ class Taken:
             lease.close()
 
     def nack(self, items: Iterable[Item], **why: Any) -> None:
-        """All of them must be of one lease."""
-        [lease] = [lease for lease in self._leases if lease]
-        lease.nack(items, **why)
+        wanted = {item.id for item in items}
+        for lease in self._leases:
+            if own := [item for item in lease if item.id in wanted]:
+                lease.nack(own, **why)
 
     def __enter__(self) -> Self:
         return self

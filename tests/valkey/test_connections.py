@@ -14,7 +14,8 @@ import trio
 
 from actors.tiers import Ending, StoreUnavailable
 from daemon.bridge import Bridge
-from daemon.valkey.server import ValkeySettings, connect, without_password
+from daemon.valkey.server import ValkeySettings, connect
+from daemon.valkey.url import without_password
 from daemon.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.http.certificates import Certificates, make_certificates
@@ -34,10 +35,11 @@ needs_openssl = pytest.mark.skipif(
 )
 
 
-async def serves(url: str, *, username: str = "", password: str = "") -> None:
+async def serves(url: str, *, username: str = "", password: str = "", prefix: str = "") -> None:
     """All of a queue's life through this URL, with somebody who waits."""
     async with Bridge() as bridge:
-        settings = ValkeySettings(url, username, password, timeout_s=30.0, prefix=new_prefix())
+        prefix = prefix or new_prefix()
+        settings = ValkeySettings(url, username, password, timeout_s=30.0, prefix=prefix)
         warm = ValkeyWarm(settings, DAEMON, bridge)
         try:
             async with trio.open_nursery() as nursery:

@@ -1,0 +1,147 @@
+"""A primary, its replica and a Sentinel that watches them: real processes, on ports of their own.
+
+One Sentinel decides alone, and soon. Whoever asks it is told where the primary is.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from tests.servers.valkey import ValkeyServer, binaries, free_port
+
+SERVICE = "main"
+DOWN_AFTER_MS = 300
+PATIENCE_S = 30.0
+"""Nothing is measured by it: what never comes should fail the test."""
+
+
+class Sentinel:
+    """It can be ended and started again: what it has found out stays in its file."""
+
+    def __init__(self, directory: Path, primary: int, binary: Path, *lines: str) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self._binary = binary
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "sentinel.conf").write_text(
+            "\n".join(
+                (
+                    f"port {self.port}",
+                    "bind 127.0.0.1",
+                    f"sentinel monitor {SERVICE} 127.0.0.1 {primary} 1",
+                    f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+                    f"sentinel failover-timeout {SERVICE} 3000",
+                    *lines,
+                    "",
+                )
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        return f"sentinel://127.0.0.1:{self.port}/{SERVICE}"
+
+    def start(self) -> None:
+        with (self.directory / "sentinel.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binary, "sentinel.conf", "--sentinel"],
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+            )
+        until(lambda: self.command("PING"))
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def command(self, *args: str | int) -> object:
+        with redis.Redis("127.0.0.1", self.port, socket_timeout=PATIENCE_S) as client:
+            return client.execute_command(*args)
+
+    def primary(self) -> int:
+        """The port that it names."""
+        found = self.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        assert isinstance(found, list | tuple)
+        return int(found[1])
+
+    def names(self, server: ValkeyServer) -> None:
+        """From now on this one is the primary, without any failover."""
+        self.command("SENTINEL", "REMOVE", SERVICE)
+        self.command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", server.port, 1)
+
+
+class Replicated:
+    """`old` is the primary at first, and `new` its replica."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        binary = binaries()[name]
+        (directory / "old").mkdir()
+        (directory / "new").mkdir()
+        quick = ("--repl-diskless-sync-delay", "0")
+        self.old = ValkeyServer(directory / "old", binary, *quick, has_port=True)
+        follows = ("--replicaof", f"127.0.0.1 {self.old.port}")
+        self.new = ValkeyServer(directory / "new", binary, *quick, *follows, has_port=True)
+        self.sentinel = Sentinel(directory, self.old.port, binary)
+
+    def start(self) -> None:
+        self.old.start()
+        self.new.start()
+        until(lambda: b"master_link_status:up" in info(self.new))
+        self.sentinel.start()
+        # It must have heard of the replica, or there is nobody to promote.
+        until(lambda: self.sentinel.command("SENTINEL", "REPLICAS", SERVICE))
+
+    def swap(self) -> None:
+        """The two change places, while all connections stay."""
+        self.new.become_primary()
+        self.old.command("REPLICAOF", "127.0.0.1", self.new.port)
+        self.sentinel.names(self.new)
+
+    def wait_promoted(self) -> None:
+        """Until the Sentinel names the one that was the replica, and that has become primary."""
+        until(lambda: self.sentinel.primary() == self.new.port)
+        until(lambda: b"role:master" in info(self.new))
+
+    def close(self) -> None:
+        self.sentinel.kill()
+        self.old.close()
+        self.new.close()
+
+
+@contextmanager
+def replicated(name: str = "valkey") -> Iterator[Replicated]:
+    directory = Path(tempfile.mkdtemp(prefix="fb-sentinel-"))
+    made = Replicated(directory, name)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def info(server: ValkeyServer, section: str = "replication") -> bytes:
+    found = server.command("INFO", section)
+    return found if isinstance(found, bytes) else str(found).replace("': '", ":").encode()
+
+
+def until(is_so: Callable[[], object]) -> None:
+    """What other processes do is waited for, or the test fails."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if is_so():
+                return
+        except redis.RedisError:
+            pass
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
