@@ -20,12 +20,21 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.keys import ItemRef, Offer
+from actors.keys import ItemRef, Offer, Phase
 from actors.look_ahead import FOREVER_MS, REFRESH_S_MAX, Step, Wanted, next_step
 from actors.presence import Presence
 from actors.schedule_book import Check, Installed, ScheduleBook
 from actors.schedules import SCHEDULE_HEADER, TICK_HEADER, ScheduleSettings
-from actors.ticks import Marks, Span, TickChange, TickMark, TickOutcome, TickStore, tick_key
+from actors.ticks import (
+    Marks,
+    Span,
+    Tick,
+    TickChange,
+    TickMark,
+    TickOutcome,
+    TickStore,
+    tick_key,
+)
 from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused
 from forebay.run import Run, encode_run, read_head
@@ -70,6 +79,8 @@ class Cron:
         self._look_at: dict[str, float] = {}
         """When each schedule is looked at next; now, if it is not here."""
         self._problems: dict[str, str] = {}
+        self._marks: dict[str, TickMark] = {}
+        """As they were seen last, for those who ask."""
         self._disputed: set[str] = set()
         self._is_away = False
         self.installed_total = 0
@@ -82,6 +93,15 @@ class Cron:
     def problem(self, name: str) -> str:
         """Why a schedule is not installed; empty: it is."""
         return self._problems.get(name, "")
+
+    def mark(self, name: str) -> TickMark | None:
+        """How far its ticks are installed, or those of another configuration, as this daemon saw
+        it last, a minute ago at most; None: none are."""
+        return self._marks.get(name)
+
+    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
+        """StoreUnavailable if nobody knows."""
+        return await self._ticks.phases(ticks)
 
     def figures(self) -> dict[str, int]:
         return {
@@ -176,6 +196,7 @@ class Cron:
         if not names:
             return True
         marks = await self._ticks.marks()
+        self._marks = dict(marks.by_name)
         planned: list[_Planned] = []
         for name in names:
             found = self._plan(name, marks)
@@ -220,7 +241,8 @@ class Cron:
         offers = tuple(
             make_offer(name, settings, priority, print_, tick, marks.now_ms) for tick in step.ticks
         )
-        return _Planned(TickChange(name, mark, step.mark, step.drop, offers), print_, step)
+        change = TickChange(name, mark, step.mark, step.drop, offers, step.missed_ms)
+        return _Planned(change, print_, step)
 
     def _usable(self, name: str, settings: ScheduleSettings) -> int | None:
         try:
@@ -252,6 +274,9 @@ class Cron:
             self._look_at[change.name] = trio.current_time()
             return
         self.installed_total += outcome.installed
+        after = change.mark_after(outcome.dropped)
+        if after is not None:
+            self._marks[change.name] = after
         if step is None:
             if change.before is not None:
                 log.info("cron.removed", schedule=change.name, ticks=outcome.dropped)
@@ -259,7 +284,7 @@ class Cron:
         assert change.after is not None
         if change.offers:
             self._has_come(change.after.queue)
-        missed = step.given_up + outcome.dropped if step.is_down else 0
+        missed = 0 if step.missed_ms is None else step.given_up + outcome.dropped
         if missed:
             self.missed_total += missed
             log.warning("cron.missed", schedule=change.name, ticks=missed)

@@ -6,31 +6,32 @@ clock, and are those of the grid: of a schedule that is disabled too.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from actors.control import Fields, Operation
 from actors.cron import Cron
 from actors.grids import next_ticks
-from actors.schedules import ScheduleSettings
+from actors.last_ticks import LastTick, LastTicks
+from forebay.errors import Refused
 from forebay.ids import format_item_id
 
 TICKS_DEFAULT: Final = 4
 TICKS_MAX: Final = 100
 
 
-class _Look(NamedTuple):
-    """The next tick of a schedule, as it was worked out: it stays that until it comes."""
-
-    settings: ScheduleSettings
-    at_ms: int
-    next_ms: int | None
-
-
 class CronControl:
-    def __init__(self, cron: Cron, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        cron: Cron,
+        now_ms: Callable[[], int],
+        is_trigger: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`is_trigger`: whether a trigger of type QUEUE has this name. The two share their names,
+        since a schedule is a trigger of type TIME."""
+        self._is_trigger = is_trigger
         self._cron = cron
         self._now_ms = now_ms
-        self._looked: dict[str, _Look] = {}
+        self._last = LastTicks(cron, now_ms)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -46,14 +47,15 @@ class CronControl:
 
     async def _list(self, fields: Fields) -> dict[str, Any]:
         fields.end()
-        names = sorted(self._cron.book.schedules)
-        self._looked = {name: self._looked[name] for name in names if name in self._looked}
-        return {"schedules": [self._object(name) for name in names]}
+        last = await self._last.of_all()
+        # Some may be gone since it was asked for.
+        names = sorted(last.keys() & self._cron.book.schedules.keys())
+        return {"schedules": [self._object(name, last[name]) for name in names]}
 
     async def _show(self, fields: Fields) -> dict[str, Any]:
         name = fields.text("name")
         fields.end()
-        return self._object(name)
+        return await self._shown(name)
 
     async def _next(self, fields: Fields) -> dict[str, Any]:
         name, count = fields.text("name"), fields.number("count", TICKS_DEFAULT, 1, TICKS_MAX)
@@ -64,14 +66,16 @@ class CronControl:
     async def _add(self, fields: Fields) -> dict[str, Any]:
         name, settings = fields.text("name"), fields.object("settings")
         fields.end()
+        if self._is_trigger(name):
+            raise Refused("CONFLICT", f"there is a trigger {name} already, of type QUEUE")
         await self._cron.add(name, settings)
-        return self._object(name)
+        return await self._shown(name)
 
     async def _change(self, fields: Fields) -> dict[str, Any]:
         name, settings = fields.text("name"), fields.object("settings")
         fields.end()
         await self._cron.change(name, settings)
-        return self._object(name)
+        return await self._shown(name)
 
     async def _remove(self, fields: Fields) -> dict[str, Any]:
         name = fields.text("name")
@@ -86,17 +90,10 @@ class CronControl:
         queue = self._cron.book.find(name).queue
         return {"name": name, "queue": queue, "id": format_item_id(*item)}
 
-    def _next_ms(self, name: str, settings: ScheduleSettings) -> int | None:
-        """Kept, since the page asks for all schedules every few seconds, and 1,000 cron expressions
-        take 0.2 s."""
-        now_ms, look = self._now_ms(), self._looked.get(name)
-        is_true = look is not None and look.settings is settings and look.at_ms <= now_ms
-        if look is None or not is_true or (look.next_ms is not None and look.next_ms <= now_ms):
-            ticks = next_ticks(settings.grid, now_ms, 1)
-            look = self._looked[name] = _Look(settings, now_ms, ticks[0] if ticks else None)
-        return look.next_ms
+    async def _shown(self, name: str) -> dict[str, Any]:
+        return self._object(name, await self._last.of(name))
 
-    def _object(self, name: str) -> dict[str, Any]:
+    def _object(self, name: str, last: LastTick) -> dict[str, Any]:
         settings = self._cron.book.find(name)
         return {
             "name": name,
@@ -104,7 +101,11 @@ class CronControl:
             "when": settings.when,
             "queue": settings.queue,
             "enabled": settings.enabled,
-            "next_ms": self._next_ms(name, settings) if settings.enabled else None,
+            "next_ms": last.next_ms,
+            "last_ms": last.at_ms,
+            "last_state": last.state,
+            "missed_total": last.missed,
+            "missed_ms": last.missed_ms,
             "problem": self._cron.problem(name),
             "settings": settings.model_dump(mode="json"),
         }

@@ -54,8 +54,8 @@ class Step:
     drop: Span | None = None
     given_up: int = 0
     """Missed ticks that were never installed, and never will be."""
-    is_down: bool = False
-    """What is dropped was missed."""
+    missed_ms: int | None = None
+    """What is dropped was missed, the latest of it at this time."""
     is_due: bool = True
     """Whether the store must be told."""
     refresh_s: float = REFRESH_S_MAX
@@ -77,21 +77,24 @@ def down_after_ms(refresh: float) -> int:
 def next_step(mark: TickMark | None, wanted: Wanted, now_ms: int) -> Step:
     ahead = next_ticks(wanted.grid, now_ms, AHEAD)
     if mark is None:
-        return _install(wanted, ahead, now_ms)
+        return _install(mark, wanted, ahead, now_ms)
     if mark.fingerprint != wanted.fingerprint:
         if wanted.is_new or mark.until_ms <= now_ms:
-            return _install(wanted, ahead, now_ms, Span(now_ms, FOREVER_MS))
+            return _install(mark, wanted, ahead, now_ms)
         return Step(mark, is_due=False, refresh_s=refresh_s(ahead))
     if ahead and mark.until_ms > ahead[-1]:
         further = next_ticks(wanted.grid, now_ms, BACK_MAX)
         if mark.until_ms > further[-1]:
-            return _install(wanted, ahead, now_ms, Span(now_ms, FOREVER_MS))
+            return _install(mark, wanted, ahead, now_ms)
     return _refresh(mark, wanted, ahead, now_ms)
 
 
-def _install(wanted: Wanted, ahead: list[int], now_ms: int, drop: Span | None = None) -> Step:
+def _install(before: TickMark | None, wanted: Wanted, ahead: list[int], now_ms: int) -> Step:
+    """Of what another configuration has missed the count goes on."""
     until_ms = ahead[-1] if ahead else now_ms
-    mark = TickMark(wanted.queue, wanted.fingerprint, until_ms, now_ms)
+    missed = (0, 0) if before is None else (before.missed, before.missed_ms)
+    mark = TickMark(wanted.queue, wanted.fingerprint, until_ms, now_ms, now_ms, *missed)
+    drop = None if before is None else Span(now_ms, FOREVER_MS)
     return Step(mark, tuple(ahead), drop, refresh_s=refresh_s(ahead))
 
 
@@ -107,10 +110,17 @@ def _refresh(mark: TickMark, wanted: Wanted, ahead: list[int], now_ms: int) -> S
         is_due = bool(ticks) or now_ms - mark.seen_ms >= refresh * 1000
         return Step(moved, ticks, is_due=is_due, refresh_s=refresh)
     given_up, last_ms = len(late), now_ms
-    if wanted.missed == "run_once" and late:
-        given_up, coming = len(late) - 1, [late[-1], *coming]
-    elif wanted.missed == "run_once":
-        # All that came due is installed: the last one is left to run, unless it has.
-        last_ms = max(latest_ticks(wanted.grid, mark.seen_ms, now_ms, 1), default=0) - 1
+    missed_until_ms = now_ms
+    if wanted.missed == "run_once":
+        # The last one runs: what was installed is left to, unless it has.
+        last = late[-1:] or latest_ticks(wanted.grid, mark.seen_ms, now_ms, 1)
+        missed_until_ms = max(last, default=0) - 1
+        if late:
+            given_up, coming = len(late) - 1, [late[-1], *coming]
+        else:
+            last_ms = missed_until_ms
     drop = Span(mark.seen_ms, last_ms)
-    return Step(moved, tuple(coming), drop, given_up, is_down=True, refresh_s=refresh)
+    latest = max(latest_ticks(wanted.grid, mark.seen_ms, missed_until_ms, 1), default=0)
+    if given_up:
+        moved = moved._replace(missed=moved.missed + given_up, missed_ms=latest)
+    return Step(moved, tuple(coming), drop, given_up, latest, refresh_s=refresh)

@@ -6,6 +6,7 @@ configuration can tell (whether the notification queue exists) is `check_notific
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
@@ -29,6 +30,8 @@ class WebhookSettings(Section):
     """Beside forebay's own."""
     timeout: Annotated[Duration, durations("100ms", "1m")] = 10
     """For one try, from the connection to the end of the answer."""
+    ca_file: Path | None = None
+    """Of authorities that are believed, beside the system's."""
 
     @field_validator("url")
     @classmethod
@@ -41,6 +44,11 @@ class WebhookSettings(Section):
     def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         _check_as_handler(url="http://localhost", headers=headers)
         return headers
+
+    @model_validator(mode="after")
+    def _authorities_need_tls(self) -> Self:
+        _check_as_handler(url=self.url, ca_file=self.ca_file)
+        return self
 
 
 class NotificationSettings(Section):
@@ -100,7 +108,7 @@ def notice_queues(notifications: Mapping[str, NotificationSettings]) -> frozense
 
 
 def _check_as_handler(**keys: Any) -> None:
-    """A webhook's address and headers are what an http handler's may be."""
+    """A webhook's address, headers and authorities are what an http handler's may be."""
     try:
         HttpHandler(**keys)
     except ValidationError as problem:

@@ -15,11 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import structlog
-from pydantic import ValidationError
 
-from actors.catalogue import first_problem
+from actors.bad_settings import bad_setting
 from actors.schedules import SCHEDULES_MAX, ScheduleSettings, check_name
-from actors.section import Clash
 from actors.settings import merge
 from forebay.errors import Refused
 
@@ -140,10 +138,8 @@ def build(name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
     try:
         check_name(name)
         return ScheduleSettings.model_validate(dict(keys))
-    except ValidationError as problem:
-        raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
-    except (Clash, ValueError) as problem:
-        raise Refused("BAD_REQUEST", f"{name}: {problem}") from problem
+    except ValueError as problem:
+        raise bad_setting(name, problem) from problem
 
 
 def kept_to_json(kept: Kept) -> str:

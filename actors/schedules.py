@@ -115,7 +115,10 @@ class ScheduleSettings(Section):
     @model_validator(mode="after")
     def _can_be_pushed(self) -> Self:
         if self.cron is not None:
-            cron_grid(self.cron, find_zone(self.zone or "UTC"))
+            try:
+                cron_grid(self.cron, find_zone(self.zone or "UTC"))
+            except ValueError as problem:
+                raise Clash(str(problem), "cron") from problem
         if self.every is not None and round(self.every * 1000) != self.every * 1000:
             raise Clash("every is a whole number of milliseconds", "every")
         if len(self.payload_bytes) > PAYLOAD_BYTES_MAX:

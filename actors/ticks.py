@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from actors.keys import KeyRule, Offer
+from actors.keys import KeyRule, Offer, Phase
 
 TICK_RULE: Final = KeyRule("ignore")
 TICK_DIGITS: Final = 13
@@ -29,6 +29,12 @@ class TickMark(NamedTuple):
     """What becomes of ticks up to here is decided."""
     seen_ms: int
     """When a daemon last looked after it."""
+    since_ms: int = 0
+    """From when on its ticks are those of this configuration."""
+    missed: int = 0
+    """Ticks that nobody was there for, and that were given up."""
+    missed_ms: int = 0
+    """When the latest of them would have been."""
 
 
 class Marks(NamedTuple):
@@ -55,6 +61,22 @@ class TickChange:
     drop: Span | None = None
     """Of the ticks of `before`, those to be deleted; what has started is left alone."""
     offers: tuple[Offer, ...] = ()
+    missed_ms: int | None = None
+    """What is deleted was missed, the latest of it at this time."""
+
+    def mark_after(self, dropped: int) -> TickMark | None:
+        """The mark that is left when so many ticks were deleted."""
+        if self.after is None or self.missed_ms is None or not dropped:
+            return self.after
+        missed_ms = max(self.after.missed_ms, self.missed_ms)
+        return self.after._replace(missed=self.after.missed + dropped, missed_ms=missed_ms)
+
+
+class Tick(NamedTuple):
+    """One of a schedule, wherever it is."""
+
+    queue: str
+    key: bytes
 
 
 class TickOutcome(NamedTuple):
@@ -73,6 +95,9 @@ class TickStore(Protocol):
 
     async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
         """Durable on return, all in one transaction."""
+
+    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
+        """Where each of them is; None: it is not there, or not any more."""
 
 
 def tick_key(name: str, fingerprint: str, tick_ms: int) -> bytes:

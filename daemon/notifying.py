@@ -4,6 +4,7 @@ A push is answered when its run is on disk, like any other. Its run has the noti
 one that is tried again is stored once. While the daemon drains nothing is pushed any more.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -11,7 +12,7 @@ import trio
 from actors.catalogue import Catalogue
 from actors.messages import Append, SpoolerMessage
 from actors.notification_sending import NotSent
-from actors.notification_settings import WebhookSettings
+from actors.notification_settings import NotificationSettings, WebhookSettings
 from actors.notifications import Ways, Webhook
 from daemon.masking import masked_address
 from forebay.encode import encode_run
@@ -28,6 +29,15 @@ NOTICE_HEADER: Final = "notice"
 
 def make_ways(catalogue: Catalogue, spooler: trio.MemorySendChannel[SpoolerMessage]) -> Ways:
     return Ways(open_webhook, QueuePush(catalogue, spooler), masked_address)
+
+
+def check_webhooks(notifications: Mapping[str, NotificationSettings]) -> None:
+    """Reads the files of authorities once; ConfigError says now what is wrong with one."""
+    for name, each in notifications.items():
+        if each.webhook is not None and each.webhook.ca_file is not None:
+            from daemon.webhook import make_tls
+
+            make_tls(f"notifications.{name}.webhook.ca_file", each.webhook.ca_file)
 
 
 def open_webhook(settings: WebhookSettings) -> Webhook:

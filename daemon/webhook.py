@@ -5,6 +5,10 @@ handler (docs/handlers.md): 2xx is taken, 408, 425, 429 and 5xx are tried again,
 final. What is said of a failure names the host alone: a webhook's path is often its password. A
 server may repeat it ("Cannot POST /hooks/…", or where it redirects to): then it is not quoted.
 
+Whoever it is posted to by https must show a certificate for that host, signed by an authority of
+the system or of `ca_file`, and valid now; else nothing is sent, not even the path. A redirect is an
+answer that is final: a notice goes where the configuration says.
+
 Cancelled, it closes the connection; whether the notice was taken is not known then.
 """
 
@@ -13,6 +17,7 @@ import ssl
 import time
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -21,6 +26,8 @@ import trio
 from actors.notification_sending import NotSent
 from actors.notification_settings import WebhookSettings
 from actors.units import format_duration
+from daemon.errors import ConfigError
+from daemon.handlers.http import trust
 from daemon.handlers.http_answer import Answer, failure_of, verdict
 from daemon.handlers.http_connection import ConnectionFailed, HttpConnection
 from daemon.handlers.http_request import Header, Target, target_of
@@ -41,7 +48,7 @@ class HttpWebhook:
         target = self._target
         if target.is_tls and self._tls is None:
             # Reads the system's certificates: when they are first needed.
-            self._tls = await trio.to_thread.run_sync(make_tls)
+            self._tls = await trio.to_thread.run_sync(self._make_tls)
         connection = HttpConnection(target, self._tls)
         try:
             with trio.fail_after(self._settings.timeout):
@@ -61,6 +68,13 @@ class HttpWebhook:
             failure = failure_of(quotable(answer, target), target.destination, time.time())
             pause_s = failure.retry_after_s or 0.0
             raise NotSent(failure.text, is_final=failure.is_permanent, pause_s=pause_s)
+
+    def _make_tls(self) -> ssl.SSLContext:
+        try:
+            return make_tls("ca_file", self._settings.ca_file)
+        except ConfigError as problem:
+            # It could be read at the start, and is not there any more.
+            raise NotSent(str(problem)) from problem
 
     def _headers(self, notice_id: str, body: bytes) -> list[Header]:
         own = {
@@ -94,7 +108,10 @@ def quotable(answer: Answer, target: Target) -> Answer:
     return replace(answer, headers=headers, body=b"" if repeats else answer.body)
 
 
-def make_tls() -> ssl.SSLContext:
+def make_tls(key: str, ca_file: Path | None) -> ssl.SSLContext:
+    """What is verified; ConfigError, which names the key, if the file cannot be used."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
+    if ca_file is not None:
+        trust(context, key, ca_file)
     return context

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from forebay.client import Client
     from forebay.control import Control
 
 TIMEOUT_S: Final = 60.0
@@ -33,12 +34,18 @@ class Reason(StrEnum):
     business = "business"
 
 
+def open_client(socket: str | None) -> "Client":
+    """For a `with`: it is closed there."""
+    from forebay.client import connect
+
+    return connect(socket, TIMEOUT_S)
+
+
 @contextmanager
 def open_control(socket: str | None) -> Iterator["Control"]:
-    from forebay.client import connect
     from forebay.control import Control
 
-    with connect(socket, TIMEOUT_S) as client:
+    with open_client(socket) as client:
         yield Control(client.control)
 
 
@@ -50,6 +57,37 @@ def parse_time(text: str, option: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from error
+
+
+def read_priority(text: str) -> int | str:
+    """A number that is none can be told without a daemon; what a label stands for cannot."""
+    from forebay.priorities import read_number
+
+    number = read_number(text)
+    if number is None and text.lstrip("-").isdecimal():
+        raise typer.BadParameter(f"--priority is 0 to 255 or a label, not {text!r}")
+    return text if number is None else number
+
+
+def resolve_priority(client: "Client", given: int | str) -> int:
+    """The number that the daemon has for a label."""
+    from forebay.errors import BadRun
+    from forebay.priorities import resolve
+
+    try:
+        return resolve(given, client.priorities)
+    except BadRun as error:
+        raise typer.BadParameter(f"--priority: {error}") from error
+
+
+def read_headers(given: list[str]) -> dict[str, str]:
+    headers = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"--header is NAME=VALUE, not {pair!r}")
+        headers[name] = value
+    return headers
 
 
 def make_sure(question: str, yes: bool) -> None:

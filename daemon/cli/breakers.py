@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daemon.cli.asking import DaemonSocket, Json, now_ms, print_json, print_table
+from daemon.cli.asking import DaemonSocket, Json, now_ms, open_client, print_json, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forebay.client import Client
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +38,7 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
     A destination is listed once a queue delivers to it. Queues without a handler, whose items
     consumers take, have none.
     """
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         breakers = client.control("breakers.list")["breakers"]
         senders = queues_by_destination(client.stats())
     if as_json:
@@ -113,20 +112,13 @@ def describe(breaker: Mapping[str, Any], at_ms: int) -> str:
 
 
 def _force(given: str, state: State, as_json: bool, socket: str | None) -> None:
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         destination = find_destination(given, queues_by_destination(client.stats()))
         breaker = client.control("breakers.force", destination=destination, state=state)
     if as_json:
         print_json(breaker)
     else:
         typer.echo(f"{breaker['destination']} is {describe(breaker, now_ms())}")
-
-
-def _connected(socket: str | None) -> "Client":
-    from daemon.cli.asking import TIMEOUT_S
-    from forebay.client import connect
-
-    return connect(socket, TIMEOUT_S)
 
 
 def _table(breakers: list[dict[str, Any]], senders: Mapping[str, list[str]], at_ms: int) -> "Table":

@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daemon.cli.asking import DaemonSocket, Json, Yes, make_sure, now_ms, print_json, print_table
+from daemon.cli.asking import (
+    DaemonSocket,
+    Json,
+    Yes,
+    ago,
+    make_sure,
+    now_ms,
+    open_client,
+    print_json,
+    print_table,
+    read_headers,
+    read_priority,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forebay.client import Client
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,8 +40,9 @@ Missed = Literal["run_once", "run_all", "skip"]
 
 @app.command(epilog="Example: [bold]forebay cron ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the schedules: when each ticks, into which queue, and when next."""
-    with _connected(socket) as client:
+    """List the schedules: when each ticks, into which queue, when next, and what became of the
+    last tick."""
+    with open_client(socket) as client:
         schedules = client.control("cron.list")["schedules"]
     if as_json:
         for schedule in schedules:
@@ -39,6 +51,25 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
         print_table(_table(schedules, now_ms()))
     else:
         typer.echo("no schedules: forebay cron add --help shows how to make one", err=True)
+
+
+@app.command(epilog="Example: [bold]forebay cron show nightly[/bold]")
+def show(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
+    """Show a schedule: its last and next tick, what it has missed, and its settings."""
+    with open_client(socket) as client:
+        found = client.control("cron.show", name=name)
+    if as_json:
+        print_json(found)
+        return
+    state = _state(found)
+    typer.echo(f"{name}: {found['when']} into {found['queue']}{f' ({state})' if state else ''}")
+    typer.echo(f"  next: {_local(found['next_ms'])}")
+    last = f" ({found['last_state'] or 'not known'})" if found["last_ms"] is not None else ""
+    typer.echo(f"  last: {_local(found['last_ms'])}{last}")
+    if found["missed_total"]:
+        typer.echo(f"  missed: {found['missed_total']}, the latest {_local(found['missed_ms'])}")
+    for key, value in found["settings"].items():
+        typer.echo(f"  {key}: {value}")
 
 
 @app.command(
@@ -96,11 +127,11 @@ def add(
         "payload": _payload(payload, is_json=json_payload),
         "flow": flow,
         "action": action,
-        "headers": _headers(header or []),
+        "headers": read_headers(header or []),
         "missed": missed,
     }
     if priority is not None:
-        settings["priority"] = int(priority) if priority.isdecimal() else priority
+        settings["priority"] = read_priority(priority)
     if cron is not None:
         settings["cron"] = cron
     if daily is not None:
@@ -109,7 +140,7 @@ def add(
         settings["zone"] = zone
     if every is not None:
         settings["every"] = every
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         made = client.control("cron.add", name=name, settings=settings)
     if as_json:
         print_json(made)
@@ -125,7 +156,7 @@ def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
     there, and [bold]systemctl reload forebay[/bold] puts it into force.
     """
     make_sure(f"Remove the schedule {name}?", yes)
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         client.control("cron.remove", name=name)
     typer.echo(f"{name} is removed")
 
@@ -138,7 +169,7 @@ def next_(
     socket: DaemonSocket = None,
 ) -> None:
     """Show when a schedule ticks next, in this host's time."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         found = client.control("cron.next", name=name, count=count)
     if as_json:
         print_json(found)
@@ -150,7 +181,7 @@ def next_(
 @app.command("run-now", epilog="Example: [bold]forebay cron run-now nightly[/bold]")
 def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
     """Push what the schedule would push, now. Its ticks stay as they are."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         pushed = client.control("cron.run", name=name)
     if as_json:
         print_json(pushed)
@@ -166,20 +197,6 @@ def _payload(given: str, *, is_json: bool) -> Any:
         return json.loads(text)
     except ValueError as problem:
         raise typer.BadParameter(f"--payload: {problem}") from problem
-
-
-def _headers(given: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    if not all(name and mark for name, mark, _ in pairs):
-        raise typer.BadParameter("--header: write NAME=VALUE")
-    return {name: value for name, _, value in pairs}
-
-
-def _connected(socket: str | None) -> "Client":
-    from daemon.cli.asking import TIMEOUT_S
-    from forebay.client import connect
-
-    return connect(socket, TIMEOUT_S)
 
 
 def _local(tick_ms: int | None) -> str:
@@ -199,23 +216,38 @@ def _in(tick_ms: int | None, at_ms: int) -> str:
     return f"in {seconds}s"
 
 
+def _last(schedule: dict[str, Any], at_ms: int) -> str:
+    """The last tick, and what became of it."""
+    if schedule["last_ms"] is None:
+        return "-"
+    return f"{ago(schedule['last_ms'], at_ms)} ago, {schedule['last_state'] or 'not known'}"
+
+
+def _state(schedule: dict[str, Any]) -> str:
+    return str(schedule["problem"]) or ("" if schedule["enabled"] else "disabled")
+
+
 def _table(schedules: list[dict[str, Any]], at_ms: int) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("name", "when", "queue", "next", "missed", "from"):
+    for column in ("name", "when", "queue", "next", "last"):
         table.add_column(column, no_wrap=True)
+    table.add_column("missed", no_wrap=True, justify="right")
+    table.add_column("if missed", no_wrap=True)
+    table.add_column("from", no_wrap=True)
     table.add_column("state", no_wrap=True, overflow="ellipsis")
     for each in schedules:
-        state = each["problem"] or ("" if each["enabled"] else "disabled")
         table.add_row(
             escape(each["name"]),
             escape(each["when"]),
             escape(each["queue"]),
             _in(each["next_ms"], at_ms),
+            _last(each, at_ms),
+            str(each["missed_total"]),
             each["settings"]["missed"],
             each["origin"],
-            escape(state),
+            escape(_state(each)),
         )
     return table

@@ -11,6 +11,7 @@ from daemon.cli.asking import (
     ago,
     counted,
     make_sure,
+    open_client,
     print_json,
     print_table,
     show_progress,
@@ -19,7 +20,6 @@ from daemon.cli.asking import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forebay.client import Client
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,7 +42,7 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
 
     Items that are only on a host's disk, or in PostgreSQL, are not counted here.
     """
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         found = client.control("fleet.list")
     if as_json:
         for daemon in found["daemons"]:
@@ -74,7 +74,7 @@ def adopt(
     The journal of that host still has these items: if it returns after all, it delivers them
     again, with the same ids, unless its spool was exported with --release.
     """
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         entry = _find(client.control("fleet.list")["daemons"], daemon)
         waiting = 0 if entry is None else entry["items"] - entry["leased"]
         if entry is not None and not entry["is_valid"]:
@@ -112,13 +112,6 @@ def _find(daemons: list[dict[str, Any]], given: str) -> dict[str, Any] | None:
     """The one that is meant; None: the daemon at hand says why not."""
     found = [each for each in daemons if each["daemon"].startswith(given.lower())]
     return found[0] if len(found) == 1 else None
-
-
-def _connected(socket: str | None) -> "Client":
-    from daemon.cli.asking import TIMEOUT_S
-    from forebay.client import connect
-
-    return connect(socket, TIMEOUT_S)
 
 
 def _table(daemons: list[dict[str, Any]], now_ms: int) -> "Table":

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daemon.cli.asking import (
-    TIMEOUT_S,
     DaemonSocket,
     Json,
     now_ms,
+    open_client,
     parse_time,
     print_json,
+    read_priority,
+    resolve_priority,
 )
 from daemon.cli.items_search import EXAMPLE as LS_EXAMPLE
 from daemon.cli.items_search import ls
@@ -86,8 +88,9 @@ def offer(
     due = parse_moment(at) if at is not None else None
     later = timedelta(seconds=parse_time(delay, "--delay")) if delay is not None else None
     data = sys.stdin.buffer.read() if payload == "-" else payload.encode()
-    rank = int(priority) if priority.isdecimal() else priority
-    with open_delayed(socket, queue) as delayed, usage():
+    rank = read_priority(priority)
+    with open_client(socket) as client, usage():
+        rank, delayed = resolve_priority(client, rank), client.delayed(queue)
         outcome = delayed.offer(key, data, due or later, priority=rank, only_if=only_if)
     typer.echo(outcome.name.lower())
     if outcome is KeyOutcome.CONFLICT:
@@ -218,14 +221,6 @@ def parse_moment(text: str) -> "datetime":
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as problem:
         raise typer.BadParameter(f"--at: {problem}") from problem
-
-
-@contextmanager
-def open_client(socket: str | None) -> "Iterator[Client]":
-    from forebay.client import connect
-
-    with connect(socket, TIMEOUT_S) as client:
-        yield client
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from daemon.cli.asking import read_headers, read_priority, resolve_priority
+
 if TYPE_CHECKING:
     from forebay.client import Client
     from forebay.errors import ForebayError
@@ -107,11 +109,11 @@ def push(
         raise typer.BadParameter("give --key or --key-field, not both")
     how = _parse_split(split)
     options: dict[str, Any] = {
-        "priority": _check_priority(priority),
+        "priority": read_priority(priority),
         "delay": _parse_duration(delay, "--delay", 0.0),
         "flow": flow,
         "action": action,
-        "headers": _correlated(_parse_headers(header or []), correlation_id, traceparent),
+        "headers": _correlated(read_headers(header or []), correlation_id, traceparent),
         "compressed": not no_compress,
     }
     keys_of = _make_keys(key, key_field)
@@ -218,23 +220,8 @@ def _parse_split(text: str) -> str | int:
     return size
 
 
-def _check_priority(text: str) -> str:
-    """A number that is none can be told without a daemon; what a label stands for cannot."""
-    from forebay.priorities import read_number
-
-    if read_number(text) is None and text.lstrip("-").isdecimal():
-        raise typer.BadParameter(f"--priority is 0 to 255 or a label, not {text!r}")
-    return text
-
-
 def _open_pusher(client: "Client", queue: str, options: dict[str, Any]) -> "Pusher":
-    from forebay.errors import BadRun
-    from forebay.priorities import resolve
-
-    try:
-        priority = resolve(options["priority"], client.priorities)
-    except BadRun as error:
-        raise typer.BadParameter(f"--priority: {error}") from error
+    priority = resolve_priority(client, options["priority"])
     return client.pusher(queue, **(options | {"priority": priority}))
 
 
@@ -248,16 +235,6 @@ def _parse_duration(text: str | None, option: str, default: float) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from error
-
-
-def _parse_headers(pairs: list[str]) -> dict[str, str]:
-    headers = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise typer.BadParameter(f"--header is NAME=VALUE, not {pair!r}")
-        headers[name] = value
-    return headers
 
 
 def _correlated(

@@ -4,12 +4,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.asking import DaemonSocket, Json, Yes, make_sure, print_json, print_table
+from daemon.cli.asking import (
+    DaemonSocket,
+    Json,
+    Yes,
+    make_sure,
+    open_client,
+    print_json,
+    print_table,
+    read_headers,
+    read_priority,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forebay.client import Client
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,7 +36,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="As `forebay triggers 
 @app.command(epilog="Example: [bold]forebay triggers ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
     """List the triggers: what each polls, where its jobs go, and how it is."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         triggers = client.control("trigger.list")["triggers"]
     if as_json:
         for trigger in triggers:
@@ -41,7 +50,7 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
 @app.command(epilog="Example: [bold]forebay triggers show embed[/bold]")
 def show(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
     """Show a trigger, its settings, and its jobs that are not done."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         found = client.control("trigger.show", name=name)
     if as_json:
         print_json(found)
@@ -110,10 +119,10 @@ def add(
         "job_lease": job_lease,
         "cron": cron,
         "every": every,
-        "priority": int(priority) if priority and priority.isdecimal() else priority,
+        "priority": None if priority is None else read_priority(priority),
     }
     settings = {key: value for key, value in given.items() if value is not None}
-    settings |= {"flow": flow, "action": action, "headers": _headers(header or [])}
+    settings |= {"flow": flow, "action": action, "headers": read_headers(header or [])}
     if cron is None and every is None:
         if target is None:
             raise typer.BadParameter("a QUEUE trigger needs a TARGET: where its jobs go")
@@ -122,7 +131,7 @@ def add(
         if target is not None:
             raise typer.BadParameter("a TIME trigger has one queue: where its items go")
         settings |= {"type": "TIME", "target": queue}
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         made = client.control("trigger.add", name=name, settings=settings)
     if as_json:
         print_json(made)
@@ -138,7 +147,7 @@ def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
     puts it into force.
     """
     make_sure(f"Remove the trigger {name}?", yes)
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         client.control("trigger.remove", name=name)
     typer.echo(f"{name} is removed")
 
@@ -146,7 +155,7 @@ def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
 @app.command("run-now", epilog="Example: [bold]forebay triggers run-now embed[/bold]")
 def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
     """Poll now, and make a job of what is there. Of a TIME trigger: push its item."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         made = client.control("trigger.run", name=name)
     if as_json:
         print_json(made)
@@ -160,7 +169,7 @@ def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> N
 @app.command(epilog="Example: [bold]forebay triggers pause embed[/bold]")
 def pause(name: Name, socket: DaemonSocket = None) -> None:
     """Claim nothing more, on any daemon, until it is resumed. Items wait; jobs go on."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         client.control("trigger.pause", name=name)
     typer.echo(f"{name} is paused")
 
@@ -168,23 +177,9 @@ def pause(name: Name, socket: DaemonSocket = None) -> None:
 @app.command(epilog="Example: [bold]forebay triggers resume embed[/bold]")
 def resume(name: Name, socket: DaemonSocket = None) -> None:
     """Go on with a trigger that was paused."""
-    with _connected(socket) as client:
+    with open_client(socket) as client:
         client.control("trigger.resume", name=name)
     typer.echo(f"{name} is resumed")
-
-
-def _headers(given: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    if not all(name and mark for name, mark, _ in pairs):
-        raise typer.BadParameter("--header: write NAME=VALUE")
-    return {name: value for name, _, value in pairs}
-
-
-def _connected(socket: str | None) -> "Client":
-    from daemon.cli.asking import TIMEOUT_S
-    from forebay.client import connect
-
-    return connect(socket, TIMEOUT_S)
 
 
 def _way(trigger: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from actors.bad_settings import BadSetting
 from actors.refusals import DRAINING_RETRY_MS, UNAVAILABLE_RETRY_MS
 from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import BadFrame, BadRun, Refused
@@ -82,6 +83,9 @@ class ProblemDetails(BaseModel):
     detail: str = Field(description="What is wrong with this request, in a sentence")
     instance: str | None = Field(default=None, description="The path that was asked for")
     code: str | None = Field(default=None, description="The code of the wire protocol, if any")
+    field: str | None = Field(
+        default=None, description="Which of the settings is to blame, where it is known"
+    )
 
 
 class Problem(HTTPException):
@@ -114,9 +118,16 @@ def problem_of(refused: Refused) -> Problem:
         STATUSES.get(refused.code, 422),
         refused.text,
         refused.code.lower().replace("_", "-"),
-        extensions={"code": refused.code},
+        extensions={"code": refused.code, **field_of(refused)},
         retry_after_s=retry_after_s,
     )
+
+
+def field_of(refused: Refused) -> dict[str, str]:
+    """The key that is to blame, where it is known: a form shows the problem beside it."""
+    if not isinstance(refused, BadSetting) or not refused.field:
+        return {}
+    return {"field": refused.field}
 
 
 def unavailable(problem: Exception) -> Problem:

@@ -126,9 +126,13 @@ def test_schedule_is_added_and_deleted(watched: Watch, scheduled: World) -> None
     page.keyboard.press("Tab")
     dialog.get_by_role("button", name="Add", exact=True).click()
     # The daemon's words, beside what was written.
-    expect(dialog.locator(".problem")).to_contain_text("61")
+    problem = dialog.locator("#schedule-dialog-cron-problem")
+    expect(problem).to_have_text(re.compile("^'61 [*] [*] [*] [*]' is no cron expression"))
+    expect(dialog.get_by_label("Expression")).to_be_focused()
+    expect(dialog.get_by_label("Expression")).to_have_attribute("aria-invalid", "true")
     expect(dialog.get_by_label("Name")).to_have_value("added")
     dialog.get_by_label("Expression").fill("0 18 * * 5")
+    expect(problem).to_have_count(0)
     dialog.get_by_label("Expression").press("Enter")
     expect(dialog).to_be_hidden()
     expect(row(page, "added").locator("[data-column='grid']")).to_have_text(
@@ -146,6 +150,79 @@ def test_schedule_is_added_and_deleted(watched: Watch, scheduled: World) -> None
     expect(row(page, "added")).to_have_count(0)
     with pytest.raises(Refused):
         control(scheduled, "cron.show", name="added")
+
+
+def test_schedule_is_changed_by_keys_and_keeps_what_the_form_does_not_show(
+    watched: Watch, scheduled: World
+) -> None:
+    watched.may_fail = True
+    settings = {"queue": "jobs", "every": "300d", "payload": {"job": 1}, "headers": {"a": "b"}}
+    control(scheduled, "cron.add", name="moving", settings=settings | {"priority": 7})
+    page = watched.page()
+    opened(page, scheduled, "moving")
+    page.get_by_role("button", name="Change moving").focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("#schedule-dialog")
+    expect(dialog.get_by_role("heading", name="Change moving")).to_be_visible()
+    expect(dialog.get_by_label("Name")).not_to_be_editable()
+    expect(dialog.get_by_label("Queue")).to_be_focused()
+    expect(dialog.get_by_label("Period")).to_have_value("300d")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("button", name="Change moving")).to_be_focused()
+    page.keyboard.press("Enter")
+    dialog.get_by_label("each day").check()
+    dialog.get_by_label("Time", exact=True).fill("06:15")
+    dialog.get_by_label("Time zone").fill("Mars/Olympus")
+    dialog.get_by_label("Payload").fill('{"job": ')
+    page.keyboard.press("Tab")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.locator("#schedule-dialog-payload-problem")).to_contain_text("It was JSON")
+    dialog.get_by_label("Payload").fill('{"job": 2}')
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.locator("#schedule-dialog-zone-problem")).to_contain_text("no time zone")
+    dialog.get_by_label("Time zone").fill("Asia/Tokyo")
+    dialog.get_by_label("Time zone").press("Enter")
+    expect(page.locator("#said")).to_have_text("moving is changed.")
+    expect(row(page, "moving").locator("[data-column='grid']")).to_have_text(
+        "daily at 06:15Asia/Tokyo"
+    )
+    found = control(scheduled, "cron.show", name="moving")["settings"]
+    assert (found["every"], found["daily"]) == (None, {"at": "06:15", "zone": "Asia/Tokyo"})
+    assert (found["payload"], found["headers"], found["priority"]) == ({"job": 2}, {"a": "b"}, 7)
+    # What was written there is not what a new one begins with.
+    page.get_by_role("button", name="Add a schedule").click()
+    expect(dialog.get_by_role("heading", name="A new schedule")).to_be_visible()
+    expect(dialog.get_by_label("Name")).to_have_value("")
+    expect(dialog.get_by_label("Name")).to_be_editable()
+    dialog.get_by_label("Name").fill("moving")
+    dialog.get_by_label("Queue").fill("jobs")
+    dialog.get_by_label("Period").fill("1d")
+    page.keyboard.press("Enter")
+    expect(dialog.locator("#schedule-dialog-name-problem")).to_have_text(
+        "there is a schedule moving already"
+    )
+
+
+def test_last_tick_and_what_was_missed_are_shown(page: Page, scheduled: World) -> None:
+    control(scheduled, "cron.add", name="ticked", settings={"queue": "beats", "every": "1s"})
+    opened(page, scheduled, "ticked")
+    last = row(page, "ticked").locator("[data-column='last']")
+    expect(last.locator(".chip")).to_have_text(re.compile("waits|started"))
+    expect(last.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+
+    def later(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        for one in found["schedules"]:
+            one |= {"last_state": "missed", "missed_total": 1234, "missed_ms": 1_755_000_000_000}
+        route.fulfill(response=answer, json=found)
+
+    # What a night without a daemon leaves, as the daemon would tell it.
+    page.route(f"**{SCHEDULES}", later)
+    expect(last.locator(".chip")).to_have_text("missed")
+    expect(last).to_contain_text("1,234 missed")
+    control(scheduled, "cron.remove", name="ticked")
 
 
 def test_ticks_are_asked_for_as_lines_come_into_sight(watched: Watch, scheduled: World) -> None:

@@ -75,10 +75,33 @@ def test_trigger_is_paused_and_resumed_and_deleted(watched: Watch, scheduled: Wo
     expect(row(page, "invoice")).to_have_count(0)
 
 
+def test_trigger_is_changed(watched: Watch, scheduled: World) -> None:
+    watched.may_fail = True
+    page = watched.page()
+    added(page, scheduled, "moved", "papers")
+    page.get_by_role("button", name="Change moved").click()
+    dialog = page.locator("#trigger-dialog")
+    expect(dialog.get_by_label("Name")).not_to_be_editable()
+    expect(dialog.get_by_label("Queue that it polls")).to_have_value("papers")
+    dialog.get_by_label("Items a job").fill("5")
+    dialog.get_by_label("Polls each").fill("9d")
+    page.keyboard.press("Enter")
+    problem = dialog.locator("#trigger-dialog-polling_interval-problem")
+    expect(problem).to_have_text("9d is outside 100ms..1d")
+    dialog.get_by_label("Polls each").fill("2h")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_have_text("moved is changed.")
+    expect(row(page, "moved").locator("[data-column='batch']")).to_have_text("up to 5 items a job")
+    with scheduled.client() as client:
+        found = client.control("trigger.show", name="moved")["settings"]
+        assert (found["polling_interval"], found["batch_size"]) == ("2h", 5)
+        client.control("trigger.remove", name="moved")
+
+
 def test_what_the_daemon_says_against_a_trigger_is_shown(watched: Watch, scheduled: World) -> None:
     watched.may_fail = True
     page = watched.page()
     added(page, scheduled, "circle", "crm")
-    expect(page.locator("#trigger-dialog .problem")).to_contain_text("the same")
+    expect(page.locator("#trigger-dialog")).to_contain_text("the same")
     page.get_by_role("button", name="Cancel").click()
     expect(row(page, "circle")).to_have_count(0)

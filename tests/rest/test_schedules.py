@@ -37,6 +37,10 @@ def test_a_schedule_is_made_seen_changed_run_and_deleted(serving: Serving) -> No
     assert [tick % 3_600_000 for tick in ticks] == [0, 0, 0]
     assert ticks[0] == serving.http.get(address).json()["next_ms"]
 
+    shown = made.json()
+    assert (shown["last_ms"], shown["last_state"]) == (None, None)
+    assert (shown["missed_total"], shown["missed_ms"]) == (0, None)
+
     wanted = {"settings": {"every": None, "cron": "0 12 * * *", "zone": "Europe/Berlin"}}
     changed = serving.http.patch(address, json=wanted)
     assert changed.json()["when"] == "0 12 * * * (Europe/Berlin)", changed.text
@@ -86,19 +90,23 @@ def test_payloads_and_secrets_are_not_for_everybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings, text",
+    "settings, text, field",
     [
-        ({"queue": "q"}, "give one of cron, daily and every"),
-        ({"queue": "q", "cron": "* * * *"}, "has 4 fields"),
-        ({"queue": "q", "every": "10s", "priority": "urgent"}, "no priority 'urgent'"),
-        ({"queue": "q", "every": "10s", "nonsense": 1}, "nonsense"),
+        ({"queue": "q"}, "bad: give one of cron, daily and every", None),
+        ({"queue": "q", "cron": "* * * *"}, "has 4 fields", "cron"),
+        ({"queue": "q", "every": "1ms"}, "bad: every: ", "every"),
+        ({"queue": "q", "daily": {"at": "25:00"}}, "bad: daily.at: ", "daily.at"),
+        ({"queue": "q", "every": "10s", "priority": "urgent"}, "no priority 'urgent'", None),
+        ({"queue": "q", "every": "10s", "nonsense": 1}, "nonsense", "nonsense"),
     ],
 )
-def test_what_cannot_be_is_422_and_says_why(
-    serving: Serving, settings: dict[str, Any], text: str
+def test_what_cannot_be_is_422_and_says_why_and_which_key_it_is(
+    serving: Serving, settings: dict[str, Any], text: str, field: str | None
 ) -> None:
     answer = serving.http.post(SCHEDULES, json={"name": "bad", "settings": settings})
-    assert text in problem(answer, 422, "bad-request")["detail"]
+    found = problem(answer, 422, "bad-request")
+    assert text in found["detail"]
+    assert found.get("field") == field
 
 
 @pytest.mark.parametrize(

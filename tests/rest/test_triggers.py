@@ -56,6 +56,14 @@ def test_a_queue_trigger_is_made_seen_changed_run_and_deleted(serving: Serving) 
     problem(http.delete(address), 404, "not-found")
 
 
+def test_a_schedule_does_not_take_the_name_of_a_queue_trigger(serving: Serving) -> None:
+    new = {"name": "fixed", "settings": {"queue": "q", "every": "1h"}}
+    refused = problem(serving.http.post("/api/v2/schedules", json=new), 409, "conflict")
+    assert refused["detail"] == "there is a trigger fixed already, of type QUEUE"
+    added = serving.host.command("cron", "add", "fixed", "q", "--every", "1h")
+    assert (added.returncode, b"of type QUEUE" in added.stderr) == (5, True)
+
+
 def test_time_triggers_are_schedules(serving: Serving) -> None:
     http = serving.http
     listed = {each["name"]: each for each in http.get(TRIGGERS).json()["triggers"]}

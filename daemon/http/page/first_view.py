@@ -52,15 +52,23 @@ TRIGGER_COLUMNS: Final = (
     ("state", "State"),
     ("actions", ""),
 )
-SORTED_BY: Final = ("name", "queue", "next", "target", "jobs")
+EVENT_COLUMNS: Final = (
+    ("number", "When"),
+    ("kind", "Kind"),
+    ("about", "About"),
+    ("text", "What"),
+)
+SORTED_BY: Final = ("name", "queue", "next", "last", "target", "jobs", "number", "kind", "about")
 """Of a catalogue's columns, those that it can be sorted by."""
 QUEUE_METRICS: Final = "/queue-metrics"
 SCHEDULES: Final = f"{QUEUE_METRICS}/schedules"
 TRIGGERS: Final = f"{QUEUE_METRICS}/triggers"
+EVENTS: Final = f"{QUEUE_METRICS}/events"
 VIEWS: Final = (
     (QUEUE_METRICS, "Queue Metrics"),
     (SCHEDULES, "Schedules"),
     (TRIGGERS, "Triggers"),
+    (EVENTS, "Events"),
 )
 SHEETS: Final = ("palette.css", "frame.css", "tables.css", "queues.css", "narrow.css")
 CATALOGUE_SHEETS: Final = ("palette.css", "frame.css", "tables.css", "catalogue.css")
@@ -124,6 +132,9 @@ class Views:
 
     def triggers(self) -> str:
         return self._catalogue("triggers.html", TRIGGERS, TRIGGER_COLUMNS)
+
+    def events(self) -> str:
+        return self._catalogue("events.html", EVENTS, EVENT_COLUMNS)
 
     def _catalogue(self, template: str, view: str, columns: Sequence[tuple[str, str]]) -> str:
         return self._environment.get_template(template).render(

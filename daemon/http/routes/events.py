@@ -10,7 +10,7 @@ The books are asked for once for all who watch, and not at all while nobody does
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import trio
 from fastapi import APIRouter, Header, Query
@@ -26,6 +26,8 @@ from daemon.http.problems import draining
 from daemon.masking import masked
 
 WATCHERS_MAX: Final = 64
+Kind = Literal["breaker", "store", "daemon", "queue", "trigger", "notice", "lost"]
+"""Of what happens rarely; slices that ended are in the event log alone."""
 
 
 class Event(BaseModel):
@@ -49,7 +51,7 @@ class Event(BaseModel):
     )
 
     number: int = Field(description="Grows by one from event to event of this life of the daemon")
-    kind: str = Field(description="breaker, store, daemon, queue, notice or lost")
+    kind: Kind
     at_ms: int
 
 
@@ -68,9 +70,12 @@ def routes(desk: Desk) -> APIRouter:
         _: Reader,
         after: Annotated[int, Query(ge=0, le=2**53, description="A number: only later ones")] = 0,
         limit: Annotated[int, Query(ge=1, le=EVENTS_KEPT)] = 100,
+        kind: Annotated[Kind | None, Query(description="Only those of this kind")] = None,
     ) -> EventList:
-        """The latest changes of breakers, stores and queues, notices, and the daemon's life."""
-        found = desk.events.after(after)[-limit:]
+        """The latest changes of breakers, stores and queues, triggers that failed, notices, and
+        the daemon's life."""
+        kept = desk.events.after(after)
+        found = [each for each in kept if kind is None or each.row["kind"] == kind][-limit:]
         events = [Event(number=event.number, **masked(event.row)) for event in found]
         return EventList(events=events, latest=desk.events.latest)
 

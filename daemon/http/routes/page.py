@@ -46,6 +46,10 @@ def routes(desk: Desk) -> APIRouter:
     async def triggers() -> HTMLResponse:
         return HTMLResponse(views.triggers())
 
+    @router.get("/events")
+    async def events() -> HTMLResponse:
+        return HTMLResponse(views.events())
+
     @router.get("/items/{item_id}")
     async def item(item_id: str) -> HTMLResponse:
         return HTMLResponse(views.item(item_id))

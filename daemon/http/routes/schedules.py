@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from actors.cron_control import TICKS_DEFAULT, TICKS_MAX
+from actors.last_ticks import TickState
 from actors.schedules import NAME_PATTERN
 from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
@@ -33,6 +34,10 @@ SCHEDULE_EXAMPLE: Final[JsonDict] = {
     "queue": "jobs",
     "enabled": True,
     "next_ms": 1755045000000,
+    "last_ms": 1754958600000,
+    "last_state": "done",
+    "missed_total": 2,
+    "missed_ms": 1754699400000,
     "problem": "",
     "settings": SETTINGS_EXAMPLE,
 }
@@ -51,6 +56,18 @@ class Schedule(BaseModel):
     queue: str
     enabled: bool
     next_ms: int | None = Field(description="The next tick; null: none, or it is disabled")
+    last_ms: int | None = Field(
+        description="The latest tick whose time has come; null: none since it is as it is now"
+    )
+    last_state: TickState | None = Field(
+        description="What became of that tick: `waiting`, `started` (workers may have it), `done` "
+        "(delivered, or deleted by somebody), `dead`, `missed`; null: not known"
+    )
+    missed_total: int = Field(
+        description="Ticks that were given up because no daemon was there; 0 anew when it is "
+        "disabled"
+    )
+    missed_ms: int | None = Field(description="When the latest of these would have been")
     problem: str = Field(description="Why its ticks are not installed; empty: they are")
     settings: dict[str, Any] = Field(description="All keys, as in etc/forebay.yaml")
 
@@ -168,10 +185,17 @@ def _changing(router: APIRouter, desk: Desk) -> None:
 
 
 def shown(schedule: dict[str, Any], who: Who) -> Schedule:
-    """Headers may hold secrets, and payloads are not for everybody."""
-    settings = schedule["settings"]
-    payload = settings["payload"] if who.sees_payloads else MASK
-    return Schedule.model_validate(schedule | {"settings": masked(settings) | {"payload": payload}})
+    return Schedule.model_validate(schedule | {"settings": shown_settings(schedule, who)})
+
+
+def shown_settings(defined: dict[str, Any], who: Who) -> dict[str, Any]:
+    """Of a schedule or a trigger: headers may hold secrets, and payloads, which triggers of type
+    QUEUE have not, are not for everybody."""
+    settings: dict[str, Any] = defined["settings"]
+    visible: dict[str, Any] = masked(settings)
+    if "payload" in settings:
+        visible["payload"] = settings["payload"] if who.sees_payloads else MASK
+    return visible
 
 
 def check_secrets(settings: dict[str, Any]) -> None:

@@ -15,8 +15,7 @@ from actors.schedules import NAME_PATTERN
 from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
 from daemon.http.problems import documented
-from daemon.http.routes.schedules import check_secrets
-from daemon.masking import MASK, masked
+from daemon.http.routes.schedules import check_secrets, shown_settings
 
 TriggerName = Annotated[
     str,
@@ -195,10 +194,4 @@ def _acting(router: APIRouter, desk: Desk) -> None:
 
 
 def shown(trigger: dict[str, Any], who: Who) -> Trigger:
-    """Headers may hold secrets, and payloads are not for everybody."""
-    settings = masked(trigger["settings"])
-    if "payload" in settings and not who.sees_payloads:
-        settings["payload"] = MASK
-    elif "payload" in settings:
-        settings["payload"] = trigger["settings"]["payload"]
-    return Trigger.model_validate(trigger | {"settings": settings})
+    return Trigger.model_validate(trigger | {"settings": shown_settings(trigger, who)})

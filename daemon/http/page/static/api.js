@@ -20,6 +20,8 @@ export class Refused extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `answered ${status}`);
     this.status = status;
+    /** Which of the settings is to blame, where it is known. */
+    this.field = problem.field ?? problem.errors?.[0]?.where.split(".").at(-1);
   }
 }
 

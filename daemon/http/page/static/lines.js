@@ -15,9 +15,10 @@ const STEP = 80;
 export class Lines {
   /**
    * `name`: what the ids of its elements begin with. `newEntry` makes one for a key. `onneed`: there
-   * are new lines in sight. `words`: what is said where there is none.
+   * are new lines in sight. `words`: what is said where there is none. `order`: by what they are
+   * sorted at first.
    */
-  constructor(name, { newEntry, onneed, words }) {
+  constructor(name, { newEntry, onneed = () => {}, words, order = ["name", "ascending"] }) {
     this.name = name;
     this.newEntry = newEntry;
     this.words = words;
@@ -26,8 +27,7 @@ export class Lines {
     this.drawn = new Map();
     this.shown = AT_FIRST;
     this.text = new URLSearchParams(location.search).get("filter") ?? "";
-    this.column = "name";
-    this.direction = "ascending";
+    [this.column, this.direction] = order;
     this.table = byId(`${name}-table`);
     this.body = this.table.tBodies[0];
     this.bind(onneed);

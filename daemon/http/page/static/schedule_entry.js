@@ -1,14 +1,18 @@
-// A line of the schedules view: what it is, when it ticks, run now, enable, disable, delete.
+// A line of the schedules view: when it ticks, what became of the last tick, and what was missed.
 
 import { change } from "./api.js";
+import { CatalogueEntry, showQueue } from "./catalogue_entry.js";
 import { confirmed, say } from "./dialogs.js";
 import { chip, make, setAttribute, setText } from "./elements.js";
-import { button, cell } from "./lines.js";
+import { cell } from "./lines.js";
 import { knownZone, moments, until } from "./moments.js";
 import { itemAddress } from "./running.js";
-import { dateAndTime, time } from "./words.js";
+import { count, dateAndTime, time } from "./words.js";
 
 const MISSED = { run_once: "run the last", run_all: "run all", skip: "skip" };
+const KIND = { path: "schedules", noun: "schedule" };
+const LAST = { waiting: ["waits", "plain"], started: ["started", "plain"], done: ["done", "good"], dead: ["dead letter", "bad"],
+  missed: ["missed", "warn"] };
 
 /** A schedule of the API as the page has it. */
 export function lineOf(schedule) {
@@ -16,9 +20,10 @@ export function lineOf(schedule) {
   const zone = settings.daily?.zone ?? settings.zone ?? "UTC";
   return {
     key: name, name, queue, zone, next: schedule.next_ms, when: schedule.when, grid: gridOf(schedule), isPeriod: settings.every !== null,
-    haystack: [name, queue, schedule.when, zone, settings.description].join(" ").toLowerCase(),
+    haystack: [name, queue, schedule.when, zone, settings.description].join(" ").toLowerCase(), settings,
     about: settings.description, isEnabled: schedule.enabled, isFiled: schedule.origin === "file",
-    problem: schedule.problem, missed: MISSED[settings.missed] ?? settings.missed, last: schedule.last_ms ?? null,
+    problem: schedule.problem, missed: MISSED[settings.missed] ?? settings.missed,
+    last: schedule.last_ms, lastState: schedule.last_state, missedTotal: schedule.missed_total, missedMs: schedule.missed_ms,
   };
 }
 
@@ -27,50 +32,47 @@ function gridOf({ when, settings }) {
   return settings.daily ? `daily at ${settings.daily.at}` : settings.cron ?? when;
 }
 
-export class ScheduleEntry {
-  constructor(name, ticks, onchange) {
+/** In a word, and its tone. Pure. */
+export function stateOf({ problem, isEnabled }) {
+  return problem ? ["in trouble", "bad"] : isEnabled ? ["enabled", "good"] : ["disabled", "plain"];
+}
+
+export class ScheduleEntry extends CatalogueEntry {
+  constructor(name, ticks, open, onchange) {
+    super(name, KIND, open, onchange);
     this.ticks = ticks;
-    this.about = make("span", { class: "muted about" });
-    this.problem = make("span", { class: "trouble" });
-    this.ran = make("span", { class: "about", hidden: true });
-    this.filed = make("span", { class: "muted about" }, "set in the configuration file");
+  }
+
+  cells() {
     this.grid = make("code");
     this.zone = make("span", { class: "muted about" });
     this.queue = make("a");
     this.next = make("time", { class: "next" });
     this.later = make("span", { class: "muted later" });
-    this.last = cell("last", "Last");
+    this.last = make("time");
+    this.lastState = make("span", { class: "after" });
+    this.lost = make("span", { class: "about" });
     this.missed = cell("missed", "If missed");
-    this.state = cell("state", "State");
-    this.runButton = button("Run now", () => this.run(onchange));
-    this.switch = button("", () => this.toggle(onchange));
-    this.deleteButton = button("Delete", () => this.remove(onchange), "quiet danger");
-    this.element = make("tr", { role: "row", "data-key": name },
-      cell("name", "Name", make("strong", {}, name), this.about, this.filed, this.problem, this.ran),
-      cell("grid", "When", this.grid, this.zone), cell("queue", "Queue", this.queue),
-      cell("next", "Next", this.next, this.later), this.last, this.missed, this.state,
-      cell("actions", "", make("div", { class: "actions" }, this.runButton, this.switch, this.deleteButton)));
-    this.runButton.setAttribute("aria-label", `Run ${name} now`);
-    this.deleteButton.setAttribute("aria-label", `Delete ${name}`);
+    return [cell("grid", "When", this.grid, this.zone), cell("queue", "Queue", this.queue),
+      cell("next", "Next", this.next, this.later), cell("last", "Last", this.last, this.lastState, this.lost), this.missed];
   }
 
   show(line) {
-    this.line = line;
-    setText(this.about, line.about);
+    this.showShared(line, stateOf(line), line.isFiled ? null : line.isEnabled ? "Disable" : "Enable");
     setText(this.problem, line.problem ? `Not installed: ${line.problem}` : "");
     setText(this.grid, line.grid);
     setText(this.zone, line.zone);
-    setText(this.queue, line.queue);
-    setAttribute(this.queue, "href", `/queue-metrics?filter=${encodeURIComponent(line.queue)}`);
+    showQueue(this.queue, line.queue);
     setText(this.missed, line.missed);
-    const [word, tone] = line.problem ? ["in trouble", "bad"] : line.isEnabled ? ["enabled", "good"] : ["disabled", "plain"];
-    if (this.state.textContent !== word) this.state.replaceChildren(chip(word, tone));
-    this.filed.hidden = !line.isFiled;
-    this.switch.hidden = this.deleteButton.hidden = line.isFiled;
-    const verb = line.isEnabled ? "Disable" : "Enable";
-    setText(this.switch, verb);
-    setAttribute(this.switch, "aria-label", `${verb} ${line.name}`);
+    setText(this.lost, line.missedTotal ? `${count(line.missedTotal)} missed` : "");
+    setAttribute(this.lost, "title", line.missedTotal ? `the latest on ${dateAndTime(line.missedMs)}` : null);
+    this.showLast(line);
     this.tick();
+  }
+
+  showLast({ last, lastState }) {
+    const [word, tone] = last === null ? ["", ""] : LAST[lastState] ?? ["not known", "plain"];
+    if (this.lastState.textContent !== word) this.lastState.replaceChildren(...(word ? [chip(word, tone)] : []));
   }
 
   /** Times are of the schedule's zone, as its grid is; pointed at, of this browser's. */
@@ -81,34 +83,27 @@ export class ScheduleEntry {
     setAttribute(this.next, "title", ticks.length ? `${dateAndTime(ticks[0])} here` : null);
     setText(this.later, later.join(" · "));
     setText(this.last, line.last === null ? "–" : moments([line.last], zone, nowMs)[0]);
+    setAttribute(this.last, "title", line.last === null ? null : `${dateAndTime(line.last)} here`);
   }
 
   async run(onchange) {
     const { name, queue } = this.line;
     const text = `What a tick would push goes to ${queue} at once. Its ticks stay as they are.`;
     if (!(await confirmed({ title: `Run ${name} now?`, text, verb: "Run now" }))) return;
-    const { id } = await change("POST", `${address(name)}/run`);
-    this.ran.replaceChildren(`run by hand at ${time(Date.now())}: `, make("a", { href: itemAddress(id) }, "its item"));
-    this.ran.hidden = false;
+    const { id } = await change("POST", `${this.address}/run`);
+    this.showRun(`run by hand at ${time(Date.now())}: `, make("a", { href: itemAddress(id) }, "its item"));
     say(`${name} was run: its item is in ${queue}.`, "good");
     await onchange();
   }
 
   async toggle(onchange) {
     const { name, isEnabled } = this.line;
-    await change("PATCH", address(name), { settings: { enabled: !isEnabled } });
+    await change("PATCH", this.address, { settings: { enabled: !isEnabled } });
     say(isEnabled ? `${name} is disabled: its ticks are taken back.` : `${name} ticks again.`);
     await onchange();
   }
 
-  async remove(onchange) {
-    const { name } = this.line;
-    const text = "Its ticks whose time has not come are taken back. What is due already is delivered.";
-    if (!(await confirmed({ title: `Delete the schedule ${name}?`, text, verb: "Delete", isDangerous: true }))) return;
-    await change("DELETE", address(name));
-    say(`${name} is deleted.`);
-    await onchange();
+  farewell() {
+    return "Its ticks whose time has not come are taken back. What is due already is delivered.";
   }
 }
-
-const address = (name) => `/api/v2/schedules/${encodeURIComponent(name)}`;

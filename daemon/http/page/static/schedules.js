@@ -12,17 +12,14 @@ import { bindTokenDialog } from "./token.js";
 
 const ticks = new Ticks();
 const lines = new Lines("schedules", {
-  newEntry: (name) => new ScheduleEntry(name, ticks, () => beat.now()),
+  newEntry: (name) => new ScheduleEntry(name, ticks, (line) => form.openFor(line.name, line.settings), () => beat.now()),
   onneed: () => beat.soon(),
   words: { empty: "There is no schedule: add one here, with forebay cron add, or in the configuration file." },
 });
 
 async function refresh() {
   const { schedules } = await get("/api/v2/schedules");
-  const found = schedules.map(lineOf);
-  // Not every daemon tells when a schedule ticked last.
-  lines.table.classList.toggle("without-last", found.every(({ last }) => last === null));
-  lines.show(found);
+  lines.show(schedules.map(lineOf));
   await ticks.follow(lines.inSight());
   lines.draw();
 }

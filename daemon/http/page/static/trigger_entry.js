@@ -1,22 +1,23 @@
-// A line of the triggers view: what it polls, what it makes of it, the jobs that are not done; run
-// now, pause, resume, delete.
+// A line of the triggers view: what it polls, what it makes of it, and the jobs that are not done.
 
 import { change, get, Refused } from "./api.js";
+import { CatalogueEntry, showQueue } from "./catalogue_entry.js";
 import { confirmed, say } from "./dialogs.js";
-import { arrange, chip, make, setAttribute, setText } from "./elements.js";
+import { arrange, make, setText } from "./elements.js";
 import { linked } from "./item_parts.js";
-import { button, cell } from "./lines.js";
+import { cell } from "./lines.js";
 import { itemAddress } from "./running.js";
 import { age, count, items } from "./words.js";
 
 const JOBS_MAX = 20;
+const KIND = { path: "triggers", noun: "trigger" };
 
 /** A trigger of the API as the page has it. */
 export function lineOf(trigger) {
   const { name, queue, target, settings } = trigger;
   return {
     key: name, name, queue, target, when: trigger.when, jobs: trigger.jobs,
-    haystack: [name, queue, target, settings.description].join(" ").toLowerCase(),
+    haystack: [name, queue, target, settings.description].join(" ").toLowerCase(), settings,
     batch: settings.batch_size, about: settings.description, isFiled: trigger.origin === "file",
     isEnabled: trigger.enabled, isPaused: trigger.paused, failures: trigger.failures, problem: trigger.problem,
     runsHere: trigger.runs_here,
@@ -31,37 +32,33 @@ export function stateOf(line) {
   return line.runsHere ? ["runs here", "good"] : ["runs elsewhere", "plain"];
 }
 
-export class TriggerEntry {
-  constructor(name, onchange) {
-    this.about = make("span", { class: "muted about" });
-    this.filed = make("span", { class: "muted about" }, "set in the configuration file");
-    this.problem = make("span", { class: "trouble" });
-    this.ran = make("span", { class: "about", hidden: true });
+/** What the switch does. What the file defines can be paused here; what is disabled there can't be enabled. */
+function verbOf({ isFiled, isEnabled, isPaused }) {
+  if (!isEnabled) return isFiled ? null : "Enable";
+  return isPaused ? "Resume" : "Pause";
+}
+
+export class TriggerEntry extends CatalogueEntry {
+  constructor(name, open, onchange) {
+    super(name, KIND, open, onchange);
+    this.jobs.addEventListener("toggle", () => this.jobs.open && onchange());
+  }
+
+  cells() {
     this.queue = make("a");
     this.when = make("span", { class: "muted about" });
     this.batch = cell("batch", "Claims");
     this.target = make("a");
     this.jobCount = make("summary");
     this.jobList = make("ul");
-    this.jobs = make("details", { ontoggle: () => this.jobs.open && onchange() }, this.jobCount, this.jobList);
+    this.jobs = make("details", {}, this.jobCount, this.jobList);
     this.noJobs = make("span", { class: "muted" }, "none");
-    this.state = cell("state", "State");
-    this.runButton = button("Run now", () => this.run(onchange));
-    this.switch = button("", () => this.toggle(onchange));
-    this.deleteButton = button("Delete", () => this.remove(onchange), "quiet danger");
-    this.element = make("tr", { role: "row", "data-key": name },
-      cell("name", "Name", make("strong", {}, name), this.about, this.filed, this.problem, this.ran),
-      cell("queue", "Polls", this.queue, this.when), this.batch, cell("target", "Jobs go to", this.target),
-      cell("jobs", "Jobs not done", this.noJobs, this.jobs), this.state,
-      cell("actions", "", make("div", { class: "actions" }, this.runButton, this.switch, this.deleteButton)));
-    this.runButton.setAttribute("aria-label", `Run ${name} now`);
-    this.deleteButton.setAttribute("aria-label", `Delete ${name}`);
+    return [cell("queue", "Polls", this.queue, this.when), this.batch, cell("target", "Jobs go to", this.target),
+      cell("jobs", "Jobs not done", this.noJobs, this.jobs)];
   }
 
   show(line) {
-    this.line = line;
-    setText(this.about, line.about);
-    this.filed.hidden = !line.isFiled;
+    this.showShared(line, stateOf(line), verbOf(line));
     if (this.problem.textContent !== line.problem) this.problem.replaceChildren(...linked(line.problem));
     showQueue(this.queue, line.queue);
     setText(this.when, line.when);
@@ -70,19 +67,7 @@ export class TriggerEntry {
     this.noJobs.hidden = line.jobs > 0;
     this.jobs.hidden = !line.jobs;
     setText(this.jobCount, count(line.jobs));
-    const [word, tone] = stateOf(line);
-    if (this.state.textContent !== word) this.state.replaceChildren(chip(word, tone));
-    this.showButtons(line);
-  }
-
-  /** What the file defines can be paused here; what is disabled there can't be enabled. */
-  showButtons({ name, isFiled, isEnabled, isPaused }) {
-    const verb = !isEnabled ? "Enable" : isPaused ? "Resume" : "Pause";
-    setText(this.switch, verb);
-    setAttribute(this.switch, "aria-label", `${verb} ${name}`);
-    this.switch.hidden = isFiled && !isEnabled;
-    this.runButton.hidden = !isEnabled;
-    this.deleteButton.hidden = isFiled;
+    this.runButton.hidden = !line.isEnabled;
   }
 
   /** The jobs that are not done, where somebody has opened them. */
@@ -90,7 +75,7 @@ export class TriggerEntry {
     if (!this.jobs.open || !this.line.jobs) return;
     let jobs;
     try {
-      ({ live_jobs: jobs } = await get(address(this.line.name)));
+      ({ live_jobs: jobs } = await get(this.address));
     } catch (problem) {
       // Removed a moment ago: the next list will be without it.
       if (problem instanceof Refused && problem.status === 404) return;
@@ -110,12 +95,12 @@ export class TriggerEntry {
     const { name, queue, target, batch } = this.line;
     const text = `Up to ${items(batch)} of ${queue} are claimed at once, and a job in ${target} is made of them.`;
     if (!(await confirmed({ title: `Run ${name} now?`, text, verb: "Run now" }))) return;
-    const { id, items: claimed } = await change("POST", `${address(name)}/run`);
-    this.ran.hidden = id === null;
+    const { id, items: claimed } = await change("POST", `${this.address}/run`);
+    this.ran.hidden = true;
     if (id === null) {
       say(`There was nothing to claim in ${queue}.`);
     } else {
-      this.ran.replaceChildren("run by hand: ", make("a", { href: itemAddress(id) }, `a job of ${items(claimed)}`));
+      this.showRun("run by hand: ", make("a", { href: itemAddress(id) }, `a job of ${items(claimed)}`));
       say(`${name} has made a job of ${items(claimed)}.`, "good");
     }
     await onchange();
@@ -123,25 +108,13 @@ export class TriggerEntry {
 
   async toggle(onchange) {
     const { name, queue, isEnabled, isPaused } = this.line;
-    if (!isEnabled) await change("PATCH", address(name), { settings: { enabled: true } });
-    else await change("POST", `${address(name)}/${isPaused ? "resume" : "pause"}`);
+    if (!isEnabled) await change("PATCH", this.address, { settings: { enabled: true } });
+    else await change("POST", `${this.address}/${isPaused ? "resume" : "pause"}`);
     say(isEnabled && !isPaused ? `${name} is paused: nothing of ${queue} is claimed, its jobs go on.` : `${name} polls again.`);
     await onchange();
   }
 
-  async remove(onchange) {
-    const { name, queue } = this.line;
-    const text = `${queue} is not polled any more. Jobs that are not done keep what they have claimed.`;
-    if (!(await confirmed({ title: `Delete the trigger ${name}?`, text, verb: "Delete", isDangerous: true }))) return;
-    await change("DELETE", address(name));
-    say(`${name} is deleted.`);
-    await onchange();
+  farewell() {
+    return `${this.line.queue} is not polled any more. Jobs that are not done keep what they have claimed.`;
   }
-}
-
-const address = (name) => `/api/v2/triggers/${encodeURIComponent(name)}`;
-
-function showQueue(link, queue) {
-  setText(link, queue);
-  setAttribute(link, "href", `/queue-metrics?filter=${encodeURIComponent(queue)}`);
 }

@@ -4,16 +4,15 @@
 import { get } from "./api.js";
 import { bindAppearance } from "./appearance.js";
 import { Beat } from "./beat.js";
-import { offerQueues } from "./choices.js";
 import { byId, setText } from "./elements.js";
 import { Lines } from "./lines.js";
 import { bindTokenDialog } from "./token.js";
 import { TriggerEntry, lineOf } from "./trigger_entry.js";
-import { triggerForm } from "./trigger_form.js";
+import { TriggerForm } from "./trigger_form.js";
 import { count } from "./words.js";
 
 const lines = new Lines("triggers", {
-  newEntry: (name) => new TriggerEntry(name, () => beat.now()),
+  newEntry: (name) => new TriggerEntry(name, (line) => form.openFor(line.name, line.settings), () => beat.now()),
   onneed: () => beat.soon(),
   words: { empty: "No trigger polls a queue: add one here, with forebay triggers add, or in the configuration file." },
 });
@@ -29,11 +28,8 @@ async function refresh() {
 }
 
 const beat = new Beat(refresh, () => {}, { isPatient: true });
-const form = triggerForm(() => beat.now());
+const form = new TriggerForm(() => beat.now());
 bindAppearance(byId("appearance"));
 bindTokenDialog();
-byId("triggers-add").addEventListener("click", () => {
-  form.open();
-  offerQueues();
-});
+byId("triggers-add").addEventListener("click", () => form.open());
 beat.start();
