@@ -2,12 +2,13 @@
 
     python cluster_driver.py MASTER CLIENT SOCKET QUEUE DIRECTORY
 
-CLIENT is where this process alone finds the package. It is run as a script so that what tasks need
-of it is pickled by value, as in a notebook.
+CLIENT is where this process alone finds the package; tasks look where its PYTHONPATH says. It is
+run as a script so that what tasks need of it is pickled by value, as in a notebook.
 """
 
 import importlib.util
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ MASTER, CLIENT, SOCKET, QUEUE, DIRECTORY = sys.argv[1:]
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
+    "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     "spark.executor.memory": "512m",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

@@ -1,4 +1,4 @@
-"""One Spark session and one daemon for all tests here that can share them.
+"""One Spark session, one cluster and one daemon for all tests here that can share them.
 
 Tasks may fail three times (`local[2,4]`). Tests that kill things have a daemon of their own.
 """
@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.ops.commands import Host, running
+from tests.spark.quick import FEW_ROWS, QUICK, make_site
+from tests.spark.standalone import Cluster, running_cluster
 
-SETTINGS = {
+SETTINGS = FEW_ROWS | {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -27,8 +29,20 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The cluster takes as long as all others together: it is the last."""
-    items.sort(key=lambda item: item.path.name == "test_cluster.py")
+    """What needs the cluster is the last, one after the other: nobody else pays for it."""
+    on_cluster = ("test_fleet.py", "test_cluster.py")
+    places = {name: place for place, name in enumerate(on_cluster, 1)}
+    items.sort(key=lambda item: places.get(item.path.name, 0))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """In the environment, so that it holds for every process that is started from here."""
+    site = make_site(tmp_path_factory.mktemp("quick") / "site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", site, prepend=os.pathsep)
+        patch.setenv("JDK_JAVA_OPTIONS", QUICK)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +60,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("FATAL")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("c")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.spark.quick import FEW_ROWS
+
 HANG_S = 120
 """Nothing is measured by it: a driver that hangs should fail the test."""
 
@@ -67,6 +69,8 @@ def main() -> None:
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.driver.host", "127.0.0.1")
+    for name, value in FEW_ROWS.items():
+        builder = builder.config(name, value)
     spark = builder.config("spark.local.dir", directory).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     with ThreadPoolExecutor() as threads:

@@ -21,38 +21,31 @@ import pytest
 from tests.ops.commands import Host
 from tests.spark.connect_driver import BATCH_ROWS, STREAM_ROWS
 from tests.spark.pulling import pull_all, staged, texts
+from tests.spark.quick import FEW_ROWS, UNPACKED, make_site
 from tests.spark.test_cluster import BLOCK
 
 HANG_S = 120
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-SETTINGS = {
+SETTINGS = FEW_ROWS | {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.ui.enabled": "false",
 }
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for seconds is done before what it compiles pays."""
-UNPACKED = """\
-import sys
-sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
-"""
-"""The same PySpark lies beside it, compiled: each of a server's many processes starts sooner."""
-
 pytestmark = pytest.mark.skipif(not SUBMIT.exists(), reason="this PySpark has no server of its own")
 
 
 @contextmanager
 def server(directory: Path, host: Host, site: str) -> Iterator[str]:
     """The address of a server; its log is in the directory. `site` is what its Pythons do first."""
-    (directory / "site").mkdir()
-    (directory / "site" / "sitecustomize.py").write_text(site)
     options = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
-    options += [f"--conf=spark.local.dir={directory}", f"--driver-java-options={QUICK}"]
+    options.append(f"--conf=spark.local.dir={directory}")
     environment = {**host.environment, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(directory)}
-    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(directory / "site")}
+    environment |= {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": make_site(directory / "site", site),
+    }
     with subprocess.Popen(
         [SUBMIT, "--master=local[2]", *options, f"--class={SERVER}", "spark-internal"],
         env=environment,

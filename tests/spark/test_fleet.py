@@ -7,12 +7,10 @@ daemons; the last one kills the driver, and goes on with another.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,10 @@ from tests.ops.commands import Host, running
 from tests.servers.postgres import fresh_database
 from tests.spark.proxy import Moment, Proxy
 from tests.spark.pulling import pull_all, staged
-from tests.spark.test_cluster import SPARK_CLASS
-from tests.spark.test_connect import QUICK, UNPACKED
+from tests.spark.standalone import HANG_S, SPARK_CLASS, Cluster, environment, until
 from tests.spark.test_stream_sink import Feed
 
-HANG_S = 180.0
-"""Nothing is measured by it: what never comes should fail the test."""
 ROWS = 2000
-DEPLOY = "org.apache.spark.deploy"
 
 pytestmark = pytest.mark.skipif(not SPARK_CLASS.exists(), reason="this PySpark has no cluster")
 
@@ -74,7 +68,7 @@ class Driver:
 
     def wait(self) -> None:
         """Until everything that was begun has succeeded."""
-        until(lambda: len(self._answers) == self._jobs, self)
+        until(lambda: len(self._answers) == self._jobs, self.check)
 
     def kill(self) -> None:
         if self._process.poll() is None:
@@ -108,7 +102,7 @@ class World:
     def _start(self, name: str) -> None:
         path = self._place / f"{name}.sock"
         self._front = Proxy(path, self.here.socket, lambda moment: self.decide(moment)).__enter__()
-        self.driver = Driver(self._master, self._place / name, environment(path, self._place))
+        self.driver = Driver(self._master, self._place / name, environment(path))
 
     def close(self) -> None:
         self._front.close()
@@ -146,74 +140,15 @@ class World:
         return [len(items) for items in on_hosts]
 
 
-def until(is_so: Callable[[], object], driver: Driver | None = None) -> None:
-    """What a driver was told to do must not have failed meanwhile."""
-    deadline = time.monotonic() + HANG_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        if driver is not None:
-            driver.check()
-        time.sleep(0.05)
-
-
-def environment(own_socket: Path, place: Path) -> dict[str, str]:
-    """`place`: where the Pythons find what they do first."""
-    found = {name: value for name, value in os.environ.items() if "FOREBAY" not in name}
-    found |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    found |= {"SPARK_DAEMON_MEMORY": "256m", "JDK_JAVA_OPTIONS": QUICK}
-    found["PYTHONPATH"] = os.pathsep.join(
-        [str(place / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    return found | {"FOREBAY_SOCKET": str(own_socket)}
-
-
-def start_cluster(stack: ExitStack, place: Path, hosts: Sequence[Host]) -> str:
-    """A master, and a worker for each host, which knows its own socket alone."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    master = f"spark://127.0.0.1:{port}"
-    commands = [(["master.Master", "--host", "127.0.0.1", "--port", str(port)], place / "none")]
-    for number, host in enumerate(hosts, 1):
-        at = f"127.0.0.{number}"
-        room = ["--cores", "1", "--memory", "600m", "--work-dir", str(place / at)]
-        commands.append((["worker.Worker", master, "--host", at, *room], host.socket))
-    log = stack.enter_context((place / "cluster.log").open("wb"))
-    for (name, *options), own_socket in commands:
-        process = stack.enter_context(
-            subprocess.Popen(
-                [SPARK_CLASS, f"{DEPLOY}.{name}", *options, "--webui-port", "0"],
-                env=environment(own_socket, place),
-                stdout=log,
-                stderr=log,
-            )
-        )
-        stack.callback(process.kill)
-    # Who asks a master in vain a few times gives up.
-    until(lambda: answers(port))
-    return master
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    place = tmp_path_factory.mktemp("f")
-    (place / "site").mkdir()
-    (place / "site" / "sitecustomize.py").write_text(UNPACKED)
+def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ExitStack() as stack:
         url = stack.enter_context(fresh_database())
-        hosts = []
-        for name in "ab":
-            (place / name).mkdir()
-            hosts.append(Host(place / name, {"cold": {"type": "postgres", "url": url}}))
-        master = start_cluster(stack, place, hosts)
-        world = World(hosts[0], hosts[1], master, place)
+        cold = {"cold": {"type": "postgres", "url": url}}
+        here, there = (Host(place, cold) for place in cluster.hosts)
+        world = World(here, there, cluster.master, tmp_path_factory.mktemp("f"))
         stack.callback(world.close)
-        for host in hosts:
+        for host in world.hosts:
             stack.enter_context(running(host))
         yield world
 
@@ -292,11 +227,11 @@ def test_a_driver_that_is_killed_before_and_after_its_commit_is_decided(
     world.decide = lambda moment: moment != "published"
     begin("after", 3)
     both = ("batch-after", "stream-after")
-    until(lambda: all(map(world.accepted, both)), world.driver)
+    until(lambda: all(map(world.accepted, both)), world.driver.check)
     world.decide = lambda _: False
     begin("before", 3)
     staged = {"batch-before": ROWS, "stream-before": 300}
-    until(lambda: all(world.staged(queue) >= staged[queue] for queue in staged), world.driver)
+    until(lambda: all(world.staged(queue) >= staged[queue] for queue in staged), world.driver.check)
     world.replace_driver()
     assert world.accepted("batch-before") == world.accepted("stream-before") == 0
 

@@ -9,6 +9,7 @@ from forebay.head import CHECKSUM_AT, CHECKSUM_END, CRC32, FIXED
 from forebay.ids import format_run_id, new_run_id, pack_item_id
 from forebay.part import take_items
 from forebay.spark import rows
+from forebay.spark.item_columns import ITEM_SCHEMA, chosen
 from forebay.spark.lineage import item_ids
 
 
@@ -95,11 +96,11 @@ def test_a_large_compressed_run_is_read_whole() -> None:
 
 
 def test_only_the_columns_that_are_asked_for_are_made() -> None:
-    schema = rows.chosen(rows.ITEM_SCHEMA, ["payload", "id"])
+    schema = chosen(ITEM_SCHEMA, ["payload", "id"])
     batch = rows.to_batch([row(encode_run([b"x"], queue="q"))], schema)
     assert batch.schema.names == ["payload", "id"]
     with pytest.raises(ValueError, match=r"no column 'body' to read: id, key"):
-        rows.chosen(rows.ITEM_SCHEMA, ["body"])
+        chosen(ITEM_SCHEMA, ["body"])
 
 
 def test_a_key_that_is_no_text_is_shown_as_other_consumers_see_it() -> None:
@@ -156,3 +157,18 @@ def resealed(run: bytearray) -> bytes:
     crc = algorithm(view[CHECKSUM_END:], algorithm(view[:CHECKSUM_AT], 0))
     run[CHECKSUM_AT:CHECKSUM_END] = crc.to_bytes(4, "little")
     return bytes(run)
+
+
+def test_batches_are_small_and_have_whole_runs_in_order() -> None:
+    runs = [encode_run([b"%d-%d" % (run, at) for at in range(100)], queue="q") for run in range(7)]
+    raw_bytes = read_run(runs[0]).head.raw_bytes
+    fetched = [row(run) for run in runs]
+    made = list(rows.to_batches(fetched, bytes_max=3 * raw_bytes))
+    assert [batch.num_rows for batch in made] == [300, 300, 100]
+    assert pa.Table.from_batches(made) == pa.Table.from_batches([rows.to_batch(fetched)])
+
+
+def test_a_run_that_is_larger_than_a_batch_is_one() -> None:
+    fetched = [row(encode_run([b"x" * 100], queue="q")) for _ in range(3)]
+    assert [batch.num_rows for batch in rows.to_batches(fetched, bytes_max=1)] == [1, 1, 1]
+    assert list(rows.to_batches([])) == []

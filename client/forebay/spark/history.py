@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import forebay.spark.rows as items
 from forebay.fetch_frames import Finished
 from forebay.head import read_head
-from forebay.spark import rows as items
+from forebay.spark.item_columns import ITEM_DDL, ITEM_SCHEMA, TIMESTAMP
 from forebay.spark.letters import ERROR, ERRORS_DDL
-from forebay.spark.rows import ITEM_DDL, ITEM_SCHEMA, TIMESTAMP
 
 if TYPE_CHECKING:
     from forebay.streams import FetchedRow

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from forebay.control import letter_payload
-from forebay.spark.rows import ITEM_DDL, ITEM_SCHEMA, TIMESTAMP
+from forebay.spark.item_columns import ITEM_DDL, ITEM_SCHEMA, TIMESTAMP
 
 Letter = Mapping[str, Any]
 

@@ -24,8 +24,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+import forebay.spark.history as history
+import forebay.spark.letters as letters
+import forebay.spark.rows as rows
 from forebay.client import Client, connect
-from forebay.spark import history, letters, rows
+from forebay.spark.item_columns import ITEM_SCHEMA, chosen
 from forebay.spark.queues import check_queue
 from forebay.spark.source_options import read_options
 
@@ -37,9 +40,9 @@ class ForebayReader(DataSourceReader):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = read_options(given)
         whole = {"dead": letters.LETTER_SCHEMA, "history": history.HISTORY_SCHEMA}.get(
-            self._options.state, rows.ITEM_SCHEMA
+            self._options.state, ITEM_SCHEMA
         )
-        self._schema = rows.chosen(whole, schema.fieldNames())
+        self._schema = chosen(whole, schema.fieldNames())
 
     def partitions(self) -> Sequence[InputPartition]:
         """On the driver, before anything is read."""
@@ -56,11 +59,14 @@ class ForebayReader(DataSourceReader):
                     yield batch
 
     def _items(self, client: Client) -> Iterator[pa.RecordBatch]:
-        to_batch = history.to_batch if self._options.state == "history" else rows.to_batch
+        is_past = self._options.state == "history"
         cursor: str | None = ""
         while cursor is not None:
             page = client.peek(self._options.queue, self._options.state, cursor=cursor)
-            yield to_batch(page.rows, self._schema)
+            if is_past:
+                yield history.to_batch(page.rows, self._schema)
+            else:
+                yield from rows.to_batches(page.rows, self._schema)
             cursor = page.cursor
 
     def _letters(self, client: Client) -> Iterator[pa.RecordBatch]:

@@ -1,16 +1,19 @@
-"""Rows of Spark out of runs: a page of fetched runs becomes one Arrow record batch.
+"""Rows of Spark out of runs: fetched runs become Arrow record batches.
 
 No Python work for an item: payloads and keys are the run's packed columns with Arrow's name on
 them (the layout is the same), what the items of a run share is repeated by run-end decoding, and
-ids are joined from the run's id and a table of indexes: 0.5 µs an item of 300 bytes in all, most of
-it decompression, and 20 µs a run. The exception are runs that list their items' ids, because they
-were made of parts of others: those take 1 µs an item more.
+ids are joined from the run's id and a table of indexes. The exception are runs that list their
+items' ids, because they were made of parts of others: those take 1 µs an item more.
+
+Batches are small, so that what one step has made is still in the processor's cache in the next:
+0.5 µs an item of 300 bytes in all with 2 MiB, 0.65 with a page of 30 MiB (with runs of 1,000 items;
+0.4 and 0.6 with 3,500), written to a pipe. A batch costs 300 µs, whatever is in it.
 
 Only the columns that are asked for are made. A run that cannot be unpacked raises BadRun and names
 it: a reader must not leave out items silently, and cannot tell the daemon that they are bad.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -26,45 +29,40 @@ from forebay.ids import format_item_id, format_run_id, unpack_item_id
 from forebay.limits import KEY_BYTES_MAX, RUN_ITEMS_MAX
 from forebay.run import read_run
 from forebay.snappy import decompress
+from forebay.spark.item_columns import HEADERS, ITEM_SCHEMA, TIMESTAMP
 
 if TYPE_CHECKING:
     from forebay.streams import FetchedRow
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-HEADERS: Final = pa.map_(pa.string(), pa.string())
-
-ITEM_DDL: Final = (
-    "id STRING, key STRING, payload BINARY, priority INT, flow STRING, action STRING, "
-    "attempt INT, headers MAP<STRING, STRING>, enqueued_at TIMESTAMP, due_at TIMESTAMP"
-)
-ITEM_SCHEMA: Final = pa.schema(
-    [
-        ("id", pa.string()),
-        ("key", pa.string()),
-        ("payload", pa.binary()),
-        ("priority", pa.int32()),
-        ("flow", pa.string()),
-        ("action", pa.string()),
-        ("attempt", pa.int32()),
-        ("headers", HEADERS),
-        ("enqueued_at", TIMESTAMP),
-        ("due_at", TIMESTAMP),
-    ]
-)
-"""What Spark makes of ITEM_DDL: it compares, and refuses any difference."""
+BATCH_BYTES: Final = 2 * 1024 * 1024
+"""Of bodies, in a batch."""
 
 
-def chosen(whole: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The columns with these names; ValueError for a name that there is not."""
-    for name in names:
-        if name not in whole.names:
-            raise ValueError(f"there is no column {name!r} to read: {', '.join(whole.names)}")
-    return pa.schema([whole.field(name) for name in names])
+def to_batches(
+    rows: Sequence["FetchedRow"], schema: pa.Schema = ITEM_SCHEMA, bytes_max: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The items of these rows, in their order, in batches of whole runs with at most so many bytes
+    of bodies, or one run; `schema` is ITEM_SCHEMA or a part of it."""
+    parts: list[_Part] = []
+    size = 0
+    for row in rows:
+        part = _unpack(row)
+        if parts and size + part.head.raw_bytes > bytes_max:
+            yield _batch(parts, schema)
+            parts, size = [], 0
+        parts.append(part)
+        size += part.head.raw_bytes
+    if parts:
+        yield _batch(parts, schema)
 
 
 def to_batch(rows: Sequence["FetchedRow"], schema: pa.Schema = ITEM_SCHEMA) -> pa.RecordBatch:
-    """The items of these rows, in their order; `schema` is ITEM_SCHEMA or a part of it."""
-    page = _Page([_unpack(row) for row in rows])
+    """The same in one batch."""
+    return _batch([_unpack(row) for row in rows], schema)
+
+
+def _batch(parts: Sequence["_Part"], schema: pa.Schema) -> pa.RecordBatch:
+    page = _Page(parts)
     return pa.RecordBatch.from_arrays([_MAKERS[name](page) for name in schema.names], schema=schema)
 
 
@@ -105,6 +103,8 @@ class _Page:
         """A column in which each item has a value of its own."""
         if not self.parts:
             return pa.array([], kind)
+        if len(self.parts) == 1:
+            return self.parts[0].meant(column(self.parts[0]))
         return pa.concat_arrays([part.meant(column(part)) for part in self.parts])
 
 

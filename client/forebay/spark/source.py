@@ -2,6 +2,9 @@
 
 Everything that can be wrong with a write is found in `writer` and `streamWriter`, on the driver,
 before data moves: options, columns and their types, the daemon, its queue, its priorities.
+
+Every session imports this module to learn the format's name, and every query that reads a stream
+does so in a process of its own: so each method imports what it needs, and no more.
 """
 
 from typing import TYPE_CHECKING
@@ -9,13 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from forebay.spark.options import OptionError
-from forebay.spark.plan import SinkPlan, make_plan
-from forebay.spark.staging import ask_daemon
-
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
 
+    from forebay.spark.plan import SinkPlan
     from forebay.spark.stream_reader import ForebayStreamReader
     from forebay.spark.stream_writer import ForebayStreamWriter
     from forebay.spark.writer import ForebayWriter
@@ -27,14 +27,23 @@ class ForebaySource(DataSource):
         return "forebay"
 
     def schema(self) -> str:
-        from forebay.spark.history import HISTORY_DDL
-        from forebay.spark.letters import LETTER_DDL
-        from forebay.spark.receipts import RECEIPT_DDL
-        from forebay.spark.rows import ITEM_DDL
+        match self._state():
+            case "dead":
+                from forebay.spark.letters import LETTER_DDL
 
-        return {"dead": LETTER_DDL, "history": HISTORY_DDL, "receipt": RECEIPT_DDL}.get(
-            self._state(), ITEM_DDL
-        )
+                return LETTER_DDL
+            case "history":
+                from forebay.spark.history import HISTORY_DDL
+
+                return HISTORY_DDL
+            case "receipt":
+                from forebay.spark.receipts import RECEIPT_DDL
+
+                return RECEIPT_DDL
+            case _:
+                from forebay.spark.item_columns import ITEM_DDL
+
+                return ITEM_DDL
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         from forebay.spark.reader import ForebayReader
@@ -50,12 +59,14 @@ class ForebaySource(DataSource):
         return ForebayStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ForebayWriter":
+        from forebay.spark.staging import ask_daemon
         from forebay.spark.writer import ForebayWriter
 
         plan = self._plan(schema, overwrite)
         return ForebayWriter(ask_daemon(plan, wait_s=0.0))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ForebayStreamWriter":
+        from forebay.spark.staging import ask_daemon
         from forebay.spark.stream_writer import ForebayStreamWriter
 
         plan = self._plan(schema, overwrite)
@@ -66,7 +77,10 @@ class ForebaySource(DataSource):
         """Of a read: what is looked at."""
         return str(self.options.get("state", "")).lower()
 
-    def _plan(self, schema: StructType, overwrite: bool) -> SinkPlan:
+    def _plan(self, schema: StructType, overwrite: bool) -> "SinkPlan":
+        from forebay.spark.options import OptionError
+        from forebay.spark.plan import make_plan
+
         if overwrite:
             raise OptionError(
                 "mode",

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -37,10 +37,14 @@ from pyspark.sql.types import StructType
 from forebay.client import Client, connect
 from forebay.errors import ForebayError, Refused
 from forebay.limits import CLAIM_ITEMS_MAX, FETCH_ROWS_MAX
+from forebay.spark.item_columns import ITEM_SCHEMA, chosen
 from forebay.spark.queues import check_queue
-from forebay.spark.rows import ITEM_SCHEMA, chosen, to_batch
 from forebay.spark.source_options import stream_options
 from forebay.streams import Claim, StreamStatus
+
+PAGE_BYTES: Final = 1024 * 1024
+"""Of runs, in a FETCHED. An item of 300 bytes costs the daemon 0.09 µs and the task 0.27; with
+4 MiB it is 0.19 and 0.44: memory that large is fresh each time, and in nobody's cache."""
 
 Offset = dict[str, Any]
 """`{"claim": n}`: everything up to claim n. 0: nothing yet."""
@@ -129,6 +133,9 @@ class ForebayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task. A daemon that is just being started again is waited for."""
+        # The driver does without: 30 ms less before a query can begin.
+        from forebay.spark.rows import to_batches
+
         assert isinstance(partition, ClaimPart)
         options = self._options
         at: int | None = partition.first
@@ -140,12 +147,12 @@ class ForebayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     partition.claim,
                     first=at,
                     rows=min(partition.last - at, FETCH_ROWS_MAX),
+                    bytes_max=PAGE_BYTES,
                 )
                 # A row that was set aside as corrupt leaves a gap in the numbers: as many rows as
                 # were asked for then reach into the next task's part.
                 mine = [row for row in fetched.rows if row.number < partition.last]
-                if mine:
-                    yield to_batch(mine, self._schema)
+                yield from to_batches(mine, self._schema)
                 at = fetched.next
 
     def commit(self, end: Offset) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from forebay.spark import receipts
+import forebay.spark.receipts as receipts
 from forebay.spark.options import OptionError
 from forebay.spark.plan import SinkPlan
 from forebay.spark.staging import Staged, WriteFailed, all_staged, drop, publish, stage_rows

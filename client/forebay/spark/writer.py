@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from forebay.spark import receipts
+import forebay.spark.receipts as receipts
 from forebay.spark.plan import SinkPlan
 from forebay.spark.staging import Staged, all_staged, drop, publish, stage_rows
 from forebay.writes import new_write_id

@@ -1,0 +1,30 @@
+"""What makes a Spark that lives for seconds or a few minutes start sooner, and cost less.
+
+Measured on a session that runs two small jobs, CPU seconds of its JVM: 22.8 as it is, 11.1 to 13.4
+with `QUICK`. Starting one of its Pythons: 0.76 s, and 0.22 s where PySpark is `UNPACKED`.
+"""
+
+from pathlib import Path
+from typing import Final
+
+QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""A JVM that lives for seconds is done before what it compiles pays."""
+
+UNPACKED: Final = """\
+import sys
+sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
+"""
+"""The same PySpark lies beside it, compiled: each of Spark's many processes starts sooner."""
+
+FEW_ROWS: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""A few rows are done before what would be compiled or planned anew for them is."""
+
+
+def make_site(directory: Path, does: str = UNPACKED) -> str:
+    """What a Python whose PYTHONPATH begins with it does first."""
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text(does)
+    return str(directory)
