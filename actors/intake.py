@@ -22,7 +22,7 @@ from actors.settings import SpoolSettings
 from actors.spool_counts import SpoolCounts
 from actors.writes import Writes
 from forebay.errors import Refused
-from forebay.stage_frames import WRITE_HEADER, write_of
+from forebay.stage_frames import MOVED, WRITE_HEADER, write_of
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -90,6 +90,10 @@ class Intake:
     def arrive(self, append: Append) -> None:
         self._arrived.append(append)
 
+    def __bool__(self) -> bool:
+        """Whether a push waits, be it for room."""
+        return bool(self._arrived or self._blocked)
+
     def has_arrivals(self) -> bool:
         return bool(self._arrived)
 
@@ -142,6 +146,8 @@ class Intake:
         return verdict is not Verdict.WAIT
 
     def _refuse_stage(self, append: Append) -> Refused | None:
+        if append.stage == MOVED:
+            return None
         if append.stage:
             return self._writes.refuse(append.write, append.stage)
         if write_of(append.head) is not None:

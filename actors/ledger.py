@@ -58,7 +58,9 @@ class Ledger:
         self.books: Books = {}
         """Base and chunks together, by queue."""
         self.receipts: dict[bytes, Totals] = {}
-        """The same of what was published, by write."""
+        """The same of what was published, and of what was moved here, by write."""
+        self.moved: Counter[bytes] = Counter()
+        """Of these, items that were moved here, ever, by write."""
         self.staged: Counter[str] = Counter()
         """Items that are not visible yet, by queue."""
         self._accounts: dict[int, str] = {}
@@ -105,6 +107,8 @@ class Ledger:
             case Phase.PUBLISHED:
                 self.books.setdefault(account.queue, Totals()).add(totals)
                 self.receipts.setdefault(account.write, Totals()).add(totals)
+                if account.is_moved:
+                    self.moved[account.write] += totals.accepted
             case Phase.ABORTED:
                 return 0
         return totals.held
@@ -135,6 +139,14 @@ class Ledger:
         self._keep(position, size, items)
         for totals in self._totals(position, queue):
             totals.accepted += items
+
+    def move_in(self, position: int, size: int, account: Account, items: int) -> None:
+        """A run of a write that was published elsewhere is stored."""
+        self._keep(position, size, items)
+        self.note_account(position, sys.intern(account.name))
+        for totals in self._totals(position, account.queue):
+            totals.accepted += items
+        self.moved[account.write] += items
 
     def stage(self, position: int, size: int, account: Account, items: int) -> None:
         """A run that was staged is stored."""
@@ -257,7 +269,7 @@ class Ledger:
             return name
         if self._phase(account) is not Phase.PUBLISHED:
             return None
-        is_known = self._writes.published(account.write) is not None
+        is_known = self._writes.is_known(account.write)
         return account.of_write.name if is_known else account.queue
 
     def _add_to_base(self, base: Books, name: str, totals: Totals) -> None:
@@ -272,6 +284,7 @@ class Ledger:
         gone = {write.hex() for write in writes}
         for write in writes:
             self.receipts.pop(write, None)
+            self.moved.pop(write, None)
         base = self.base.copy()
         for name, totals in self.base.items():
             if written_by(name) in gone:
@@ -291,6 +304,17 @@ class Ledger:
         """The writes that have runs in a chunk, live or not."""
         accounts = (parse_account(name) for chunk in self._chunks.values() for name in chunk.totals)
         return frozenset(account.write for account in accounts if account.write)
+
+    def queues_of(self, write: bytes) -> set[str]:
+        """Where a write has, or had, items. Looks at all accounts: for people who ask."""
+        books = [self.base, *(chunk.totals for chunk in self._chunks.values())]
+        digits = write.hex()
+        return {
+            parse_account(name).queue
+            for totals in books
+            for name in totals
+            if written_by(name) == digits
+        }
 
     def held_items(self) -> int:
         return sum(account.held_items for account in self._chunks.values())

@@ -76,6 +76,7 @@ from actors.staging import Staging
 from actors.thread import OwnThread
 from actors.upkeep import Upkeep
 from actors.writes import Writes
+from forebay.stage_frames import MOVED
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -232,13 +233,22 @@ class Spooler:
             with suppress(trio.WouldBlock):
                 for _ in range(MESSAGES_MAX):
                     self._handle(self._inbox.receive_nowait())
-            await self._commit()
+            if self._may_commit():
+                await self._commit()
             while self._intake.has_arrivals() or self._staging:
                 await self._commit()
             self._lend()
             self._answer_inquiries()
             if self._has_forgotten or self._staging.log_has_grown:
                 await self._keep_records()
+
+    def _may_commit(self) -> bool:
+        """Whether there is anything that a commit could do: most messages of delivery bring
+        nothing."""
+        if self._intake or self._loans.marks or self._loans.must_be_durable:
+            return True
+        self._marks_are_due = False
+        return bool(self._staging) or self._has_unsynced_marks
 
     def _handle(self, message: SpoolerMessage) -> None:
         match message:
@@ -322,7 +332,7 @@ class Spooler:
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
         decided = self._staging.decide(wall_ms())
-        committed = Committed()
+        moved = self._staging.moved_records(group.appends, wall_ms())
         if group.appends or group.dropped or self._marks_must_go() or must_sync or decided:
             marks = self._loans.take_marks()
             self._loans.must_be_durable = False
@@ -332,13 +342,21 @@ class Spooler:
                 [pending.mark for pending in marks],
                 durable=must_sync,
                 stages=[append.stage for append in group.appends],
-                records=[entry.record for entry in decided],
+                records=[*(entry.record for entry in decided), *moved],
             )
+            # The clients wait; the books do not, and nobody looks into them before the next await.
+            self._answer(group, committed)
+            # Of what was moved here the runs themselves say so, until their chunk goes.
+            self._has_forgotten |= bool(moved) and committed.records_failure is not None
             self._enter(group, committed)
             self.counts.dropped["drop_oldest"] += 0 if committed.failure else dropped_items
             self.counts.dropped["unreadable"] = self._lending.unreadable_items
             self._enter_marks(marks, group, committed, durable=must_sync)
             self._lending.ready |= self._staging.conclude(decided, committed.records_failure)
+        else:
+            self._answer(group, Committed())
+
+    def _answer(self, group: Group, committed: Committed) -> None:
         stored = len(committed.positions)
         self._intake.settle_group(group, stored, committed.failure, trio.current_time())
 
@@ -365,10 +383,13 @@ class Spooler:
         now_ms = wall_ms()
         for append, position, size in placed:
             head = append.head
-            if append.stage:
+            if append.stage == MOVED:
+                self._staging.move_in(append, position, size, now_ms)
+            elif append.stage:
                 self._staging.enter(append, position, size, now_ms)
                 continue
-            self._ledger.accept(position, size, head.queue, head.count)
+            else:
+                self._ledger.accept(position, size, head.queue, head.count)
             # What nobody takes would only keep others out of memory.
             is_wanted = self._lending.is_wanted(head.queue)
             run = StoredRun(position, size, head, append.data)

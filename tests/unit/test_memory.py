@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from actors.settings import Settings, stored_run_bytes_max
-from daemon.malloc import return_freed_memory
+from daemon.malloc import QUIET_S, keep_runs_in_heap, return_memory_when_quiet
 from daemon.memory import (
     CgroupPaths,
     QueueMemory,
@@ -197,9 +199,9 @@ def resident_mib_after_runs(tuned: bool) -> int:
     """Of a process that held runs of growing size between small objects, and let go of them."""
     code = f"""
 import sys
-from daemon.malloc import return_freed_memory
+from daemon.malloc import keep_runs_in_heap, return_free_memory
 if {tuned}:
-    assert return_freed_memory()
+    assert keep_runs_in_heap()
 for size in (2 << 20, 4 << 20):
     runs = [bytes(size)]
     del runs
@@ -209,6 +211,8 @@ for _ in range(100):
     runs.append(b"x" * (1 << 20))
     kept.append([bytes(700)])
 del runs
+if {tuned}:
+    assert return_free_memory()
 status = open("/proc/self/status").read().splitlines()
 print([line.split()[1] for line in status if line.startswith("VmRSS")][0])
 """
@@ -226,4 +230,32 @@ def test_memory_of_runs_that_are_gone_is_given_back() -> None:
 
 def test_operators_word_about_malloc_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
-    assert not return_freed_memory()
+    assert not keep_runs_in_heap()
+
+
+async def test_memory_goes_back_once_after_each_stretch_of_work(
+    autojump_clock: MockClock,
+) -> None:
+    work = 0
+    times = 0
+    gone_back = trio.Event()
+
+    def give_back() -> None:
+        nonlocal times
+        times += 1
+        trio.from_thread.run_sync(gone_back.set)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(return_memory_when_quiet, lambda: work, give_back)
+        await trio.sleep(5 * QUIET_S)
+        assert times == 0
+        for stretch in (1, 2):
+            for _ in range(8):
+                work += 1
+                await trio.sleep(QUIET_S / 2)
+            assert times == stretch - 1
+            await gone_back.wait()
+            gone_back = trio.Event()
+            await trio.sleep(10 * QUIET_S)
+            assert times == stretch
+        nursery.cancel_scope.cancel()

@@ -1,16 +1,17 @@
 """A thread of one's own: results, errors, order, and no cancellation in the middle."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
+import trio.testing
 
 from actors.thread import OwnThread
 
 
 @pytest.fixture
-def thread() -> Iterator[OwnThread]:
+async def thread() -> AsyncIterator[OwnThread]:
     own = OwnThread("test-own")
     own.start()
     yield own
@@ -50,3 +51,36 @@ async def test_cancelled_caller_still_gets_the_result(thread: OwnThread) -> None
             scope.cancel()
             go_on.set()
     assert results == ["done"]
+
+
+async def test_work_is_done_in_order_and_waited_for_in_any(thread: OwnThread) -> None:
+    done: list[int] = []
+    jobs = [thread.submit(lambda order=order: done.append(order)) for order in range(5)]  # type: ignore[misc]
+    for job in reversed(jobs):
+        await job.wait()
+    assert done == [0, 1, 2, 3, 4]
+
+
+async def test_everyone_who_waits_gets_their_own_result(thread: OwnThread) -> None:
+    results: dict[int, int] = {}
+
+    async def call(number: int) -> None:
+        results[number] = await thread.call(lambda: number * number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(call, number)
+    assert results == {number: number * number for number in range(20)}
+
+
+async def test_work_that_nobody_waits_for_is_done_before_the_thread_stops() -> None:
+    own = OwnThread("test-own")
+    own.start()
+    done: list[str] = []
+    own.submit(lambda: done.append("first"))
+    await own.call(lambda: done.append("second"))
+    own.submit(lambda: done.append("third"))
+    own.stop()
+    assert done == ["first", "second", "third"]
+    # Its listener has ended too: whatever has the descriptor's number now is left alone.
+    await trio.testing.wait_all_tasks_blocked()
