@@ -32,11 +32,23 @@ _OWN_HEADERS: Final = frozenset(
         "upgrade",
     ]
 )
+_HOST_END = re.compile(r"[/?#\s]")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 BatchItems = Annotated[Count, numbers(1, 16 * RUN_ITEMS_MAX)]
 BatchBytes = Annotated[Size, sizes("1Ki", "1Gi")]
 Timeout = Annotated[Duration, durations("10ms", "1d")]
+
+
+def shown_url(url: str) -> str:
+    """An address as far as everybody may know it, though it be none: up to its host, without the
+    user. A path may be a password too, as those of webhooks are."""
+    before, slashes, after = url.partition("//")
+    scheme, rest = (before, after) if slashes else ("", before)
+    _, at, rest = rest.rpartition("@")
+    host = _HOST_END.split(rest, maxsplit=1)[0]
+    end = "" if host == rest else "/…"
+    return f"{scheme}{slashes}{'***' * bool(at)}{at}{host}{end}"
 
 
 class NullHandler(Section):
@@ -143,13 +155,15 @@ class HttpHandler(Section):
             parts = urlsplit(url)
             port = parts.port
         except ValueError as problem:
-            raise ValueError(f"{url!r} is no URL: {problem}") from None
+            raise ValueError(f"{shown_url(url)!r} is no URL: {problem}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise ValueError(f"{url!r} is no URL of the form http(s)://HOST[:PORT]/PATH")
+            text = f"{shown_url(url)!r} is no URL of the form http(s)://HOST[:PORT]/PATH"
+            raise ValueError(text)
         if parts.username is not None or parts.fragment:
             raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
         if any(character <= " " or character > "~" for character in url):
-            raise ValueError(f"{url!r} has characters that must be percent-encoded")
+            text = f"{shown_url(url)!r}: in it are characters that must be percent-encoded"
+            raise ValueError(text)
         return url
 
     @field_validator("headers")

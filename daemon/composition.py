@@ -26,6 +26,7 @@ from actors.dispatch import Dispatch
 from actors.event_log import EventLog
 from actors.event_ring import EventRing
 from actors.failover import Failover
+from actors.failure_log import FailureLog
 from actors.fleet_breakers import FleetBreakers
 from actors.handling import Handler, HandlerUnusable
 from actors.handover import HandOver
@@ -56,8 +57,9 @@ from daemon.events import open_sink
 from daemon.handlers import open_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
+from daemon.masking import masked_address
 from daemon.memory import machine_limit_bytes, size_queues
-from daemon.notifying import make_ways
+from daemon.notifying import check_webhooks, make_ways
 from daemon.stores import Stores
 
 if TYPE_CHECKING:
@@ -214,6 +216,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
     cold.keep_history(history.keep)
     cold.keep_keys(lambda queue: key_rule(catalogue.settings_of(queue)))
     tallies = Tallies()
+    check_webhooks(settings.notifications)
     notifier = Notifier(
         settings.notifications,
         make_ways(catalogue, to_spooler.clone()),
@@ -236,6 +239,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         tallies,
         notifier,
         presence,
+        FailureLog(masked=masked_address),
     )
     fleet = None
     if shared_warm is not None and stores.remote is not None:

@@ -31,6 +31,7 @@ from actors.pull import Pull
 from actors.pull_settling import PullSettling
 from actors.purging import Purging
 from actors.queue_stats import QueueStats
+from actors.recalling import Recalling
 from actors.receipts import Receipts
 from actors.report import INQUIRIES_MAX, Reporter
 from actors.schedule_book import ScheduleBook
@@ -56,6 +57,7 @@ class Faces:
     reporter: Reporter
     receipts: Receipts
     follower: Follower | None
+    recalling: Recalling | None
     """Of what a fleet decides about writes."""
     keyed: KeyedIntake
     cron: Cron
@@ -74,6 +76,20 @@ def compose_faces(
     lost_owners = None if core.fleet is None else core.fleet.lost_owners
     to_reporter, reporter_inbox = trio.open_memory_channel[Inquire](INQUIRIES_MAX)
     to_keyed, keyed_inbox = trio.open_memory_channel[OfferRun](WAITING_MAX)
+    recalling = None
+    if stores.shared_cold is not None:
+        recalling = Recalling(stores.shared_cold.recalls, presence=core.presence)
+        stores.wakes.append(recalling.wake)
+    taking_back = TakingBack(
+        core.warm,
+        cold,
+        core.failover,
+        core.routing.lines,
+        lambda queue: key_rule(catalogue.settings_of(queue)),
+        recalling,
+    )
+    if recalling is not None:
+        recalling.give_back = taking_back.take_back
     keyed = KeyedIntake(
         keyed_inbox,
         cold,
@@ -81,13 +97,7 @@ def compose_faces(
         core.has_come_to_cold,
         lambda: core.spooler.disk_is_low,
         core.presence,
-        TakingBack(
-            core.warm,
-            cold,
-            core.failover,
-            core.routing.lines,
-            lambda queue: key_rule(catalogue.settings_of(queue)),
-        ),
+        taking_back,
     )
 
     def has_ticks(queue: str) -> None:
@@ -133,7 +143,7 @@ def compose_faces(
         is_shared=stores.is_shared,
         presence=core.presence,
     )
-    follower = deciding = None
+    follower = deciding = decisions = None
     if stores.shared_cold is not None:
         decisions = stores.shared_cold.decisions
         follower = Follower(
@@ -192,10 +202,10 @@ def compose_faces(
             **purging.operations,
             **figures.operations,
             **KeyControl(cold).operations,
-            **CronControl(cron, wall_ms).operations,
+            **CronControl(cron, wall_ms, lambda name: name in triggers.book.triggers).operations,
             **TriggerControl(triggers, cron, wall_ms).operations,
             **DeadGroups(cold.dead_letters).operations,
-            **FleetControl(lost_owners, to_spooler.clone(), stores.daemon).operations,
+            **FleetControl(lost_owners, to_spooler.clone(), stores.daemon, decisions).operations,
         },
     )
     ingest = Ingest(
@@ -253,6 +263,7 @@ def compose_faces(
         reporter=reporter,
         receipts=receipts,
         follower=follower,
+        recalling=recalling,
         keyed=keyed,
         cron=cron,
         triggers=triggers,

@@ -19,6 +19,7 @@ from actors.trigger_settings import all_schedules, queue_triggers
 from actors.triggers import Triggers
 from daemon.errors import CannotStart, ConfigError
 from daemon.handlers import open_handler
+from daemon.notifying import check_webhooks
 from daemon.systemd import notify, reloading
 
 log = structlog.get_logger()
@@ -76,6 +77,7 @@ class Reload:
         try:
             settings = self._load()
             await check_handlers(settings)
+            check_webhooks(settings.notifications)
             await self._catalogue.reload(settings)
         except (ConfigError, CannotStart, HandlerUnusable, OSError) as problem:
             log.error("daemon.not_reloaded", error=str(problem), in_force="as before")

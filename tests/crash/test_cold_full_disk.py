@@ -5,8 +5,10 @@ destination until then. What is refused is new work alone: everything that is st
 must die is buried, and when there is room again, pushes are taken again.
 """
 
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +16,11 @@ import pytest
 
 from actors.catalogue import Definitions
 from actors.settings import Settings
-from daemon.cold.sqlite import BALLAST_BYTES
+from actors.tiers import ColdTotals, RowOutcome, StoreUnavailable
+from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold
 from daemon.definitions import load_definitions, saver
+from daemon.stores import open_stores
+from tests.conformance.cold_stores import dead_row, new_row
 from tests.crash import flaky
 from tests.crash.audit import Audit
 from tests.crash.destinations import Destination, FileDestination, FlakyDestination
@@ -23,9 +28,10 @@ from tests.crash.found import look_into
 from tests.crash.lives import Zygote
 from tests.crash.producer import Producer
 from tests.crash.seeds import seeded
-from tests.crash.small_disk import SlowReader, fill_up, small_disk
+from tests.crash.small_disk import KIB, MIB, SlowReader, fill_up, small_disk
 
 DISK_BYTES: Final = 3 * BALLAST_BYTES
+LEFT_BYTES: Final = 2 * MIB
 PUSHES_MAX: Final = 20_000
 OUT, FLAKY = "out", "flaky"
 
@@ -109,6 +115,49 @@ async def test_a_queue_is_paused_and_resumed_on_a_disk_without_a_byte_of_room(di
     # The room that was given up is there for the next time as well.
     await save(Definitions())
     assert load_definitions(disk) == Definitions()
+
+
+async def test_overflow_leaves_room_in_which_the_rest_is_settled_and_buried(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "little", 3 * LEFT_BYTES) as disk:
+        cold = SqliteCold(disk / "cold.sqlite", 5.0, ballast_bytes=0)
+        cold.leave_free(LEFT_BYTES)
+        await cold.open()
+        rows = [row async for row in overflow(cold)]
+        # It looks before it writes, so that the last one took a little of it.
+        assert LEFT_BYTES // 2 < shutil.disk_usage(disk).free < LEFT_BYTES
+        dead = dead_row()
+        await cold.store([dead])
+        await cold.confirm([*rows, dead.row])
+        lock = bytes(16)
+        acquired = await cold.acquire("q", lock, len(rows), 3 * LEFT_BYTES, 60.0)
+        assert [row.row for row in acquired] == rows
+        assert all(await cold.settle([RowOutcome(row, lock, delivered=1) for row in rows]))
+        books = ColdTotals(taken=len(rows) + 1, delivered=len(rows), dead=1)
+        assert await cold.totals() == {"q": books}
+        await cold.close()
+
+
+async def overflow(cold: SqliteCold) -> AsyncIterator[bytes]:
+    """Stores runs until none is taken any more; their rows."""
+    with suppress(StoreUnavailable):
+        while True:
+            row = new_row(1, payload=bytes(64 * KIB), compressed=False)
+            await cold.store([row])
+            yield row.row
+
+
+@pytest.mark.parametrize("most", ["min_free_bytes", "ballast_bytes"])
+async def test_overflow_leaves_what_the_spool_needs(
+    most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(SqliteCold, "leave_free", lambda _, size: left.append(size))
+    spool = {"min_free_bytes": "1Mi", "ballast_bytes": "1Mi"} | {most: "2Mi"}
+    settings = Settings.model_validate({"state_dir": tmp_path, "spool": spool})
+    async with open_stores(settings):
+        assert left == [2 * MIB]
 
 
 def fates(producer: Producer) -> tuple[set[str], set[str]]:

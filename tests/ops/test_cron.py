@@ -57,6 +57,10 @@ def test_a_day_in_the_life_of_a_schedule_on_the_command_line(tmp_path: Path) -> 
         assert "nightly" in host.ok("cron", "ls")
         (listed,) = [json.loads(line) for line in host.ok("cron", "ls", "--json").splitlines()]
         assert (listed["origin"], listed["settings"]["priority"]) == ("control", "low")
+        shown = host.ok("cron", "show", "nightly")
+        assert "\n  last: never\n" in shown
+        assert "\n  zone: Europe/Berlin\n" in shown
+        assert json.loads(host.ok("cron", "show", "nightly", "--json")) == listed
         assert len(host.ok("cron", "next", "nightly", "-n", "7").splitlines()) == 7
         assert host.books("jobs") == {"accepted": 4, "held": 4}
 

@@ -38,6 +38,13 @@ def test_a_label_that_is_not_known_is_refused_with_those_that_are(host: Host) ->
     assert b"there is no priority 'high': 0 to 255" in done.stderr
     assert b"now (1), whenever (200)" in done.stderr
     assert "crm" not in json.loads(host.ok("stats", "--json"))["queues"]
+    offer = ("items", "offer", "crm", "key", "payload", "--priority")
+    for command in (offer, ("cron", "add", "s", "crm", "--every", "1h", "--priority")):
+        done = host.command(*command, "300")
+        assert done.returncode == 2
+        assert b"--priority is 0 to 255 or a label, not '300'" in done.stderr
+    done = host.command(*offer, "high")
+    assert (done.returncode, b"now (1), whenever (200)" in done.stderr) == (2, True)
 
 
 def test_a_client_resolves_labels_and_needs_nobody_for_numbers(host: Host) -> None:

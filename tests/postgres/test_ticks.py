@@ -7,9 +7,10 @@ import pytest
 import trio
 
 from actors.cron import Cron
+from actors.keys import Phase
 from actors.schedule_book import Kept, ScheduleBook
 from actors.schedules import ScheduleSettings
-from actors.ticks import Marks, TickChange, TickOutcome, TickStore
+from actors.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.tiers import RowOutcome
 from daemon.bridge import Bridge
 from daemon.postgres.cold import PostgresCold
@@ -51,6 +52,9 @@ class Slow:
     async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
         await self._meanwhile()
         return await self._ticks.change(changes)
+
+    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
+        return await self._ticks.phases(ticks)
 
 
 def new_cron(ticks: TickStore, **keys: object) -> Cron:

@@ -115,8 +115,28 @@ class PostgresServer:
         for pid in (*self._children(), self._process.pid):
             _signal(pid, signal.SIGCONT)
 
+    def place_log(self, where: Path) -> None:
+        """Its log (pg_wal) is there from now on, on another disk perhaps, and in segments of 1 MiB,
+        so that a small disk is full soon. It does not run."""
+        assert self._process is None, "it runs"
+        log = self._data / "pg_wal"
+        subprocess.run(
+            [bindir() / "pg_resetwal", "-D", self._data, "--wal-segsize=1"],
+            check=True,
+            capture_output=True,
+            cwd=self.directory,
+            **_as_user(),
+        )
+        shutil.copytree(log, where)
+        for path in (where, *where.rglob("*")):
+            shutil.chown(path, log.owner(), log.group())
+        shutil.rmtree(log)
+        log.symlink_to(where)
+
     def put_right(self) -> None:
-        """It runs and serves, however it was."""
+        """It runs and serves, however it was: also if it has given up by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
         if self._process is None:
             self.start()
         else:

@@ -14,9 +14,10 @@ from trio.testing import MockClock
 from actors.control import Fields
 from actors.cron import Cron
 from actors.cron_control import CronControl
+from actors.keys import Phase
 from actors.schedule_book import Kept, ScheduleBook, kept_from_json, kept_to_json
 from actors.schedules import ScheduleSettings
-from actors.ticks import Marks, TickChange, TickOutcome, TickStore
+from actors.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.tiers import ColdTotals, StoreUnavailable
 from daemon.schedules_file import load_schedules, schedules_saver
 from forebay.errors import Refused
@@ -41,11 +42,18 @@ class Leaving:
         self.ticks = ticks
         self.is_away = False
         self.writes = 0
+        self.looks = 0
 
     async def marks(self) -> Marks:
         if self.is_away:
             raise StoreUnavailable("away")
         return await self.ticks.marks()
+
+    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        self.looks += 1
+        return await self.ticks.phases(ticks)
 
     async def change(self, changes: Sequence[TickChange]) -> list[TickOutcome]:
         self.writes += 1
@@ -347,3 +355,65 @@ async def test_the_next_tick_is_told_as_clock_and_schedule_are(
     assert (await told())["s"] == START_MS + 10_000
     await cron.book.change("mine", {"every": "1m"})
     assert (await told())["mine"] == START_MS - START_MS % 60_000 + 60_000
+
+
+class Asking:
+    """What is told of a schedule `s`."""
+
+    def __init__(self, world: World, cron: Cron) -> None:
+        self._control = CronControl(cron, world.stores.now_ms)
+
+    async def last(self) -> tuple[float | None, str | None, int, float | None]:
+        shown = await self._control.operations["cron.show"](Fields({"name": "s"}))
+        (listed,) = (await self._control.operations["cron.list"](Fields({})))["schedules"]
+        assert listed == shown
+        at, missed = (
+            None if ms is None else (ms - START_MS) / 1000
+            for ms in (shown["last_ms"], shown["missed_ms"])
+        )
+        return at, shown["last_state"], shown["missed_total"], missed
+
+
+async def test_what_became_of_the_last_tick_is_told(world: World, mock_clock: MockClock) -> None:
+    cron = world.cron(s=TEN)
+    asking = Asking(world, cron)
+    await cron.look()
+    assert await asking.last() == (None, None, 0, None)
+    world.passes(11)
+    await cron.look()
+    assert await asking.last() == (10, "waiting", 0, None)
+    await deliver_all(world.stores)
+    assert await asking.last() == (10, "done", 0, None)
+    looks = world.store.looks
+    assert await asking.last() == (10, "done", 0, None)
+    # What is done stays done: nobody is asked again.
+    assert world.store.looks == looks
+    world.passes(10)
+    world.store.is_away = True
+    assert await asking.last() == (20, None, 0, None)
+    world.store.is_away = False
+    rows = await world.stores.cold.acquire("q", b"L" * 16, 9, 999, 60)
+    assert await asking.last() == (20, "started", 0, None)
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize(
+    "missed, last", [("run_once", (100, "waiting", 9, 90)), ("skip", (100, "missed", 10, 100))]
+)
+async def test_what_was_missed_is_told_in_this_life_and_the_next(
+    world: World, mock_clock: MockClock, missed: str, last: tuple[float, str, int, float]
+) -> None:
+    schedule = {**TEN, "missed": missed}
+    await world.cron(s=schedule).look()
+    world.passes(101)
+    for _ in range(2):
+        cron = world.cron(s=schedule)
+        await cron.look()
+        assert await Asking(world, cron).last() == last
+    # It goes on, and the next one is not missed.
+    world.passes(10)
+    await cron.look()
+    assert await Asking(world, cron).last() == (110, "waiting", *last[2:])
+    disabled = world.cron(s={**schedule, "enabled": False})
+    await disabled.look()
+    assert await Asking(world, disabled).last() == (None, None, 0, None)

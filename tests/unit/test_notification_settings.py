@@ -57,6 +57,9 @@ notifications:
         ("{queue: ops, rate: 0}", "notifications.pager.rate: 0 is outside 1..1000"),
         ("{queue: ops, group_by: [colour]}", "must be 'queue' or 'error_type'"),
         ("{webhook: {url: 'ftp://x'}}", "notifications.pager.webhook.url: 'ftp://x' is no URL"),
+        ("{webhook: {url: 'ftp://me:hush@x/T0?s=1'}}", "url: 'ftp://***@x/…' is no URL"),
+        ("{webhook: {url: 'http://x:0/T0/hush?s=1'}}", "url: 'http://x:0/…' is no URL"),
+        ("{webhook: {url: 'http://x/hush hush'}}", "url: 'http://x/…': in it are characters"),
         ("{webhook: {url: 'http://u:pw@x'}}", "a URL here has no user, password"),
         (
             "{webhook: {url: 'http://x', headers: {Host: y}}}",

@@ -96,6 +96,24 @@ def test_only_what_is_more_urgent_than_the_end_of_the_line_overtakes() -> None:
     assert not line.is_overtaken
 
 
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_what_comes_while_rows_are_acquired_overtakes_what_they_are(waiting: int) -> None:
+    line = Promotion()
+    line.join([make(1, priority=5)] * waiting)
+    line.look()
+    line.overtake(5)
+    line.seen_urgent([make(1, priority=5)])
+    assert not line.is_overtaken
+    line.look()
+    line.overtake(4)
+    line.overtake(7)
+    line.seen_urgent([make(1, priority=5)])
+    assert line.is_overtaken
+    line.look()
+    line.seen_urgent([make(1, priority=5)])
+    assert not line.is_overtaken
+
+
 def test_nobody_is_told_of_nothing() -> None:
     line = Promotion()
     line.join([make(3)])

@@ -290,14 +290,18 @@ def step(mark: TickMark | None, missed: Missed = "run_once", *, is_new: bool = F
     return next_step(mark, Wanted("q", "this", Period(10_000), missed, is_new), NOW)
 
 
-def mark(until_s: int, seen_s: int, fingerprint: str = "this") -> TickMark:
-    return TickMark("q", fingerprint, until_s * 1000, seen_s * 1000)
+def mark(until_s: int, seen_s: int, fingerprint: str = "this", since_s: int = 0) -> TickMark:
+    return TickMark("q", fingerprint, until_s * 1000, seen_s * 1000, since_s * 1000)
+
+
+def new_mark() -> TickMark:
+    return mark(140, 100, since_s=100)
 
 
 class TestLookAhead:
     def test_what_is_new_begins_with_the_next_tick(self) -> None:
         found = step(None)
-        assert (found.mark, found.ticks, found.drop) == (mark(140, 100), AHEAD, None)
+        assert (found.mark, found.ticks, found.drop) == (new_mark(), AHEAD, None)
 
     def test_nothing_is_told_while_all_is_there_and_was_seen(self) -> None:
         assert not step(mark(140, 98)).is_due
@@ -326,22 +330,29 @@ class TestLookAhead:
     def test_skip_gives_up_what_was_missed_installed_or_not(self) -> None:
         found = step(mark(70, 20), "skip")
         assert (found.ticks, found.drop) == (AHEAD, Span(20_000, NOW))
-        assert (found.given_up, found.is_down) == (3, True)
+        assert (found.given_up, found.missed_ms) == (3, NOW)
+        assert found.mark is not None
+        assert (found.mark.missed, found.mark.missed_ms) == (3, NOW)
 
     def test_run_once_runs_the_last_that_was_missed(self) -> None:
         found = step(mark(70, 20), "run_once")
         assert (found.ticks, found.drop) == ((NOW, *AHEAD), Span(20_000, NOW))
-        assert found.given_up == 2
+        assert (found.given_up, found.missed_ms) == (2, 90_000)
 
     def test_run_once_leaves_the_last_one_that_is_installed(self) -> None:
         found = step(mark(110, 20), "run_once")
         assert (found.ticks, found.drop) == (AHEAD[1:], Span(20_000, 99_999))
-        assert found.given_up == 0
+        assert (found.given_up, found.missed_ms) == (0, 90_000)
+
+    def test_what_was_missed_is_counted_on_through_another_configuration(self) -> None:
+        before = mark(140, 99, "other")._replace(missed=7, missed_ms=50_000)
+        found = step(before, is_new=True).mark
+        assert found == new_mark()._replace(missed=7, missed_ms=50_000)
 
     def test_another_configuration_takes_over_when_it_is_new(self) -> None:
         found = step(mark(140, 99, "other"), is_new=True)
         assert (found.ticks, found.drop) == (AHEAD, Span(NOW, FOREVER_MS))
-        assert found.mark == mark(140, 100)
+        assert found.mark == new_mark()
 
     def test_what_another_daemon_has_otherwise_is_left_until_it_runs_out(self) -> None:
         assert not step(mark(101, 20, "other")).is_due
@@ -351,7 +362,7 @@ class TestLookAhead:
         assert not step(mark(260, 99)).is_due
         found = step(mark(270, 99))
         assert (found.ticks, found.drop) == (AHEAD, Span(NOW, FOREVER_MS))
-        assert found.mark == mark(140, 100)
+        assert found.mark == new_mark()
 
     @pytest.mark.parametrize(
         "apart_s, refresh, down_s", [(1, 1, 10), (10, 2.5, 10), (60, 15, 45), (3600, 60, 180)]

@@ -112,7 +112,8 @@ async def test_what_the_spooler_had_no_room_for_is_told_when_it_has(
             await settlement.settle("crm", [leased], [Conclusion(1)])
         assert given_up.cancelled_caught
         assert isinstance(await inbox.receive(), Drain)
-        told = await inbox.receive()
+        with trio.fail_after(60):
+            told = await inbox.receive()
         nursery.cancel_scope.cancel()
     assert isinstance(told, Settle)
     assert len(told.outcomes) == 1

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -157,3 +158,11 @@ def test_errors_are_read_as_written_and_as_earlier_versions_wrote_them() -> None
     assert [len(row) for row in rows] == [3, 4, 6]
     assert tuple(map(read_error, rows)) == errors
     assert read_error([1, 5, "503", "weather"]).failure_reason == "application"
+
+
+def test_members_that_a_later_version_adds_to_an_error_are_passed_over() -> None:
+    known = ItemError(3, 7, "503", "business", "host/q/1", 4)
+    [row] = json.loads(json.dumps(error_rows([known])))
+    further: list[list[Any]] = [[None], ["text", 5, {"an": "object"}], [[]] * 20]
+    for more in further:
+        assert read_error([*row, *more]) == known
