@@ -8,7 +8,8 @@ noted in the receipts of the writes (actors/shared_writes.py), in absolute numbe
 
 Owns nothing. A kill leaves things in both places; the same step, repeated, finds the runs stored
 before (DUPLICATE). Mail is never removed: if its daemon returns after all, it reads it, and what
-was noted of it here is forgotten.
+was noted of it here is forgotten. How far its items are stored is noted beside it, so that who
+adopts the daemon once more, on whatever host, does not store them again.
 
 What it can't do: know what the lost daemon had recorded and not told: deliveries of its own workers
 in its last second stay pending in receipts. Posts that it had recorded, and was killed before it
@@ -64,6 +65,16 @@ class LeftThere(NamedTuple):
     """Where the next page begins; empty: this was the last."""
 
 
+class MailLeft(NamedTuple):
+    """A page of a lapsed daemon's mail."""
+
+    known: list[bytes]
+    """Posts of which somebody has stored what they alone have."""
+    new: list[bytes]
+    mark: tuple[bytes, int]
+    """Where the page ends."""
+
+
 class LostOwnersPort(Protocol):
     """Every method raises StoreUnavailable as those of a warm queue do."""
 
@@ -83,8 +94,12 @@ class LostOwnersPort(Protocol):
         """Takes these slices out, as far as they are as they were; how many items. None: the
         daemon is valid again, and nothing was taken."""
 
-    async def mail_left(self, queue: str, daemon: bytes, first: int) -> list[bytes]:
+    async def mail_left(self, queue: str, daemon: bytes, first: int) -> MailLeft:
         """Posts for the daemon, from the one with this number on; they stay. None: no more."""
+
+    async def mail_stored(self, queue: str, daemon: bytes, mark: tuple[bytes, int]) -> None:
+        """What these posts, and all before them, alone have is durable in a journal: whoever adopts
+        the daemon once more leaves it alone."""
 
 
 class MailBook(Protocol):
@@ -151,10 +166,16 @@ class Adopting:
         items = 0
         for queue in queues:
             first = 0
-            while posts := await self._owners.mail_left(queue, daemon, first):
-                first += len(posts)
-                for post in readable(posts):
-                    items += await self._store(post.left)
+            while True:
+                page = await self._owners.mail_left(queue, daemon, first)
+                if not (page.known or page.new):
+                    break
+                first += len(page.known) + len(page.new)
+                known, new = readable(page.known), readable(page.new)
+                items += await self._store([run for post in new for run in post.left])
+                if page.new:
+                    await self._owners.mail_stored(queue, daemon, page.mark)
+                for post in (*known, *new):
                     if post.write:
                         delivered[post.write] += post.delivered.bit_count()
                 await self._owners.claim(daemon, CLAIM_S)

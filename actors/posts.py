@@ -17,7 +17,8 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from actors.moving import moved_run
 from actors.retry import Conclusion
@@ -36,6 +37,7 @@ from forebay.run import RunHead
 from forebay.stage_frames import write_of
 
 VERSION = 1
+MINUTE_MS: Final = 60_000
 
 
 class Post(NamedTuple):
@@ -143,13 +145,26 @@ def _for_who_adopts(head: RunHead, gone: Sequence[Slice]) -> dict[str, Any]:
     if (write := write_of(head)) is not None:
         about["write"] = write.hex()
     left = []
-    for slice_ in gone:
+    for slice_ in _merged(gone):
         # What cannot be unpacked is nothing that another could deliver.
         with suppress(BadRun):
             left.append(b64encode(moved_run(slice_)).decode())
     if left:
         about["left"] = left
     return about
+
+
+def _merged(gone: Sequence[Slice]) -> list[Slice]:
+    """Without errors, items that come due within the same minute are one slice, due with the last
+    of them: each is made from the whole run, and every item may have an error of its own."""
+    found: dict[tuple[int, int], Slice] = {}
+    for slice_ in gone:
+        when = slice_.attempt, slice_.due_ms // MINUTE_MS
+        if (before := found.get(when)) is not None:
+            due_ms = max(before.due_ms, slice_.due_ms)
+            slice_ = replace(slice_, bits=before.bits | slice_.bits, due_ms=due_ms)
+        found[when] = slice_
+    return list(found.values())
 
 
 def _part(slice_: Slice) -> list[Any]:

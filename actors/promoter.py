@@ -125,8 +125,6 @@ class Promoter:
     async def _acquire_ahead(self, queue: str) -> None:
         line = self._routing.lines[queue]
         while True:
-            if line.rests_until > trio.current_time():
-                await trio.sleep_until(line.rests_until)
             told = line.acquirer_told
             next_due_ms = None
             try:
@@ -143,7 +141,12 @@ class Promoter:
         """Acquires until enough is in the line, or nothing is due: then, when something will be."""
         line = self._routing.lines[queue]
         while queue not in self._routing.streams:
+            if line.rests_until > trio.current_time():
+                await trio.sleep_until(line.rests_until)
             async with self._turn:
+                if line.rests_until > trio.current_time():
+                    # It was to rest while others had their turn.
+                    continue
                 # One queue at a time: the memory that it finds free is for it alone.
                 wanted = await self._wanted(queue)
                 if not wanted.items:

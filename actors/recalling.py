@@ -124,8 +124,15 @@ class Recalling:
             await woken.wait()
 
     async def answer(self) -> None:
-        """All that is asked now."""
+        """All that is asked now, a queue at a time: whoever asks for many items waits no longer
+        than for one."""
         assert self.give_back is not None
-        for recall in await self._recalls.asked():
-            await self.give_back(recall.queue, recall.wanted)
-            await self._recalls.answer([recall.number])
+        while recalls := await self._recalls.asked():
+            for queue in {recall.queue: None for recall in recalls}:
+                asked = [recall for recall in recalls if recall.queue == queue]
+                wanted: dict[bytes, int] = {}
+                for recall in asked:
+                    for run_id, bits in recall.wanted.items():
+                        wanted[run_id] = wanted.get(run_id, 0) | bits
+                await self.give_back(queue, wanted)
+                await self._recalls.answer([recall.number for recall in asked])

@@ -92,7 +92,11 @@ class ScheduleBook:
 
     async def change(self, name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
         self._check_is_ours(name)
-        return await self._define(name, merge(dict(self._kept.run_time[name]), dict(keys)))
+        before = dict(self._kept.run_time[name])
+        if "payload" in keys:
+            # It is data, and no settings: what is left out of it is to be gone.
+            before.pop("payload", None)
+        return await self._define(name, merge(before, dict(keys)))
 
     async def remove(self, name: str) -> None:
         self._check_is_ours(name)

@@ -59,6 +59,7 @@ class OwnThread:
         self._done: deque[Job[Any]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._done_fd = -1
+        self._is_stopped = False
 
     def start(self) -> None:
         """Called in trio, which listens to the thread from then on."""
@@ -70,6 +71,7 @@ class OwnThread:
         """Ends the thread, after what was submitted. Nobody waits for any of it by then."""
         self._work.put(None)
         self._thread.join()
+        self._is_stopped = True
         trio.lowlevel.notify_closing(self._done_fd)
         os.close(self._done_fd)
 
@@ -94,6 +96,9 @@ class OwnThread:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._done_fd)
+                if self._is_stopped:
+                    # It was woken for a job that it had told of already; the descriptor is gone.
+                    return
                 os.eventfd_read(self._done_fd)
                 while self._done:
                     job = self._done.popleft()

@@ -172,7 +172,8 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
             with suppress(trio.WouldBlock):
                 to_dispatch.send_nowait(QueueSeen(queue))
 
-    routing, failover, breakers = Routing(), Failover(), Breakers(events.note)
+    routing, failover = Routing(), Failover()
+    breakers = Breakers(events.note, masked_address)
     presence = Presence()
     promoter = Promoter(
         routing,

@@ -38,6 +38,8 @@ MAPPED_FROM_BYTES: Final = 2 * 1024 * 1024
 KEPT_BYTES: Final = 8 * 1024 * 1024
 """What is free at the end of the heap stays, up to here: the next runs take it."""
 QUIET_S: Final = 2.0
+BUSY_S: Final = 60.0
+"""So often it goes back where work has no end: a push a second must not keep what a burst had."""
 
 
 def keep_runs_in_heap() -> bool:
@@ -69,12 +71,15 @@ def return_free_memory() -> bool:
 async def return_memory_when_quiet(
     work_done: Callable[[], int], give_back: Callable[[], object] = return_free_memory
 ) -> None:
-    """Gives memory back once after each stretch of work, of which `work_done` is a count."""
+    """Gives memory back once after each stretch of work, of which `work_done` is a count, and now
+    and then in a long one."""
     seen = given_back = work_done()
+    due_at = trio.current_time() + BUSY_S
     while True:
         await trio.sleep(QUIET_S)
         now = work_done()
-        if now == seen != given_back:
+        if now != given_back and (now == seen or trio.current_time() >= due_at):
             await trio.to_thread.run_sync(give_back)
             given_back = now
+            due_at = trio.current_time() + BUSY_S
         seen = now

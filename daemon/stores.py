@@ -50,8 +50,9 @@ WRONG: Final = (
     *("KEY_VALUES_MISMATCH", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "NO_CERTIFICATE_OR_CRL"),
 )
 """What Valkey's refusals contain that no waiting mends."""
-WRONG_COLD: Final = ("CERTIFICATE_VERIFY_FAILED", "password authentication failed")
-"""The same of PostgreSQL's. A user or a database that is not there yet may come."""
+WRONG_COLD: Final = ("CERTIFICATE_VERIFY_FAILED",)
+"""The same of PostgreSQL's. A user or a database that is not there yet may come; of such a user it
+says that the password is wrong."""
 
 
 @dataclass(slots=True)

@@ -58,12 +58,15 @@ class Spent(NamedTuple):
     errors: tuple[ItemError, ...]
 
     def letters(self, head: RunHead, data: bytes) -> list[NewRow]:
-        """One for each of its items."""
+        """One for each of its items; BadRow if they are not its body's."""
         row = self.row
+        bits = unpack_bits(row.bits)
+        if not 0 < bits < 1 << head.count:
+            raise BadRow("its items are not its body's")
         same = (row.attempt + 1, row.due_ms, self.errors)
         return [
             NewRow(new_run_id(), head, data, 1 << index, *same, is_dead=True)
-            for index in indexes(unpack_bits(row.bits))
+            for index in indexes(bits)
         ]
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from actors.arbitration import Known
 from actors.keys import Holder, ItemRef, Phase, is_free
 from actors.slices import indexes, lowest_bit, ranges
+from actors.tiers import StoreUnavailable
 from daemon.cold.books import Books, Place
 from daemon.cold.rows import CORRUPT, FAILED, QUEUED, pack_bits, unpack_bits
 from forebay.errors import BadRun
@@ -90,8 +91,9 @@ def home(db: sqlite3.Connection, body_id: bytes) -> int:
     return number << _INDEX_BITS
 
 
-class KeyTaken(Exception):
-    """A key that was to be taken is somebody's. The transaction must not be committed."""
+class KeyTaken(StoreUnavailable):
+    """A key that was to be taken is somebody's, or its place is. The transaction must not be
+    committed."""
 
 
 def take(
@@ -130,7 +132,7 @@ def _insert(db: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> Non
     try:
         db.execute(sql, values)
     except sqlite3.IntegrityError as error:
-        raise KeyTaken from error
+        raise KeyTaken(f"a key is taken already: {error}") from error
 
 
 def pack_spans(keys: Sequence[bytes], numbers: Sequence[int]) -> str:

@@ -95,7 +95,9 @@ def offer(
             try:
                 _carry_out(db, queue, decided, keys, now, books)
             except KeyTaken:
-                repeats.found(queue, 1)
+                # Of all queues: it must not be taken again for each of them.
+                for each_queue in queues:
+                    repeats.found(each_queue, 1)
                 raise
             answers |= {each.run.head.run_id: each.outcomes for each in decided}
             db.executemany(

@@ -16,6 +16,7 @@ What it can't do: serve two daemons, or give disk space back (what is deleted is
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -231,19 +232,12 @@ class SqliteCold:
 
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
         """`offers.OFFERED_MAX` runs are remembered."""
-        work = partial(
-            offers.offer,
-            offers=offered,
-            rules=self._rules,
-            now=self._now_ms(),
-            repeats=self._repeats,
-        )
-        while True:
-            try:
-                return await self._db.write(work, is_new_work=True)
-            except keys.KeyTaken:
-                # One queue more is one of repeats, so that this comes to an end.
-                continue
+        work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
+        with suppress(keys.KeyTaken):
+            return await self._db.write(partial(work, repeats=self._repeats), is_new_work=True)
+        # Now all keys are looked for. What is taken even so is no key but its place: somebody has
+        # given the id of a run that is here to another one.
+        return await self._db.write(work, is_new_work=True)
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
         now = self._now_ms()

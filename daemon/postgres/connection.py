@@ -178,6 +178,9 @@ class Database:
                         # One connection was lost. That says nothing of the server: others, whose
                         # connections were cut as well, must not give up because of it.
                         raise StoreUnavailable(again.text) from again.__cause__
+                    if not again.is_lost:
+                        # The server is there: it said so.
+                        self._is_away = False
                     is_last = trio.current_time() + pause_s >= deadline
                     if is_last or self._is_away:
                         self._is_away = again.is_lost

@@ -80,7 +80,9 @@ async def offer(
             try:
                 await _carry_out(con, queue, decided, daemon, books, now_ms)
             except KeyTaken:
-                repeats.found(queue, 1)
+                # Of all queues: it must not be taken again for each of them.
+                for each_queue in queues:
+                    repeats.found(each_queue, 1)
                 raise
             await _remember(con, decided)
             answers |= {each.run.head.run_id: each.outcomes for each in decided}

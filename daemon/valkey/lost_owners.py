@@ -12,8 +12,9 @@ to the lost daemon's mailbox, which can be read as well, or it is there again.
 from collections.abc import Sequence
 from typing import Final
 
-from actors.fleet_adopting import LeftThere, OwnerInQueue
+from actors.fleet_adopting import LeftThere, MailLeft, OwnerInQueue
 from daemon.valkey.entries import journal_owner, pack_token, read_runs, unpack_entry
+from daemon.valkey.lua_owners import POSTS
 from daemon.valkey.lua_state import STATE
 from daemon.valkey.server import Client, Server, script
 from daemon.valkey.shared_queue import SharedQueues, millis
@@ -110,10 +111,28 @@ return {base or '', items}
 
 _MAIL_LEFT: Final = script(
     STATE
+    + POSTS
     + r"""
--- the daemon, from, how many at most: its mail, which stays
-local first = tonumber(ARGV[3])
-return {base or '', call('LRANGE', PREFIX .. 'mail:' .. ARGV[2], first, first + ARGV[4] - 1)}
+-- the daemon, from, how many and how many bytes at most: its mail, which stays
+local first, posts_max, bytes_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local removed = tonumber(call('HGET', STATE, 'mailed:' .. ARGV[2]) or 0)
+local stored = tonumber(call('HGET', STATE, 'adopted:' .. ARGV[2]) or 0)
+return {base or '', removed, math.max(0, stored - removed),
+  posts_from(ARGV[2], first, posts_max, bytes_max)}
+"""
+)
+
+_MAIL_STORED: Final = script(
+    STATE
+    + r"""
+-- the daemon, the base when its mail was read, and how many posts there were until then, with those
+-- that it had removed: what they alone have is stored elsewhere
+call('ZREM', LEASES, '')
+local field = 'adopted:' .. ARGV[2]
+if base == ARGV[3] and tonumber(call('HGET', STATE, field) or 0) < tonumber(ARGV[4]) then
+  call('HSET', STATE, field, ARGV[4])
+end
+return {base or ''}
 """
 )
 
@@ -181,6 +200,12 @@ class LostOwners(SharedQueues):
         _, items = await self._run(_TAKE, queue, journal_owner(daemon), *numbers, shield=True)
         return None if items < 0 else int(items)
 
-    async def mail_left(self, queue: str, daemon: bytes, first: int) -> list[bytes]:
-        _, posts = await self._run(_MAIL_LEFT, queue, daemon.hex(), first, MAIL_MAX)
-        return list(posts)
+    async def mail_left(self, queue: str, daemon: bytes, first: int) -> MailLeft:
+        base, removed, stored, posts = await self._run(
+            _MAIL_LEFT, queue, daemon.hex(), first, MAIL_MAX, LOOK_BYTES
+        )
+        known = max(0, stored - first)
+        return MailLeft(posts[:known], posts[known:], (base, removed + first + len(posts)))
+
+    async def mail_stored(self, queue: str, daemon: bytes, mark: tuple[bytes, int]) -> None:
+        await self._run(_MAIL_STORED, queue, daemon.hex(), *mark, shield=True)

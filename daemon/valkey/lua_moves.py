@@ -217,7 +217,16 @@ EXPIRE: Final = (
     STATE
     + r"""
 -- how many at most
-call('ZREMRANGEBYSCORE', VALID, '-inf', now - 86400000)
+call('ZREM', LEASES, '')
+-- A daemon that has mail is still to be found: nobody else has what is in there.
+for _, owner in ipairs(call('ZRANGEBYSCORE', VALID, '-inf', now - 86400000, 'LIMIT', 0, 2000)) do
+  local hex = string.gsub(sub(owner, 2), '.', function(c)
+    return string.format('%02x', string.byte(c))
+  end)
+  if sub(owner, 1, 1) ~= 'J' or call('EXISTS', PREFIX .. 'mail:' .. hex) == 0 then
+    call('ZREM', VALID, owner)
+  end
+end
 local late = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[2])
 if #late == 0 then return {base or '', 0, 0} end
 call('ZREM', LEASES, unpack(late))

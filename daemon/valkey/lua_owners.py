@@ -137,12 +137,29 @@ return {base}
 """
 )
 
+POSTS: Final = r"""
+-- From there on, so many and so many bytes at most, or a few more: some have their items in them.
+local function posts_from(daemon, first, posts_max, bytes_max)
+  local posts, bytes, list = {}, 0, PREFIX .. 'mail:' .. daemon
+  while #posts < posts_max and bytes < bytes_max do
+    local more = call('LRANGE', list, first + #posts, first + #posts + 9)
+    for _, post in ipairs(more) do
+      posts[#posts + 1] = post
+      bytes = bytes + #post
+    end
+    if #more < 10 then break end
+  end
+  return posts
+end
+"""
+
 MAIL: Final = (
     STATE
+    + POSTS
     + r"""
--- the daemon, how many at most
+-- the daemon, how many and how many bytes at most
 local removed = tonumber(call('HGET', STATE, 'mailed:' .. ARGV[2]) or 0)
-return {base or '', removed, call('LRANGE', PREFIX .. 'mail:' .. ARGV[2], 0, ARGV[3] - 1)}
+return {base or '', removed, posts_from(ARGV[2], 0, tonumber(ARGV[3]), tonumber(ARGV[4]))}
 """
 )
 

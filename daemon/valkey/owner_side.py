@@ -41,6 +41,7 @@ from daemon.valkey.server import Client, Server
 from daemon.valkey.shared_queue import SharedQueues, millis
 
 MAIL_MAX: Final = 1000
+MAIL_BYTES: Final = 4 * 1024 * 1024
 PRESENT_SLICES: Final = 500
 WITHDRAW_SLICES: Final = 500
 WITHDRAW_BYTES: Final = 8 * 1024 * 1024
@@ -213,7 +214,9 @@ class OwnerSide(SharedQueues):
 
     async def mail(self, queue: str) -> list[bytes]:
         """The oldest posts for this daemon, which stay where they are."""
-        base, removed, posts = await self._run(keys.MAIL, queue, self._daemon.hex(), MAIL_MAX)
+        base, removed, posts = await self._run(
+            keys.MAIL, queue, self._daemon.hex(), MAIL_MAX, MAIL_BYTES
+        )
         self._mail_read[queue] = base, removed
         return list(posts)
 

@@ -37,7 +37,7 @@ class Sentinels(Sentinel):
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         said: list[str] = []
-        for at, sentinel in enumerate(self.sentinels):
+        for sentinel in list(self.sentinels):
             kept = sentinel.connection_pool.connection_kwargs
             where = f"{kept['host']}:{kept['port']}"
             try:
@@ -53,6 +53,8 @@ class Sentinels(Sentinel):
             elif not self.check_master_state(state, service_name):
                 said.append(f"{where}: it is down")
             else:
-                self.sentinels[0], self.sentinels[at] = sentinel, self.sentinels[0]
+                # Others may have changed the order meanwhile: none may get lost.
+                self.sentinels.remove(sentinel)
+                self.sentinels.insert(0, sentinel)
                 return state["ip"], state["port"]
         raise MasterNotFoundError(f"No master found for {service_name!r}: {'; '.join(said)}")

@@ -73,8 +73,9 @@ class ValkeyWarm(OwnerSide):
         super().__init__(Server(settings, bridge), daemon, now_ms)
         self._rows_valid_s = rows_valid_s
         self._known: dict[str, _KnownRuns] = {}
-        self._leased: OrderedDict[int, bytes] = OrderedDict()
-        """What is leased under which number, as far as it was leased here."""
+        self._leased: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        """What is leased in which queue under which number, as far as it was leased here: two
+        queues may give the same number."""
         self._seen: dict[str, Mark] = {}
         """What had come, by queue, when a lease found nothing."""
         self._fell: dict[str, Mark] = {}
@@ -170,7 +171,7 @@ class ValkeyWarm(OwnerSide):
             run = runs[entry.run_key]
             leased.append(Leased(entry.token, entry.as_slice(run), until_ms))
             known.keep(entry.run_key, run, entry.bits)
-            self._leased[entry.token] = lease_mark(record)
+            self._leased[queue, entry.token] = lease_mark(record)
         while len(self._leased) > KNOWN_LEASES:
             self._leased.popitem(last=False)
         return leased
@@ -191,13 +192,13 @@ class ValkeyWarm(OwnerSide):
         for token, again, post in endings:
             if not all(slice_.bits for slice_ in again):
                 raise ValueError("items are put back that were not leased, or twice, or none")
-            args += (pack_token(token), self._leased.get(token, b""), post, len(again))
+            args += (pack_token(token), self._leased.get((queue, token), b""), post, len(again))
             args += (pack_entry(slice_, self._daemon) for slice_ in again)
         found = await self._run(keys.END, queue, *args, shield=True)
         if isinstance(found[1], bytes):
             raise ValueError(found[1].decode())
         for ending in endings:
-            self._leased.pop(ending.token, None)
+            self._leased.pop((queue, ending.token), None)
         return [bool(ended) for ended in self._answered(queue, found).more[0]]
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:

@@ -45,7 +45,8 @@ def test_what_is_known_is_not_asked_for_again(watched: Watch, scheduled: World) 
     assert asked[0].endswith("&after=0")
     with page.expect_response(lambda answer: "/events/recent" in answer.url) as answered:
         page.clock.run_for(5_100)
-    assert int(answered.value.url.rpartition("=")[2]) == answered.value.json()["latest"] > 0
+    # The latest comes once more: another life of the daemon has another one of that number.
+    assert int(answered.value.url.rpartition("=")[2]) == answered.value.json()["latest"] - 1 > 0
     assert page.locator(ROWS).count() == rows
 
 

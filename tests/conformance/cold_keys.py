@@ -106,6 +106,15 @@ class KeySuite:
         assert await answer(stores, b"a", queue="q") == [CREATED]
         assert await answer(stores, b"a", queue="other") == [CREATED]
 
+    async def test_many_queues_with_repeats_are_answered_in_one_step(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(lambda _: KeyRule("ignore"))
+        queues = [f"q{number}" for number in range(40)]
+        for outcome in (CREATED, IGNORED):
+            given = await answers(stores, *(offer(b"a", queue=queue) for queue in queues))
+            assert given == [[outcome]] * 40
+
     async def test_items_without_a_key_are_always_created(self, stores: ColdStores) -> None:
         stores.cold.keep_keys(keyed("reject"))
         assert await answer(stores, b"", b"a", b"", b"a") == [CREATED, CREATED, CREATED, CONFLICT]

@@ -135,6 +135,49 @@ async def test_who_does_not_answer_is_a_conflict_and_not_asked_again_soon(
     assert [recall.number for recall in await holder.cold.recalls.asked()] == [everybody[0].number]
 
 
+class Asked(list[Recall]):
+    """Questions, of which so many are told of at once."""
+
+    def __init__(self, recalls: list[Recall], at_once: int) -> None:
+        super().__init__(recalls)
+        self._at_once = at_once
+        self.answered: list[list[int]] = []
+
+    async def asked(self) -> list[Recall]:
+        return self[: self._at_once]
+
+    async def answer(self, numbers: Collection[int]) -> None:
+        self.answered.append(list(numbers))
+        self[:] = [recall for recall in self if recall.number not in numbers]
+
+    async def ask(
+        self, queue: str, wanted: Mapping[bytes, int], silent: Collection[bytes]
+    ) -> list[Question]:
+        raise NotImplementedError
+
+    async def unanswered(self, numbers: Collection[int]) -> set[int]:
+        raise NotImplementedError
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        raise NotImplementedError
+
+
+async def test_many_questions_are_answered_in_few_steps_and_all_of_them() -> None:
+    recalls = Asked([Recall(n, "pq"[n % 2], {b"r%d" % (n // 4): 1 << n % 4}) for n in range(20)], 8)
+    recalling = Recalling(recalls)
+    given: list[tuple[str, dict[bytes, int]]] = []
+
+    async def give_back(queue: str, wanted: Mapping[bytes, int]) -> dict[bytes, int]:
+        given.append((queue, dict(wanted)))
+        return {}
+
+    recalling.give_back = give_back
+    await recalling.answer()
+    assert sorted(number for step in recalls.answered for number in step) == list(range(20))
+    assert len(recalls.answered) == len(given) == 6
+    assert given[0] == ("p", {b"r0": 0b101, b"r1": 0b101})
+
+
 class Silent:
     """Questions that nobody answers."""
 

@@ -357,6 +357,14 @@ async def test_the_next_tick_is_told_as_clock_and_schedule_are(
     assert (await told())["mine"] == START_MS - START_MS % 60_000 + 60_000
 
 
+async def test_what_is_left_out_of_a_changed_payload_is_gone(world: World) -> None:
+    cron = world.cron()
+    kept = await cron.book.add("s", {"queue": "q", "every": "1m", "payload": {"a": 1, "b": 2}})
+    assert kept.payload == {"a": 1, "b": 2}
+    changed = await cron.book.change("s", {"payload": {"a": 1}})
+    assert (changed.payload, changed.every) == ({"a": 1}, kept.every)
+
+
 class Asking:
     """What is told of a schedule `s`."""
 

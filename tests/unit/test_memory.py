@@ -1,3 +1,4 @@
+import itertools
 import os
 import platform
 import subprocess
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from actors.settings import Settings, stored_run_bytes_max
-from daemon.malloc import QUIET_S, keep_runs_in_heap, return_memory_when_quiet
+from daemon.malloc import BUSY_S, QUIET_S, keep_runs_in_heap, return_memory_when_quiet
 from daemon.memory import (
     CgroupPaths,
     QueueMemory,
@@ -195,37 +196,31 @@ def test_parts_never_exceed_the_share(
 # malloc.
 
 
-def resident_mib_after_runs(tuned: bool) -> int:
-    """Of a process that held runs of growing size between small objects, and let go of them."""
-    code = f"""
-import sys
+HELD_AND_LET_GO = """
 from daemon.malloc import keep_runs_in_heap, return_free_memory
-if {tuned}:
-    assert keep_runs_in_heap()
-for size in (2 << 20, 4 << 20):
-    runs = [bytes(size)]
-    del runs
-kept = []
-runs = []
+def resident_kib():
+    status = open("/proc/self/status").read().splitlines()
+    return next(line.split()[1] for line in status if line.startswith("VmRSS"))
+assert keep_runs_in_heap()
+kept, runs = [], []
 for _ in range(100):
     runs.append(b"x" * (1 << 20))
     kept.append([bytes(700)])
 del runs
-if {tuned}:
-    assert return_free_memory()
-status = open("/proc/self/status").read().splitlines()
-print([line.split()[1] for line in status if line.startswith("VmRSS")][0])
+print(resident_kib())
+assert return_free_memory()
+print(resident_kib())
 """
-    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    return int(done.stdout) // 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
-def test_memory_of_runs_that_are_gone_is_given_back() -> None:
-    assert resident_mib_after_runs(tuned=False) - resident_mib_after_runs(tuned=True) > 50
+def test_memory_of_runs_that_are_gone_stays_until_it_is_given_back() -> None:
+    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_AND_LET_GO], env=environment, capture_output=True, check=True
+    )
+    before_kib, after_kib = map(int, done.stdout.split())
+    assert before_kib - after_kib > 50 * 1024
 
 
 def test_operators_word_about_malloc_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,4 +253,20 @@ async def test_memory_goes_back_once_after_each_stretch_of_work(
             gone_back = trio.Event()
             await trio.sleep(10 * QUIET_S)
             assert times == stretch
+        nursery.cancel_scope.cancel()
+
+
+async def test_memory_goes_back_now_and_then_where_work_has_no_end(
+    autojump_clock: MockClock,
+) -> None:
+    gone_back = trio.Event()
+    work = itertools.count()
+
+    def give_back() -> None:
+        trio.from_thread.run_sync(gone_back.set)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(return_memory_when_quiet, lambda: next(work), give_back)
+        await gone_back.wait()
+        assert trio.current_time() >= BUSY_S
         nursery.cancel_scope.cancel()

@@ -98,3 +98,24 @@ def test_what_only_the_mail_may_have_is_in_it() -> None:
 def test_what_no_daemon_writes_is_said_to_be_so(data: bytes) -> None:
     with pytest.raises(BadPost):
         read_post(data)
+
+
+def test_items_with_an_error_each_are_left_in_one_run() -> None:
+    run = LentRun(HEAD, DATA, Abroad(b"d" * 16, 7, 4096))
+    dead = tuple(
+        Slice(run, 1 << index, 3, 0, (ERROR._replace(text=f"no {index}"),)) for index in range(64)
+    )
+    post = read_post(make_post(Slice(run, item_bits(0, 64)), Conclusion(0, (), dead), ()))
+    assert len(post.dead) == 64
+    [left] = post.left
+    assert read_run(left).head.count == 64
+
+
+def test_items_that_come_due_in_other_minutes_are_left_apart() -> None:
+    run = LentRun(HEAD, DATA, Abroad(b"d" * 16, 7, 4096))
+    later = tuple(Slice(run, 1 << index, 1, 900_000 + 40_000 * index) for index in range(3))
+    post = read_post(make_post(Slice(run, 7), Conclusion(0, later, ()), ()))
+    assert [(read_run(left).head.count, read_run(left).head.due_ms) for left in post.left] == [
+        (2, 940_000),
+        (1, 980_000),
+    ]

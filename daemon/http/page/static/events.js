@@ -59,16 +59,20 @@ const lines = new Lines("events", {
 });
 
 async function refresh() {
-  const asked = latest;
-  const answer = await get(`/api/v2/events/recent?limit=${KEPT}&after=${asked}`);
-  // Another life of the daemon counts from one again.
-  if (answer.latest < asked) {
+  const asked = latest, last = known.at(-1);
+  // With the latest that is known, by which another life of the daemon is told from the same one.
+  const { events, latest: now } = await get(`/api/v2/events/recent?limit=${KEPT}&after=${Math.max(0, asked - 1)}`);
+  const again = events.find(({ number }) => number === asked);
+  // Another life counts from one again.
+  if (now < asked || (again && last && again.at_ms !== last.at)) {
     known = [];
     latest = 0;
+    // Its events have the numbers of others: their lines are made anew.
+    lines.show([]);
     return refresh();
   }
-  latest = answer.latest;
-  known = [...known, ...answer.events.map(lineOf)].slice(-KEPT);
+  latest = now;
+  known = [...known, ...events.filter(({ number }) => number > asked).map(lineOf)].slice(-KEPT);
   show();
 }
 

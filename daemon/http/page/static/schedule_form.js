@@ -73,7 +73,8 @@ export function fieldsOf({ queue, every, daily, cron, zone, missed, description,
     zone: daily?.zone ?? zone ?? "", missed, description, payload: textOf(payload) };
 }
 
-const textOf = (payload) => (typeof payload === "string" ? payload : JSON.stringify(payload, null, 2));
+/** With lines that end as a textarea has them: it would give back CR LF as LF, which nobody has changed. */
+const textOf = (payload) => (typeof payload === "string" ? payload.replace(/\r\n?/g, "\n") : JSON.stringify(payload, null, 2));
 
 /**
  * What was changed, as the API has it: the rest stays, and so does what the form does not show. A
