@@ -35,7 +35,7 @@ from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
 from daemon.listen import ListeningSocket, open_socket
 from daemon.lock import StateLock
-from daemon.malloc import keep_runs_in_heap, return_memory_when_quiet
+from daemon.malloc import return_freed_memory
 from daemon.reload import Load, Reload, check_handlers
 from daemon.signals import SIGNALS, stop_at_once, stop_wanted
 from daemon.stores import MakeCold, Stores, open_stores
@@ -64,7 +64,7 @@ def main(settings: Settings, load: Load | None = None, *, wait_for_stores: bool 
     again."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_file_limit()
-    keep_runs_in_heap()
+    return_freed_memory()
     _keep_imported()
     trio.run(partial(serve, settings, Files, load, wait_for_stores=wait_for_stores))
     return 0
@@ -118,7 +118,6 @@ async def _serve(
         await storing.start(core.spooler.run)
         await finish_hand_overs(cold, core.spooler, core.unconfirmed)
         await tell_what_is_missing(cold, core.to_spooler)
-        storing.start_soon(return_memory_when_quiet, lambda: core.spooler.counts.flushes)
         storing.start_soon(Watchdog(answers(faces.reporter.report)).run)
         storing.start_soon(faces.reporter.run)
         storing.start_soon(faces.metrics.run)

@@ -1,11 +1,10 @@
-"""Runs all tests as some processes side by side, and ends as the worst of them did.
+"""Runs all tests as five processes side by side, and ends as the worst of them did.
 
     python -m tests.run
 
 The tests on Spark wait for a JVM most of the time, the crash tests for disks and processes, those
-of a fleet for what was broken to be back: one after the other all of them take twice as long, and
-in five processes a third of two cores is still at rest. Those on Spark would be the last to end,
-whatever the others do, so that the others stand back for them. What no group names is in the first.
+of a fleet for what was broken to be back: one after the other all of them take twice as long. Those
+on Spark would be the last to end, whatever the others do, so that the others stand back for them.
 What the first process says is shown as it comes, what the others say when they are done.
 """
 
@@ -18,15 +17,11 @@ from pathlib import Path
 from typing import IO, Final
 
 LONGEST: Final = ("tests/spark",)
-KILLS: Final = ("tests/crash/test_kills.py", "tests/crash/test_delivery_kills.py")
 BESIDE: Final = (
     LONGEST,
-    KILLS,
-    ("tests/crash", *(f"--ignore={part}" for part in KILLS)),
-    ("tests/fleet",),
-    ("tests/postgres", "tests/valkey", "tests/browser"),
-    ("tests/ops",),
-    ("tests/rest", "tests/conformance"),
+    ("tests/crash",),
+    ("tests/fleet", "tests/postgres", "tests/valkey", "tests/browser"),
+    ("tests/ops", "tests/rest"),
 )
 ROOT: Final = Path(__file__).resolve().parent.parent
 PYTEST: Final = (sys.executable, "-m", "pytest")
@@ -36,12 +31,11 @@ NICE: Final = ("nice", "-n", "5")
 def main() -> int:
     with ExitStack() as stack:
         beside = [(group, *_start(group, stack)) for group in BESIDE]
-        named = [part for group in BESIDE for part in group if not part.startswith("-")]
-        rest = [*PYTEST, *(f"--ignore={part}" for part in named)]
+        rest = [*PYTEST, *(f"--ignore={part}" for group in BESIDE for part in group)]
         codes = [subprocess.run([*NICE, *rest], cwd=ROOT, check=False).returncode]
         for group, process, said in beside:
             codes.append(process.wait())
-            print(f"\n{' '.join(group)}, beside it:", flush=True)
+            print(f"\n{', '.join(group)}, beside it:", flush=True)
             said.seek(0)
             shutil.copyfileobj(said, sys.stdout.buffer)
             sys.stdout.buffer.flush()

@@ -110,12 +110,18 @@ def test_primary_killed_under_load(fleet: tuple[Replicated, World]) -> None:
     assert len({*first, *rest}) == 10
     assert made.wait_settled("there")["delivered"] == 10
     for host in made.hosts:
-        # One line and one count for each change; once, unless this machine is very slow.
-        changes = len(host.events("warm.away"))
-        assert changes == len(host.events("warm.back")) > 0
-        metrics = host.metrics()
-        assert metrics['forebay_store_up{store="warm"}'] == 1
-        assert metrics['forebay_store_away_total{store="warm"}'] == changes
+        until(partial(tells_of_each_change_once, host))
+
+
+def tells_of_each_change_once(host: Member) -> bool:
+    """One line and one count for each; there is one, or a few where this machine is very slow."""
+    changes = len(host.events("warm.away"))
+    metrics = host.metrics()
+    return (
+        metrics['forebay_store_up{store="warm"}'] == 1
+        and changes == len(host.events("warm.back")) > 0
+        and metrics['forebay_store_away_total{store="warm"}'] == changes
+    )
 
 
 def test_primary_that_returns_is_nobody(fleet: tuple[Replicated, World]) -> None:

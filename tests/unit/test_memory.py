@@ -1,4 +1,3 @@
-import itertools
 import os
 import platform
 import subprocess
@@ -7,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from trio.testing import MockClock
 
 from actors.settings import Settings, stored_run_bytes_max
-from daemon.malloc import BUSY_S, QUIET_S, keep_runs_in_heap, return_memory_when_quiet
+from daemon.malloc import return_freed_memory
 from daemon.memory import (
     CgroupPaths,
     QueueMemory,
@@ -196,78 +193,37 @@ def test_parts_never_exceed_the_share(
 # malloc.
 
 
-HELD_AND_LET_GO = """
-from daemon.malloc import keep_runs_in_heap, return_free_memory
-def resident_kib():
-    status = open("/proc/self/status").read().splitlines()
-    return next(line.split()[1] for line in status if line.startswith("VmRSS"))
-assert keep_runs_in_heap()
-kept, runs = [], []
+def resident_mib_after_runs(tuned: bool) -> int:
+    """Of a process that held runs of growing size between small objects, and let go of them."""
+    code = f"""
+import sys
+from daemon.malloc import return_freed_memory
+if {tuned}:
+    assert return_freed_memory()
+for size in (2 << 20, 4 << 20):
+    runs = [bytes(size)]
+    del runs
+kept = []
+runs = []
 for _ in range(100):
     runs.append(b"x" * (1 << 20))
-    # Too large for a gap among what was there before: it lies between two runs.
-    kept.append(bytes(100_000))
+    kept.append([bytes(700)])
 del runs
-print(resident_kib())
-assert return_free_memory()
-print(resident_kib())
+status = open("/proc/self/status").read().splitlines()
+print([line.split()[1] for line in status if line.startswith("VmRSS")][0])
 """
+    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout) // 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
-def test_memory_of_runs_that_are_gone_stays_until_it_is_given_back() -> None:
-    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", HELD_AND_LET_GO], env=environment, capture_output=True, check=True
-    )
-    before_kib, after_kib = map(int, done.stdout.split())
-    assert before_kib - after_kib > 50 * 1024
+def test_memory_of_runs_that_are_gone_is_given_back() -> None:
+    assert resident_mib_after_runs(tuned=False) - resident_mib_after_runs(tuned=True) > 50
 
 
 def test_operators_word_about_malloc_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
-    assert not keep_runs_in_heap()
-
-
-async def test_memory_goes_back_once_after_each_stretch_of_work(
-    autojump_clock: MockClock,
-) -> None:
-    work = 0
-    times = 0
-    gone_back = trio.Event()
-
-    def give_back() -> None:
-        nonlocal times
-        times += 1
-        trio.from_thread.run_sync(gone_back.set)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(return_memory_when_quiet, lambda: work, give_back)
-        await trio.sleep(5 * QUIET_S)
-        assert times == 0
-        for stretch in (1, 2):
-            for _ in range(8):
-                work += 1
-                await trio.sleep(QUIET_S / 2)
-            assert times == stretch - 1
-            await gone_back.wait()
-            gone_back = trio.Event()
-            await trio.sleep(10 * QUIET_S)
-            assert times == stretch
-        nursery.cancel_scope.cancel()
-
-
-async def test_memory_goes_back_now_and_then_where_work_has_no_end(
-    autojump_clock: MockClock,
-) -> None:
-    gone_back = trio.Event()
-    work = itertools.count()
-
-    def give_back() -> None:
-        trio.from_thread.run_sync(gone_back.set)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(return_memory_when_quiet, lambda: next(work), give_back)
-        await gone_back.wait()
-        assert trio.current_time() >= BUSY_S
-        nursery.cancel_scope.cancel()
+    assert not return_freed_memory()
