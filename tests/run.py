@@ -4,7 +4,7 @@
 
 The tests on Spark wait for a JVM most of the time, the crash tests for disks and processes, those
 of a fleet for what was broken to be back: one after the other all of them take twice as long. Those
-on Spark would be the last to end, whatever the others do, so that the others stand back for them.
+on Spark and the crash tests would be the last to end, so that the others stand back for them.
 What the first process says is shown as it comes, what the others say when they are done.
 """
 
@@ -16,10 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Final
 
-LONGEST: Final = ("tests/spark",)
+LONGEST: Final = (("tests/spark",), ("tests/crash",))
 BESIDE: Final = (
-    LONGEST,
-    ("tests/crash",),
+    *LONGEST,
     ("tests/fleet", "tests/postgres", "tests/valkey", "tests/browser"),
     ("tests/ops", "tests/rest"),
 )
@@ -45,7 +44,7 @@ def main() -> int:
 def _start(group: tuple[str, ...], stack: ExitStack) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """Ended, if it still runs, when the stack is left."""
     said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-    command = [*PYTEST, *group] if group == LONGEST else [*NICE, *PYTEST, *group]
+    command = [*PYTEST, *group] if group in LONGEST else [*NICE, *PYTEST, *group]
     process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
     stack.callback(process.wait)
     stack.callback(process.terminate)
