@@ -32,16 +32,12 @@ from rich.table import Table
 
 from bench.daemon_process import ROOT, Daemon, Places
 from bench.demo.board import Board
+from bench.demo.patience import Failed, Patience
 
 EVENTS: Final = 400_000
 LOOK_S: Final = 0.05
-PATIENCE_S: Final = 300.0
 KILL_DAEMON_AT: Final = 0.7
 """A share of what is to be pushed."""
-
-
-class Failed(Exception):
-    """The demonstration did not come to its end."""
 
 
 class Destination:
@@ -120,7 +116,7 @@ class Demo:
         self._daemon = daemon
         self._driver = driver
         self._board = board
-        self._deadline = time.monotonic() + PATIENCE_S
+        self._patience = Patience()
 
     def run(self) -> dict[str, Any]:
         """The daemon's stats, when everything is delivered or dead."""
@@ -159,11 +155,11 @@ class Demo:
         return accepted
 
     def _look(self) -> dict[str, Any]:
-        if time.monotonic() > self._deadline:
-            raise Failed(f"it has taken more than {PATIENCE_S:.0f} s")
         time.sleep(LOOK_S)
         stats = self._daemon.stats()
-        self._board.show(self._driver.phase, self._driver.read("counts").get("clean"), stats)
+        phase = self._driver.phase
+        self._patience.look((phase, stats["queues"]))
+        self._board.show(phase, self._driver.read("counts").get("clean"), stats)
         return stats
 
 

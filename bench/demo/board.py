@@ -1,4 +1,5 @@
-"""How far the demonstration is: bars on a terminal, a line every two seconds elsewhere."""
+"""How far the demonstration is: bars on a terminal; elsewhere a line when something has changed,
+at most one every two seconds."""
 
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ class Board:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_line = 0.0
+        self._last_line = ""
         self._progress = Progress(
             TextColumn("{task.description:<32}"),
             BarColumn(),
@@ -46,12 +48,14 @@ class Board:
             first = next(iter(self._bars.values()))
             self._progress.update(first, description=f"{phase}; breaker {breaker or 'closed'}")
         elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_S
             accepted, over, plainly = counts
-            self.say(
+            line = (
                 f"{phase}: accepted {accepted:,}, delivered or dead {over:,}, "
                 f"breaker {breaker or 'closed'}; foreachPartition {plainly:,}"
             )
+            if line != self._last_line:
+                self._next_line, self._last_line = time.monotonic() + LINE_S, line
+                self.say(line)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -29,7 +29,8 @@ from rich.table import Table
 
 import forebay
 from bench.daemon_process import ROOT, Daemon, Places
-from bench.demo.__main__ import Destination, Failed, _free_port
+from bench.demo.__main__ import Destination, _free_port
+from bench.demo.patience import IDLE_S, Failed, Patience
 from tests.servers.postgres import PostgresServer, postgres_server
 from tests.servers.valkey import ValkeyServer, valkey_server
 
@@ -38,7 +39,6 @@ RUN_ITEMS: Final = 500
 LOOK_S: Final = 0.25
 LINE_S: Final = 2.0
 DOWN_S: Final = 2.0
-PATIENCE_S: Final = 180.0
 QUEUE: Final = "crm"
 VALKEY_AT, POSTGRES_AT, HOST_AT = 0.15, 0.35, 0.55
 """Shares of the events that are delivered when it happens."""
@@ -62,8 +62,9 @@ class Fleet:
     valkey: ValkeyServer
     postgres: PostgresServer
     hosts: dict[str, Host]
-    deadline: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
+    patience: Patience = field(default_factory=Patience)
     next_line: float = 0.0
+    last_line: str = ""
 
     def run(self, events: int) -> dict[str, int]:
         """The books, when everything is delivered or dead."""
@@ -86,7 +87,8 @@ class Fleet:
             a.start()
             self.console.print(f"host a is back as {a.pid}, in {a.ready_s:.2f} s")
             self.console.print("what it had in hand is free when its leases end, 30 s later")
-            pusher.join(PATIENCE_S)
+            while pusher.is_alive():
+                self._look(self._books())
         while True:
             books = self._books()
             if books["accepted"] == events and not books["held"]:
@@ -100,15 +102,16 @@ class Fleet:
     def _look(
         self, books: Mapping[str, int] | None, report: Mapping[str, Any] | None = None
     ) -> None:
-        if time.monotonic() > self.deadline:
-            raise Failed(f"it has taken more than {PATIENCE_S:.0f} s: {books or report}")
+        self.patience.look(books or (report and report["items"]))
         time.sleep(LOOK_S)
         if time.monotonic() >= self.next_line:
-            self.next_line = time.monotonic() + LINE_S
             taken = self.destination.report()["senders"]
             shares = ", ".join(f"by {name} {taken.get(f'/{name}', 0):,}" for name in self.hosts)
             held = "" if books is None else f"; held {books['held']:,}"
-            self.console.print(f"delivered {shares}{held}", highlight=False)
+            line = f"delivered {shares}{held}"
+            if line != self.last_line:
+                self.next_line, self.last_line = time.monotonic() + LINE_S, line
+                self.console.print(line, highlight=False)
 
     def _books(self) -> dict[str, int]:
         try:
@@ -124,7 +127,7 @@ def pushing(host: Host, events: int) -> Iterator[threading.Thread]:
 
     def push() -> None:
         try:
-            with forebay.connect(host.socket, PATIENCE_S) as client:
+            with forebay.connect(host.socket, IDLE_S) as client:
                 client.push(QUEUE, payloads(events), run_items=RUN_ITEMS)
         except forebay.ForebayError as problem:
             problems.append(problem)

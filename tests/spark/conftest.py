@@ -3,6 +3,7 @@
 Tasks may fail three times (`local[2,4]`). Tests that kill things have a daemon of their own.
 """
 
+import gc
 import os
 import sys
 import warnings
@@ -35,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.name, 0))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """In the environment, so that it holds for every process that is started from here."""
     site = make_site(tmp_path_factory.mktemp("quick") / "site")
@@ -45,7 +46,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     place = tmp_path_factory.mktemp("spark")
@@ -60,15 +61,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("FATAL")
     yield session
     session.stop()
+    # Here, so that no test after these is blamed for them.
+    gc.collect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("c")) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     with running(Host(tmp_path_factory.mktemp("daemon"))) as host:
         yield host

@@ -93,7 +93,7 @@ def test_manager_that_has_gone_is_logged_and_survived(
     "usec, pid, seconds",
     [
         ("20000000", "", 20.0),
-        ("20000000", str(os.getpid()), 20.0),
+        pytest.param("20000000", str(os.getpid()), 20.0, id="own-process"),
         ("20000000", "1", None),
         ("0", "", None),
         ("soon", "", None),
