@@ -15,11 +15,18 @@ PROMTOOL := .venv/promtool_path
 WITH_PROMTOOL := PATH="$$PATH$$(sed 's/^/:/' $(PROMTOOL))"
 # Nothing is compiled ahead: all of it takes 18 s, one after the other; what is used is compiled then.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
+# Four processes on two cores: many tests wait for a JVM, a disk, or a server that was broken.
+PARALLEL := -n 4 --no-loadscope-reorder
+QUICK := tests/unit tests/conformance -k "not postgres and not valkey"
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
+
+# Some machines forbid Python to keep compiled files; every process of the tests would then compile
+# all of its imports (collecting the tests: 29 s of CPU instead of 9).
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
+.PHONY: help venv run demo test test-all test-quick lint types imports pytest collect fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -74,8 +81,20 @@ demo: $(JAVA) ## a Spark pipeline out to a flaky destination; SERVERS=1: two hos
 	@$(WITH_JAVA) $(BIN)/python -m bench.demo
 endif
 
-test: venv $(JAVA) $(CHROMIUM) $(PROMTOOL) ## everything that must hold: lint, types, imports, tests
-	@$(MAKE) --no-print-directory -j4 lint types imports pytest
+ifdef ARGS
+test: pytest
+else
+test: venv $(JAVA) $(CHROMIUM) $(PROMTOOL) ## lint, types, imports, tests; ARGS='tests/unit -k spool -x' runs pytest with these alone
+	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest
+endif
+
+test-quick: venv ## lint, types, imports, and the tests that need no server: about a minute
+	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest ARGS='$(PARALLEL) $(QUICK)'
+
+test-all: test ## make test, then what is long by nature: long fuzzing, an hour's faults in minutes
+	@$(MAKE) --no-print-directory pytest ARGS='-m long'
+	@$(MAKE) --no-print-directory fuzz-control CASES=20000
+	@$(MAKE) --no-print-directory torture SECONDS=300
 
 lint: venv ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -87,8 +106,8 @@ types: venv ## mypy --strict
 imports: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
-pytest: $(JAVA) $(CHROMIUM) $(PROMTOOL) ## the tests alone; make pytest ARGS='-k spool -x'
-	@$(WITH_JAVA) $(WITH_CHROMIUM) $(WITH_PROMTOOL) $(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests.run)
+pytest: $(JAVA) $(CHROMIUM) $(PROMTOOL)
+	@$(WITH_JAVA) $(WITH_CHROMIUM) $(WITH_PROMTOOL) $(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
 
 torture: venv ## three daemons, a fault each second; make torture SECONDS=3600 [SEED=N]
 	$(BIN)/python -m tests.fleet.torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

@@ -6,31 +6,80 @@ takes: machines are shared.
 """
 
 import signal
+from random import Random
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 LONGEST = ("tests/spark", "tests/crash", "tests/browser")
 """Each of these is one group: one JVM, one zygote, one browser. They start first, because the run
 cannot end before the longest of them does."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.register_profile("forebay", deadline=None)
     settings.load_profile("forebay")
+    if config.getoption("numprocesses", None):
+        config.pluginmanager.register(FailuresAtOnce(config))
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle",
+        metavar="SEED",
+        help="run the files, and the tests of each file, in an order that this text determines",
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of one file run in one process and share its fixtures. First: xdist reads the marks."""
-    groups = {item: _group(item, config) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    first = {group: place for place, group in enumerate(LONGEST)}
-    items.sort(key=lambda item: first.get(groups[item], len(first)))
+    if (seed := config.getoption("--shuffle")) is not None:
+        _shuffle(items, seed)
+    place = {group: number for number, group in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(_group(item.nodeid), len(place)))
 
 
-def _group(item: pytest.Item, config: pytest.Config) -> str:
-    path = item.path.relative_to(config.rootpath).as_posix()
-    return next((folder for folder in LONGEST if path.startswith(f"{folder}/")), path)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "Groups":
+    return Groups(config, log)
+
+
+class Groups(LoadScopeScheduling):
+    """Tests of one group run in one process and share its fixtures.
+
+    `--dist loadgroup` is made for that, but pytest-xdist 3.8 names groups in a way that pytest 9.2
+    ignores: every test became a group of its own.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in LONGEST if file.startswith(f"{folder}/")), file)
+
+
+def _shuffle(items: list[pytest.Item], seed: str) -> None:
+    """The same order in every process, with the tests of a file still side by side."""
+    places = list(items)
+    Random(seed).shuffle(places)
+    place = {item: number for number, item in enumerate(places)}
+    file_place = {item.path: number for number, item in enumerate(places)}
+    items.sort(key=lambda item: (file_place[item.path], place[item]))
+
+
+class FailuresAtOnce:
+    """Shows each failure when it happens; pytest-xdist alone shows them when the run ends."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.section(f"{report.nodeid} ({report.when})", "-")
+            terminal.write_line(report.longreprtext)

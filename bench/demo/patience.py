@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 IDLE_S: Final = 180.0
-"""Longer than Spark takes to start, or than a backoff or a lease lasts, on an overloaded machine."""
+"""Longer than Spark takes to start, or than a backoff or a lease lasts, on a busy machine."""
 
 
 class Failed(Exception):

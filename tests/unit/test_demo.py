@@ -1,12 +1,16 @@
 """The demonstration must not say that books balance which do not."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from bench.demo import destination
 from bench.demo.__main__ import _problems
+from bench.demo.board import LINE_S, Board
 from bench.demo.destination import Memory
+from bench.demo.patience import Failed, Patience
 
 BOOKS = {"accepted": 100, "delivered": 98, "dead": 2}
 TAKEN = {"items": 98, "events": 98}
@@ -64,3 +68,37 @@ def test_destination_refuses_customers_that_it_does_not_know_and_counts_what_cam
     assert [result["status"] for result in answer["results"]] == [422, 200]
     report = memory.report()
     assert (report["taken"], report["items"], report["events"], report["refused"]) == (2, 1, 1, 2)
+
+
+def test_patience_ends_only_when_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("bench.demo.patience.time.monotonic", lambda: now[0])
+    patience = Patience(idle_s=10)
+    for count in range(100):
+        now[0] += 9
+        patience.look(count)
+    now[0] += 9
+    patience.look(99)
+
+    now[0] += 2
+    with pytest.raises(Failed, match="no progress for 10 s; the last look: 99"):
+        patience.look(99)
+
+
+def test_board_in_a_pipe_prints_a_line_only_when_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("bench.demo.board.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    board = Board(Console(file=out))
+    for accepted in (1, 1, 1, 2, 2):
+        now[0] += LINE_S
+        stats = {"queues": {"crm": {"accepted": accepted}}, "breakers": {}}
+        board.show("pushing", 10, stats)
+
+    lines = out.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        "pushing: accepted 1",
+        "pushing: accepted 2",
+    ]
