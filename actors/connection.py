@@ -31,7 +31,7 @@ from actors.outbox import Outbox
 from actors.peer import Peer
 from actors.refusals import draining, no_common_version, too_slow
 from actors.requests import Requests, Shared
-from actors.window import Window
+from actors.window import Budget, Window
 from forebay import wire
 from forebay.errors import BadFrame, BadRun, Refused
 from forebay.limits import FRAME_HEAD_BYTES
@@ -55,7 +55,7 @@ class Connection:
         self._shared = shared
         self._settings = shared.settings
         self._inbox = Inbox(shared.budget)
-        self._outbox = Outbox(sock)
+        self._outbox = Outbox(sock, shared.unread)
         self._window = Window(
             shared.settings.window_frames, shared.settings.window_bytes, shared.budget
         )
@@ -87,6 +87,7 @@ class Connection:
                     finally:
                         # From here on no answer may start a writer in a nursery that ends.
                         self._outbox.close()
+                        self._shared.unread.wake()
         finally:
             self._window.drop_in_hand()
             self._inbox.close()
@@ -183,7 +184,7 @@ class Connection:
         self._is_waiting = True
         self.flush()
         while not has_room(size):
-            await self._wait_for_change(also_others=True)
+            await self._wait_for_change(self._shared.budget)
         self._is_waiting = False
         self._frame_since = trio.current_time()
 
@@ -227,6 +228,13 @@ class Connection:
         if sequence in self._window:
             self._window.release(sequence)
 
+    async def room(self) -> None:
+        """Returns when an answer of any size may be made: this client has read nearly all of its
+        answers, and all clients together do not leave too much unread."""
+        unread = self._shared.unread
+        while self._outbox.waiting_bytes > UNREAD_BYTES_MAX or unread.taken > unread.limit:
+            await self._wait_for_change(unread)
+
     def hand_over(self) -> None:
         """Somebody else will answer the request in hand."""
         self._window.hand_over()
@@ -245,6 +253,7 @@ class Connection:
             self._end_when_done()
         self._changed.set()
         self._shared.budget.wake()
+        self._shared.unread.wake()
 
     def drain(self) -> None:
         """`Shared.is_draining` has come true: ends the connection once nothing is in flight, and
@@ -256,8 +265,12 @@ class Connection:
         """What the client has taken too long for, if anything."""
         settings = self._settings
         stuck_since = self._outbox.stuck_since
-        if stuck_since is not None and now - stuck_since >= settings.write_timeout:
-            return "reading its answers"
+        if stuck_since is not None:
+            patience_s = settings.write_timeout
+            if self._outbox.waiting_bytes > UNREAD_BYTES_MAX and self._shared.unread.is_short:
+                patience_s = min(patience_s, PRESSED_S)
+            if now - stuck_since >= patience_s:
+                return "reading its answers"
         if self._is_waiting:
             return None
         if not self._is_greeted:
@@ -330,11 +343,12 @@ class Connection:
         while self._outbox.waiting_bytes:
             await self._wait_for_change()
 
-    async def _wait_for_change(self, *, also_others: bool = False) -> None:
+    async def _wait_for_change(self, shared: Budget | None = None) -> None:
+        """Until something changes on this connection, or in the budget."""
         if self._changed.is_set():
             self._changed = trio.Event()
-        if also_others:
-            self._shared.budget.wake_at_release(self._changed)
+        if shared is not None:
+            shared.wake_at_release(self._changed)
         await self._changed.wait()
 
     def _end_when_done(self) -> None:
@@ -353,7 +367,9 @@ class Connection:
         try:
             while True:
                 await wait_writable(self._sock)
-                if not self._outbox.flush():
+                is_stuck = self._outbox.flush()
+                self._shared.unread.wake()
+                if not is_stuck:
                     break
         except OSError:
             self._lose()
@@ -363,4 +379,5 @@ class Connection:
     def _lose(self) -> None:
         """No word reaches the client any more: answers are dropped, and free their places."""
         self._outbox.close()
+        self._shared.unread.wake()
         self._whole.cancel()

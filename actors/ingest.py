@@ -61,6 +61,7 @@ class Ingest:
             inquiries=inquiries,
             known_queue=known_queue,
             budget=Budget(settings.inflight_bytes),
+            unread=Budget(settings.inflight_bytes),
             figures=self.figures,
             pull=pull,
             control=control,

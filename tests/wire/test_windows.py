@@ -1,5 +1,6 @@
 """Backpressure: what is in flight is bounded, and nothing waits forever."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import trio.testing
 
 from actors.connection import UNREAD_BYTES_MAX
 from actors.inbox import INBOX_BYTES, START_BYTES
+from actors.requests import ANSWERS_AT_ONCE
 from forebay import wire
 from forebay.limits import CONTROL_BYTES_MAX
 from forebay.wire import Kind
@@ -212,6 +214,84 @@ async def test_answers_that_nobody_reads_are_bounded(served: Served) -> None:
         assert 0 < connection._outbox.waiting_bytes <= UNREAD_BYTES_MAX + 76
         for _ in range(pings):
             assert await client.read() == (Kind.PONG, 1, bytes(64))
+
+
+class LargeResults:
+    """A control whose every result has 3 MiB."""
+
+    def __init__(self) -> None:
+        self.performed = 0
+
+    async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        self.performed += 1
+        await trio.lowlevel.checkpoint()
+        return {"payload": "x" * RESULT_BYTES}
+
+
+RESULT_BYTES = 3 * 1024 * 1024
+LARGE_ANSWERS_MAX = UNREAD_BYTES_MAX + ANSWERS_AT_ONCE * (RESULT_BYTES + 100)
+
+
+def control_frame(sequence: int) -> bytes:
+    return wire.document(Kind.CONTROL, sequence, {"op": "items.show"})
+
+
+async def test_large_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    control = LargeResults()
+    async with serve(tmp_path, control=control) as served:
+        client = await served.greeted()
+        requests = 20
+        await client.send(*(control_frame(number) for number in range(1, requests + 1)))
+        await settled()
+        [connection] = served.ingest._connections
+        assert RESULT_BYTES < connection._outbox.waiting_bytes <= LARGE_ANSWERS_MAX
+        assert control.performed <= ANSWERS_AT_ONCE
+        answered = {(await client.read())[1] for _ in range(requests)}
+        assert answered == set(range(1, requests + 1))
+
+
+async def test_large_reports_that_nobody_reads_are_bounded(served: Served) -> None:
+    served.spooler.report = {"queues": "x" * RESULT_BYTES}
+    client = await served.greeted()
+    await client.send(*(wire.frame(Kind.STATS, number) for number in range(1, 21)))
+    await settled()
+    [connection] = served.ingest._connections
+    assert RESULT_BYTES < connection._outbox.waiting_bytes <= LARGE_ANSWERS_MAX
+    assert {(await client.read())[1] for _ in range(20)} == set(range(1, 21))
+
+
+async def test_large_answers_of_all_connections_are_bounded(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Those that do not read are cut off soon; one that reads has its answer after that."""
+    settings: dict[str, Any] = {
+        "max_run_bytes": "1Mi",
+        "window_bytes": "8Mi",
+        "inflight_bytes": "8Mi",
+        "write_timeout": 3600,
+    }
+    async with serve(tmp_path, control=LargeResults(), **settings) as served:
+        deaf = [await served.greeted() for _ in range(20)]
+        for client in deaf:
+            await client.send(control_frame(1))
+            await settled()
+        connections = served.ingest._connections
+        unread = sum(connection._outbox.waiting_bytes for connection in connections)
+        assert unread <= 8 * 1024 * 1024 + RESULT_BYTES + 100
+        reader = await served.greeted()
+        await reader.send(control_frame(1))
+        assert (await reader.read())[:2] == (Kind.RESULT, 1)
+        assert trio.current_time() < 600
+
+
+async def test_pushes_pass_while_nobody_reads_large_answers(tmp_path: Path) -> None:
+    async with serve(tmp_path, control=LargeResults()) as served:
+        for _ in range(30):
+            await (await served.greeted()).send(*(control_frame(number) for number in range(1, 9)))
+        other = await served.greeted()
+        for sequence in range(1, 21):
+            await other.push(sequence, make_run())
+            assert (await other.read())[:2] == (Kind.ACK, sequence)
 
 
 async def test_one_client_that_does_not_read_does_not_hold_up_another(served: Served) -> None:
