@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 import trio
 
+from actors.large_bodies import VALUES_MAX, LargeBodies, has_too_many_values
 from actors.messages import Answers, Append, Inquire, OfferRun, SpoolerMessage
 from actors.pull import Holdings, Pull
 from actors.refusals import (
@@ -112,6 +113,7 @@ class Shared:
     is_keyed: Callable[[str], bool] = field(default=lambda _: False)
     refused: Counter[str] = field(default_factory=Counter)
     is_draining: bool = False
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
 
 class Requests:
@@ -296,6 +298,7 @@ class Requests:
             self._leasing -= 1
 
     async def _settle(self, sequence: int, body: bytes) -> bytes:
+        await self._shared.large_bodies.wait(len(body))
         queue, reports = lease_frames.read_settle(body)
         return _statuses(Kind.SETTLED, sequence, await self._pull().settle(queue, reports))
 
@@ -305,6 +308,9 @@ class Requests:
         return _statuses(Kind.EXTENDED, sequence, extended)
 
     async def _control(self, sequence: int, body: bytes) -> bytes:
+        await self._shared.large_bodies.wait(len(body))
+        if has_too_many_values(body):
+            raise bad_request(f"the body has more than {VALUES_MAX} JSON values")
         fields = wire.read_json(body)
         op = fields.pop("op", None)
         if not isinstance(op, str):
