@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from actors.handling import Failure
-from actors.slices import HeldBy, ranges
+from actors.slices import HeldBy, indexes, ranges
 from actors.tiers import Leased
 from forebay.errors import BadFrame
 from forebay.lease_frames import Part, What
@@ -34,6 +34,7 @@ def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = N
     BadFrame if it names an item twice, or one that is not there.
     """
     slice_ = leased.slice
+    places = Places(slice_.bits)
     unnamed = (1 << slice_.items) - 1
     delivered = released = 0
     failed: list[FailedPart] = []
@@ -43,7 +44,7 @@ def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = N
         if items & ~unnamed:
             raise BadFrame(f"lease {leased.token}: an item is named twice, or is not there")
         unnamed &= ~items
-        bits = to_run_bits(slice_.bits, items)
+        bits = places.in_run(items)
         match part.what:
             case What.DELIVERED:
                 delivered |= bits
@@ -56,17 +57,37 @@ def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = N
                     failed.append(FailedPart(bits, _failure(part)))
             case _:
                 assert_never(part.what)
-    released |= to_run_bits(slice_.bits, unnamed)
+    released |= places.in_run(unnamed)
     return Ended(leased, delivered, tuple(failed), released, tuple(results), holder)
 
 
-def to_run_bits(slice_bits: int, items: int) -> int:
-    """Items counted within a slice, as items of its run."""
-    bits = at = 0
-    for first, last in ranges(slice_bits):
-        bits |= (items >> at & ((1 << last - first) - 1)) << first
-        at += last - first
-    return bits
+class Places:
+    """Where the items of a slice are in its run.
+
+    By stretches of neighbours, or one by one, whatever is less work: one error for each of 2,048
+    items with gaps between them took 2.6 s by stretches alone.
+    """
+
+    __slots__ = ("_indexes", "_slice_bits", "_stretches")
+
+    def __init__(self, slice_bits: int) -> None:
+        self._slice_bits = slice_bits
+        self._stretches = tuple(ranges(slice_bits))
+        self._indexes: tuple[int, ...] = ()
+
+    def in_run(self, items: int) -> int:
+        """Items counted within the slice, as items of its run."""
+        bits = at = 0
+        if items.bit_count() >= len(self._stretches):
+            for first, last in self._stretches:
+                bits |= (items >> at & ((1 << last - first) - 1)) << first
+                at += last - first
+            return bits
+        if not self._indexes:
+            self._indexes = tuple(indexes(self._slice_bits))
+        for item in indexes(items):
+            bits |= 1 << self._indexes[item]
+        return bits
 
 
 def _failure(part: Part) -> Failure:

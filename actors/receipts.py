@@ -27,12 +27,12 @@ from actors.messages import (
 )
 from actors.refusals import not_found
 from actors.tiers import ColdQueue, StoreUnavailable
-from forebay.limits import APP_BYTES_MAX, CONTROL_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
+from forebay.limits import APP_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
 
 log = structlog.get_logger()
 
 FORGET_S: Final = 600.0
-STAGES_MAX: Final = CONTROL_BYTES_MAX // (2 * WRITE_ID_BYTES)
+STAGES_MAX: Final = 100_000
 
 
 class Receipts:

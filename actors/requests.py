@@ -1,10 +1,14 @@
 """What a client asks for, once its frame is whole and in the window.
 
-A push and a question about the books are handed to the spooler from the connection's own task:
-one send a run, and nothing else; one for a queue whose keys are unique goes to the keyed intake
-instead. What waits for stores or for items (LEASE, SETTLE, EXTEND,
-CONTROL, FETCH) runs as a task in the connection's nursery, so that the connection goes on reading;
-the window bounds how many there are. Every request is answered through `Replies`, once.
+A push is handed to the spooler from the connection's own task: one send a run, and nothing else;
+one for a queue whose keys are unique goes to the keyed intake instead. What waits for stores, for
+items or for the books (LEASE, SETTLE, EXTEND, CONTROL, FETCH, STATS) runs as a task in the
+connection's nursery, so that the connection goes on reading; the window bounds how many there are.
+Every request is answered through `Replies`, once.
+
+An answer to LEASE, CONTROL, FETCH or STATS may have megabytes. So at most ANSWERS_AT_ONCE of them
+are made at a time, and none while the client has much to read: a client that asks and does not
+read cannot fill the daemon's memory.
 
 Owns what its connection has leased, and gives it back when the connection has ended.
 
@@ -14,11 +18,13 @@ Cancelled, a task answers nothing and frees its place; a report that has begun i
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 import trio
 
+from actors.large_bodies import VALUES_MAX, LargeBodies, has_too_many_values
 from actors.messages import Answers, Append, Inquire, OfferRun, SpoolerMessage
 from actors.pull import Holdings, Pull
 from actors.refusals import (
@@ -36,6 +42,7 @@ from actors.window import Budget
 from forebay import lease_frames, wire
 from forebay.errors import BadFrame, BadRun, Refused
 from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fetch
+from forebay.lease_frames import LeasedRun
 from forebay.limits import FRAME_HEAD_BYTES, REPORT_BYTES_MAX
 from forebay.run import RunHead, read_head, verify
 from forebay.stage_frames import MOVED, WRITE_HEADER, unpack_stage, write_of
@@ -46,9 +53,9 @@ Work = Callable[[int, bytes], Awaitable[bytes]]
 """Carries out a request: its number and body, for the frame that answers it."""
 
 LEASES_AT_ONCE: Final = 16
-"""A connection's LEASE requests that may wait: each may be answered with megabytes."""
-FETCHES_AT_ONCE: Final = 16
-
+"""A connection's LEASE requests that may wait for items."""
+ANSWERS_AT_ONCE: Final = 4
+"""A connection's answers of any size that are made at a time."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +83,9 @@ class Replies(Answers, Protocol):
 
     def drop(self, sequence: int) -> None: ...
 
+    async def room(self) -> None:
+        """Returns when an answer of any size may be made."""
+
     def hand_over(self) -> None: ...
 
     def start(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
@@ -95,6 +105,9 @@ class Shared:
     inquiries: trio.MemorySendChannel[Inquire]
     known_queue: Callable[[str], bool]
     budget: Budget
+    """Of bytes in flight."""
+    unread: Budget
+    """Of answers that clients have not read."""
     figures: Callable[[], dict[str, Any]]
     """What a report says about the ingest."""
     pull: Pull | None = None
@@ -105,6 +118,7 @@ class Shared:
     is_keyed: Callable[[str], bool] = field(default=lambda _: False)
     refused: Counter[str] = field(default_factory=Counter)
     is_draining: bool = False
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
 
 class Requests:
@@ -113,7 +127,7 @@ class Requests:
         self._replies = replies
         self._holdings = Holdings()
         self._leasing = 0
-        self._fetching = 0
+        self._turns = trio.Semaphore(ANSWERS_AT_ONCE)
 
     @property
     def holds_leases(self) -> bool:
@@ -132,7 +146,7 @@ class Requests:
                 case Kind.PING:
                     self._replies.answer(sequence, wire.frame(Kind.PONG, sequence, body))
                 case Kind.STATS:
-                    await self._stats(sequence)
+                    self._begin(kind, partial(self._in_turn, self._stats), sequence, body)
                 case Kind.LEASE:
                     self._begin(kind, self._lease, sequence, body)
                 case Kind.SETTLE:
@@ -140,9 +154,9 @@ class Requests:
                 case Kind.EXTEND:
                     self._begin(kind, self._extend, sequence, body)
                 case Kind.CONTROL:
-                    self._begin(kind, self._control, sequence, body)
+                    self._begin(kind, partial(self._in_turn, self._control), sequence, body)
                 case Kind.FETCH:
-                    self._begin(kind, self._fetch, sequence, body)
+                    self._begin(kind, partial(self._in_turn, self._fetch), sequence, body)
                 case _:
                     raise AssertionError(f"a connection takes no {kind.name} for a request")
         except Exception as problem:
@@ -209,25 +223,6 @@ class Requests:
         self._replies.note_bad_run(problem)
         return Refused("BAD_RUN", str(problem))
 
-    async def _stats(self, sequence: int) -> None:
-        def answer(report: dict[str, Any]) -> None:
-            try:
-                figures = self._shared.figures()
-                document = _document(Kind.REPORT, sequence, {**report, "ingest": figures})
-            except Refused as refused:
-                self._replies.refuse(sequence, refused)
-            except Exception as problem:
-                self._replies.fail(sequence, Kind.STATS, problem)
-            else:
-                self._replies.answer(sequence, document)
-            self._replies.flush()
-
-        def refuse(refused: Refused) -> None:
-            self._replies.refuse(sequence, refused)
-            self._replies.flush()
-
-        await self._hand_over(sequence, Inquire(answer, refuse), self._shared.inquiries)
-
     async def _hand_over(
         self, sequence: int, message: M, channel: trio.MemorySendChannel[M]
     ) -> None:
@@ -271,6 +266,32 @@ class Requests:
             replies.answer(sequence, data)
         replies.flush()
 
+    async def _in_turn(
+        self, work: Callable[[int, bytes], Awaitable[bytes]], sequence: int, body: bytes
+    ) -> bytes:
+        """Does work whose answer may be large, once there is room for it."""
+        async with self._turns:
+            await self._replies.room()
+            return await work(sequence, body)
+
+    async def _stats(self, sequence: int, _: bytes) -> bytes:
+        answers: list[dict[str, Any] | Refused] = []
+        has_come = trio.Event()
+
+        def take(answer: dict[str, Any] | Refused) -> None:
+            answers.append(answer)
+            has_come.set()
+
+        try:
+            await self._shared.inquiries.send(Inquire(take, take))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise draining() from None
+        await has_come.wait()
+        report = answers[0]
+        if isinstance(report, Refused):
+            raise report
+        return _document(Kind.REPORT, sequence, {**report, "ingest": self._shared.figures()})
+
     async def _lease(self, sequence: int, body: bytes) -> bytes:
         if self._shared.is_draining:
             raise draining()
@@ -280,11 +301,13 @@ class Requests:
         self._leasing += 1
         try:
             leased = await self._pull().lease(wish, self._holdings)
+            # The items may have been waited for: the answer's turn begins when they are there.
+            return await self._in_turn(partial(_leased, leased), sequence, body)
         finally:
             self._leasing -= 1
-        return wire.frame(Kind.LEASED, sequence, lease_frames.pack_leased(leased))
 
     async def _settle(self, sequence: int, body: bytes) -> bytes:
+        await self._shared.large_bodies.wait(len(body))
         queue, reports = lease_frames.read_settle(body)
         return _statuses(Kind.SETTLED, sequence, await self._pull().settle(queue, reports))
 
@@ -294,6 +317,9 @@ class Requests:
         return _statuses(Kind.EXTENDED, sequence, extended)
 
     async def _control(self, sequence: int, body: bytes) -> bytes:
+        await self._shared.large_bodies.wait(len(body))
+        if has_too_many_values(body):
+            raise bad_request(f"the body has more than {VALUES_MAX} JSON values")
         fields = wire.read_json(body)
         op = fields.pop("op", None)
         if not isinstance(op, str):
@@ -306,19 +332,17 @@ class Requests:
         wish = unpack_fetch(body)
         if self._shared.rows is None:
             raise bad_request("this daemon has no claims")
-        if self._fetching >= FETCHES_AT_ONCE:
-            raise bad_request(f"{FETCHES_AT_ONCE} FETCH requests of this connection wait already")
-        self._fetching += 1
-        try:
-            about, rows = await self._shared.rows.fetch(wish)
-        finally:
-            self._fetching -= 1
+        about, rows = await self._shared.rows.fetch(wish)
         return wire.frame(Kind.FETCHED, sequence, pack_fetched(about, rows))
 
     def _pull(self) -> Pull:
         if self._shared.pull is None:
             raise bad_request("this daemon lends no items to consumers")
         return self._shared.pull
+
+
+async def _leased(leased: list[LeasedRun], sequence: int, _: bytes) -> bytes:
+    return wire.frame(Kind.LEASED, sequence, lease_frames.pack_leased(leased))
 
 
 def _statuses(kind: Kind, sequence: int, held: list[bool]) -> bytes:

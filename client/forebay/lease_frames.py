@@ -28,6 +28,7 @@ from forebay.limits import (
     LEASES_MAX,
     NACK_ERROR_BYTES_MAX,
     RUN_ITEMS_MAX,
+    SETTLE_PARTS_MAX,
 )
 from forebay.members import number_in, text
 from forebay.wire import Buffer, Kind, frame, pack_json, read_json
@@ -230,10 +231,12 @@ def read_settle(body: Buffer) -> tuple[str, list[LeaseReport]]:
     reader = _Reader(body, "a SETTLE")
     queue = reader.queue()
     reports = []
+    total = 0
     for _ in range(reader.lease_count()):
         token, part_count = reader.unpack(_SETTLED_LEASE)
-        if part_count > RUN_ITEMS_MAX:
-            raise BadFrame(f"a lease has at most {RUN_ITEMS_MAX} parts, not {part_count}")
+        total += part_count
+        if total > SETTLE_PARTS_MAX:
+            raise BadFrame(f"a SETTLE has at most {SETTLE_PARTS_MAX} parts")
         reports.append(LeaseReport(token, tuple(_read_part(reader) for _ in range(part_count))))
     reader.end()
     return queue, reports

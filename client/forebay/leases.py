@@ -29,7 +29,13 @@ from forebay.errors import BadRun, ForebayError, LeaseLost, Refused
 from forebay.failure_reason import FailureReason, check_reason
 from forebay.item import Item
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
-from forebay.limits import LEASE_MS_MAX, LEASES_MAX, QUEUE_BYTES_MAX, SETTLE_BYTES_MAX
+from forebay.limits import (
+    LEASE_MS_MAX,
+    LEASES_MAX,
+    QUEUE_BYTES_MAX,
+    SETTLE_BYTES_MAX,
+    SETTLE_PARTS_MAX,
+)
 from forebay.run import read_run
 from forebay.wire import Kind
 
@@ -37,6 +43,7 @@ WAIT_STEP_S: Final = 20.0
 """A longer wait is made of several requests: each is well within the client's own timeout."""
 RETRY_S: Final = 0.1
 DELAY_MS_MAX: Final = lease_frames.NO_DELAY - 1
+SETTLE_ROOM: Final = SETTLE_BYTES_MAX - 1 - QUEUE_BYTES_MAX - 2
 
 Ask = Callable[[Kind, bytes], bytes]
 """Sends a request and waits for its answer; raises Refused."""
@@ -340,12 +347,13 @@ def unpack(leased: LeasedRun) -> list[Item]:
 def batches(reports: Sequence[LeaseReport]) -> Iterator[list[LeaseReport]]:
     """As many reports as fit into a frame, at a time."""
     some: list[LeaseReport] = []
-    size = room = SETTLE_BYTES_MAX - 1 - QUEUE_BYTES_MAX - 2
+    parts, room = 0, SETTLE_ROOM
     for report in reports:
         length = len(lease_frames.pack_report(report))
-        if some and (length > room or len(some) == LEASES_MAX):
+        parts += len(report.parts)
+        if some and (length > room or parts > SETTLE_PARTS_MAX or len(some) == LEASES_MAX):
             yield some
-            some, room = [], size
+            some, parts, room = [], len(report.parts), SETTLE_ROOM
         some.append(report)
         room -= length
     if some:

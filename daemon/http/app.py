@@ -67,4 +67,4 @@ def make_api(desk: Desk, access: Access) -> FastAPI:
 
 def make_app(desk: Desk, access: Access) -> App:
     """What the server calls."""
-    return Guard(make_api(desk, access), desk.settings.http, access)
+    return Guard(make_api(desk, access), desk.settings.http, access, desk.large_bodies)

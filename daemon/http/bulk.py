@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from actors.clock import wall_ms
 from actors.internal_errors import INTERNAL_ERRORS
+from actors.large_bodies import SMALL_BYTES, VALUES_MAX, has_too_many_values
 from daemon.http.answer_log import AnswerLog, Stalled
 from daemon.http.desk import Desk
 from daemon.http.models.items import NewItem
@@ -40,6 +41,8 @@ PUSHES_MAX: Final = 8
 LINE_FACTOR: Final = 2
 """A payload may be twice as long as JSON or base64."""
 STORED: Final = frozenset({"STORED", "DUPLICATE", "CREATED", "UPDATED"})
+LINES_AT_ONCE: Final = 100
+"""After so many lines others have their turn."""
 PAUSE_S: Final = 0.05
 """When nothing comes for so long, what has come is stored."""
 
@@ -93,6 +96,10 @@ class Bulk(Response):
             async with aclosing(lines_of(receive, size_max, self._settle)) as lines:
                 async for text in lines:
                     numbered += 1
+                    if numbered % LINES_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
+                    if len(text) > SMALL_BYTES:
+                        await self._desk.large_bodies.wait(len(text))
                     await self._take(numbered, text)
                     if self._is_over:
                         break
@@ -178,7 +185,7 @@ async def lines_of(
     receive: Receive, size_max: int, on_pause: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
     """The lines of a request's body, as they come. Problem 413 if one is too long."""
-    rest = b""
+    rest = bytearray()
     while True:
         message: Any = None
         with trio.move_on_after(PAUSE_S):
@@ -188,17 +195,22 @@ async def lines_of(
             message = await receive()
         if message["type"] == "http.disconnect":
             return
-        *whole, rest = (rest + message.get("body", b"")).split(b"\n")
-        for line in whole:
-            yield line
+        body = message.get("body", b"")
+        rest += body
+        if b"\n" in body:
+            *whole, rest = rest.split(b"\n")
+            for line in whole:
+                yield bytes(line)
         if len(rest) > size_max:
             raise Problem(413, f"a line has at most {size_max} bytes")
         if not message.get("more_body", False):
-            yield rest
+            yield bytes(rest)
             return
 
 
 def read_line(text: bytes, priorities: Mapping[str, int]) -> Made | Problem:
+    if has_too_many_values(text):
+        return Problem(413, f"a line has at most {VALUES_MAX} JSON values")
     try:
         new = NewItem.model_validate_json(text)
         if new.run_id is not None:

@@ -5,7 +5,7 @@ Routes get it and nothing else. It owns nothing; `perform` and `report` answer w
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import trio
@@ -14,6 +14,7 @@ from actors.breaker import Breakers
 from actors.catalogue import Catalogue
 from actors.dispatch import Dispatch
 from actors.event_ring import EventRing
+from actors.large_bodies import LargeBodies
 from actors.messages import OfferRun, SpoolerMessage
 from actors.metrics import Metrics
 from actors.pull import Pull
@@ -54,6 +55,7 @@ class Desk:
     stopping: trio.Event
     """Set when the daemon begins to drain: what streams must end, and nothing new is taken."""
     metrics: Metrics
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     @property
     def is_draining(self) -> bool:

@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from actors.internal_errors import INTERNAL_ERRORS
+from actors.large_bodies import VALUES_MAX, LargeBodies, has_too_many_values
 from actors.settings import HttpSettings
 from actors.units import format_size
 from daemon.http.access import Access
@@ -138,9 +139,17 @@ class Body:
 
     The time is the client's: what passes while nobody asks for more of the body is not."""
 
-    def __init__(self, receive: Receive, size_max: int | None, patience_s: float) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        size_max: int | None,
+        patience_s: float,
+        large_bodies: LargeBodies,
+    ) -> None:
+        """`size_max` is None for a body that is read as it comes."""
         self._receive = receive
         self._size_max = size_max
+        self._large_bodies = large_bodies
         self._patience_s = patience_s
         self._left_s = patience_s
         self._bytes = 0
@@ -162,6 +171,22 @@ class Body:
         if self._size_max is not None and self._bytes > self._size_max:
             raise too_large(self._size_max)
         return message
+
+    async def receive_whole(self) -> Message:
+        """All of it at once, for a route that parses it at once."""
+        parts: list[bytes] = []
+        while True:
+            message = await self.receive()
+            if message["type"] != "http.request":
+                return message
+            parts.append(message.get("body", b""))
+            if self.is_over:
+                break
+        body = b"".join(parts)
+        await self._large_bodies.wait(len(body))
+        if has_too_many_values(body):
+            raise Problem(413, f"a request has at most {VALUES_MAX} JSON values")
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def discard(self) -> None:
         """What is left of it, within a time."""
@@ -190,8 +215,11 @@ def too_large(size_max: int) -> Problem:
 class Guard:
     """Around the application. Where no token is needed, the name counts by which it is asked."""
 
-    def __init__(self, app: App, settings: HttpSettings, access: Access) -> None:
+    def __init__(
+        self, app: App, settings: HttpSettings, access: Access, large_bodies: LargeBodies
+    ) -> None:
         self._app = app
+        self._large_bodies = large_bodies
         self._settings = settings
         self._access = access
         self._hosts = own_hosts(settings)
@@ -203,12 +231,14 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1003})
             return
         size_max = bytes_max(scope["method"], scope["path"], self._settings)
-        body = Body(receive, size_max, self._settings.timeout)
+        body = Body(receive, size_max, self._settings.timeout, self._large_bodies)
         answer = Answer(scope, body, send)
         scope.setdefault("state", {})
         try:
             self._check(scope, size_max)
-            await self._app(scope, body.receive, answer.send)
+            is_streamed = size_max is None
+            take = body.receive if is_streamed else body.receive_whole
+            await self._app(scope, take, answer.send)
         except Problem as problem:
             await answer.refuse(problem)
         except Exception as problem:

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from actors.large_bodies import VALUES_MAX, LargeBodies
 from actors.settings import HttpSettings
 from daemon.http.limits import (
     Body,
@@ -29,6 +30,7 @@ from tests.rest.serving import Serving, problem, serving_on
 
 MIB = 2**20
 HANG_S = 60
+JSON = {"content-type": "application/json"}
 
 
 def speak(served: Serving, data: bytes) -> socket.socket:
@@ -61,6 +63,45 @@ def ask_forever(sock: socket.socket, request: bytes) -> None:
 def test_body_over_the_limit_is_413(serving: Serving) -> None:
     answer = serving.http.post("/api/v2/queues", content=b"x" * (3 * MIB))
     assert "2Mi" in problem(answer, 413, "too-large")["detail"]
+
+
+def new_queue(serving: Serving, name: str) -> str:
+    answer = serving.http.post("/api/v2/queues", json={"queue": name})
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def test_body_with_too_many_values_is_413(serving: Serving) -> None:
+    queue = new_queue(serving, "values")
+    many = b'{"queue":"%s","payload":[%s[]]}' % (queue.encode(), b"[]," * VALUES_MAX)
+    answer = serving.http.post("/api/queue-items/add", content=many, headers=JSON)
+    assert "100000" in problem(answer, 413, "too-large")["detail"]
+    text = serving.http.post(
+        "/api/queue-items/add", json={"queue": queue, "payload": "[]," * VALUES_MAX}
+    )
+    assert text.status_code == 201, text.text
+    value = serving.http.post(
+        "/api/queue-items/add", json={"queue": queue, "payload": ["x" * 10] * 50_000}
+    )
+    assert value.status_code == 201, value.text
+
+
+def test_line_with_too_many_values_is_refused_and_others_are_stored(serving: Serving) -> None:
+    queue = new_queue(serving, "values-of-lines")
+    many = b'{"payload":[%s[]]}' % (b"[]," * VALUES_MAX)
+    lines = b"\n".join([b'{"payload":1}', many, b'{"payload":2}', b""])
+    answer = serving.http.post(
+        f"/api/v2/queues/{queue}/items",
+        content=lines,
+        headers={"content-type": "application/x-ndjson"},
+    )
+    *answers, summary = [json.loads(line) for line in answer.text.splitlines()]
+    assert {line["line"]: line.get("outcome", "") for line in answers} == {
+        1: "STORED",
+        2: "",
+        3: "STORED",
+    }
+    assert (summary["stored"], summary["refused"]) == (2, 1)
 
 
 def test_body_of_unknown_length_over_the_limit_is_413(serving: Serving) -> None:
@@ -171,7 +212,7 @@ async def test_time_that_nobody_asks_for_the_body_is_not_the_clients(
 ) -> None:
     """A full queue holds up a stream of items for as long as it takes."""
     parts = one_by_one((9.0, b"a"), (0.5, b"b"))
-    body = Body(partial(anext, parts), None, 10.0)
+    body = Body(partial(anext, parts), None, 10.0, LargeBodies())
     await body.receive()
     await trio.sleep(60)
     assert (await body.receive())["body"] == b"b"
@@ -182,7 +223,7 @@ async def test_time_that_nobody_asks_for_the_body_is_not_the_clients(
 
 async def test_time_is_gained_by_what_comes(autojump_clock: trio.testing.MockClock) -> None:
     parts = one_by_one((9.0, b"x" * 4096), (4.5, b"b"), (1.0, b"c"))
-    body = Body(partial(anext, parts), None, 10.0)
+    body = Body(partial(anext, parts), None, 10.0, LargeBodies())
     await body.receive()
     await body.receive()
     with pytest.raises(Problem, match="408"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import shipping
-from actors.consumer_reports import to_run_bits, what_became
+from actors.consumer_reports import Places, what_became
 from actors.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
 from actors.queue_settings import QueueSettings
 from actors.shipping import Shipment, ship, shipped_run
@@ -44,7 +44,7 @@ def test_items_of_a_slice_are_counted_in_the_order_of_the_run(
     chosen = data.draw(st.sets(st.integers(0, bits.bit_count() - 1)))
     in_run = list(indexes(bits))
     expected = sum(1 << in_run[item] for item in chosen)
-    assert to_run_bits(bits, sum(1 << item for item in chosen)) == expected
+    assert Places(bits).in_run(sum(1 << item for item in chosen)) == expected
 
 
 @given(

@@ -195,6 +195,17 @@ def test_settle_with_one_fault_is_a_bad_frame(body: bytes) -> None:
         lease_frames.read_settle(body)
 
 
+def test_settle_with_too_many_parts_in_all_is_a_bad_frame() -> None:
+    def body(last: int) -> bytes:
+        parts = (Part(What.DELIVERED, 1),) * 1024
+        reports = [LeaseReport(token, parts) for token in range(4)]
+        return lease_frames.pack_settle("q", [*reports, LeaseReport(9, parts[:last])])
+
+    assert len(lease_frames.read_settle(body(0))[1]) == 5
+    with pytest.raises(BadFrame, match="at most 4096 parts"):
+        lease_frames.read_settle(body(1))
+
+
 def test_error_that_is_too_long_is_cut_between_characters() -> None:
     body = lease_frames.pack_settle("q", [LeaseReport(1, (Part(What.FAILED, 0, "é" * 600),))])
     _, [report] = lease_frames.read_settle(body)
