@@ -1,7 +1,8 @@
 """How the daemon speaks to its operator: one line on stderr for what somebody would act on.
 
 A readable line on a terminal, a JSON object a line otherwise (`log.format`). An event is a
-constant such as `spooler.chunk_sealed`, its values are fields, and times are UTC.
+constant such as `spooler.chunk_sealed`, its values are fields, and times are UTC. Passwords and
+tokens in addresses are masked, wherever an error or a traceback quotes one.
 
 Writing a log line never fails: with stderr on a full disk or a closed pipe the line is lost, and
 the daemon, which has to drain that very disk, goes on.
@@ -14,6 +15,7 @@ from typing import IO, Any, Final
 import structlog
 from structlog.typing import EventDict, Processor
 
+from actors.masking import masked_address
 from actors.settings import LogSettings
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -47,6 +49,8 @@ def set_up(settings: LogSettings, stream: IO[str] | None = None) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _masked,
             *(_console(stream) if console else _json()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
@@ -61,7 +65,14 @@ def _console(stream: IO[str]) -> list[Processor]:
 
 
 def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, _event_first, structlog.processors.JSONRenderer()]
+    return [_event_first, structlog.processors.JSONRenderer()]
+
+
+def _masked(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    return {
+        name: masked_address(value) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
 
 
 def _event_first(_logger: Any, _method: str, event: EventDict) -> EventDict:

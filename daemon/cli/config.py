@@ -1,7 +1,7 @@
 """`forebay config`: what the settings are, and whether they would do."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -43,13 +43,20 @@ def show(
         bool, typer.Option("--json", help="As JSON: sizes in bytes, durations in seconds.")
     ] = False,
     origins: Annotated[
-        bool, typer.Option("--origins", help="One line a setting, with where it was written.")
+        bool, typer.Option("--origins", help="One setting per line, with where it was written.")
+    ] = False,
+    secrets: Annotated[
+        bool, typer.Option("--secrets", help="Print passwords and tokens instead of ***.")
     ] = False,
 ) -> None:
-    """Print the settings in force, as YAML that can be used as a configuration file."""
+    """Print the settings in force, as YAML that can be used as a configuration file.
+
+    Passwords and tokens are shown as ***, unless --secrets is given.
+    """
     loaded = load_settings(config, socket, state_dir, http, sets)
-    # "json" writes sizes and durations as people do, "python" as plain numbers.
-    tree = loaded.settings.model_dump(mode="python" if as_json else "json")
+    mode: Literal["python", "json"] = "python" if as_json else "json"
+    settings = loaded.settings
+    tree = settings.model_dump(mode=mode) if secrets else settings.shown(mode)
     if origins:
         rows = {
             path: {"value": value, "origin": loaded.origin(path)} for path, value in leaves(tree)

@@ -27,6 +27,7 @@ import trio
 from actors.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.handler_settings import CommandHandler
 from actors.handling import Failure, Prepared, Report, Sender
+from actors.masking import masked_words
 from actors.slices import ERROR_TEXT_MAX, Slice
 from actors.units import format_duration
 from daemon.errors import CannotStart
@@ -34,7 +35,6 @@ from daemon.handlers.command_results import ItemResults
 from daemon.handlers.exits import describe_exit, shell_status
 from daemon.handlers.lines import Encoded, encode_batch
 from daemon.handlers.verdicts import all_failed, report
-from daemon.masking import masked_words
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 """So much of the end of its standard error is kept."""

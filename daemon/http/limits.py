@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
+from actors.masking import masked_query
 from actors.settings import HttpSettings
 from actors.units import format_size
 from daemon.http.access import Access
 from daemon.http.problems import Problem, internal_error, render
-from daemon.masking import masked_query
 
 log = structlog.get_logger()
 
