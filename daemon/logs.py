@@ -17,6 +17,7 @@ from structlog.typing import EventDict, Processor
 
 from actors.masking import masked_address
 from actors.settings import LogSettings
+from daemon.terminal import REPLACEMENT, clean, unguarded
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -42,7 +43,7 @@ class Sink:
 
 def set_up(settings: LogSettings, stream: IO[str] | None = None) -> None:
     """For the whole process. Loggers that were made before follow, unless they have logged."""
-    stream = sys.stderr if stream is None else stream
+    stream = unguarded(sys.stderr) if stream is None else stream
     console = settings.format == "console" or (settings.format == "auto" and stream.isatty())
     sink = Sink(stream)
     structlog.configure(
@@ -61,7 +62,8 @@ def set_up(settings: LogSettings, stream: IO[str] | None = None) -> None:
 
 def _console(stream: IO[str]) -> list[Processor]:
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+    render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
+    return [_cleaned, render]
 
 
 def _json() -> list[Processor]:
@@ -73,6 +75,15 @@ def _masked(_logger: Any, _method: str, event: EventDict) -> EventDict:
         name: masked_address(value) if isinstance(value, str) else value
         for name, value in event.items()
     }
+
+
+def _cleaned(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Nothing from outside steers the terminal, and only a traceback takes more than its line."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            text = clean(value)
+            event[name] = text if name == "exception" else text.replace("\n", REPLACEMENT)
+    return event
 
 
 def _event_first(_logger: Any, _method: str, event: EventDict) -> EventDict:

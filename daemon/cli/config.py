@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
+from daemon.terminal import json_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -86,4 +87,4 @@ def leaves(
 
 
 def to_json(tree: dict[str, Any]) -> str:
-    return json.dumps(tree, indent=2, ensure_ascii=False, default=str)
+    return json_text(tree, indent=2, default=str)
