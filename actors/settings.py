@@ -261,6 +261,8 @@ class ColdSettings(Section):
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
         _check_url(self.type, "postgres", self.url)
+        if self.url and not self.url.startswith(("postgresql://", "postgres://")):
+            raise Clash("url must begin with postgresql://", "url")
         _check_login(self.listen_url, "listen_url")
         return self
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
+from daemon.errors import ConfigError
 from daemon.terminal import json_text
 
 app = typer.Typer(
@@ -24,8 +25,18 @@ def check(
     http: Http = None,
     sets: Sets = None,
 ) -> None:
-    """Say whether the configuration can be used; exit code 3 if not, one line a problem."""
+    """Say whether the configuration can be used; exit code 3 if not, one line per problem.
+
+    It also looks for what the configuration names: modules and programs of handlers, certificates
+    and token files. It starts, binds and imports nothing, and connects to no server. Run it as the
+    daemon's user, who may read these files.
+    """
+    from daemon.checks import find_problems
+
     settings = load_settings(config, socket, state_dir, http, sets).settings
+    problems = list(find_problems(settings))
+    if problems:
+        raise ConfigError(*problems)
     names = ", ".join(settings.queues) or "none by name"
     typer.echo(f"the configuration is good; queues: {names}")
 
