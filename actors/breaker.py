@@ -93,15 +93,9 @@ class _Breaker:
 
 
 class Breakers:
-    def __init__(
-        self,
-        changed: Callable[[BreakerChanged], None] = lambda _: None,
-        masked: Callable[[str], str] = lambda text: text,
-    ) -> None:
-        """`changed` is told of every change of phase. `masked`: a text without the secrets in it,
-        for the log: an error's text is the destination's."""
+    def __init__(self, changed: Callable[[BreakerChanged], None] = lambda _: None) -> None:
+        """`changed` is told of every change of phase."""
         self._changed = changed
-        self._masked = masked
         self._breakers: dict[str, _Breaker] = {}
         self._replan = trio.Event()
         self.is_led = False
@@ -245,7 +239,7 @@ class Breakers:
             _EVENTS[state.phase],
             destination=destination,
             failures=failures,
-            error=self._masked(error),
+            error=error,
             forced=isinstance(event, Forced),
         )
         self._changed(BreakerChanged(wall_ms(), destination, state.phase, failures, error))

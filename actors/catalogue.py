@@ -128,7 +128,7 @@ class Catalogue:
             "updated_ms": definition.updated_ms if definition else None,
             "is_paused": self.is_paused(name),
             "paused_flows": sorted(self.paused_flows(name)),
-            "settings": settings.model_dump(mode="json"),
+            "settings": settings.shown(),
         }
 
     def names(self) -> list[str]:

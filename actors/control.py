@@ -14,6 +14,7 @@ import trio
 
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue, not_found
+from actors.masking import holds_mask
 from actors.refusals import spent_job
 from actors.tiers import DeadFilter, DeadLetter, DeadLetters, StoreUnavailable
 from forebay.errors import BadRun, Refused
@@ -63,6 +64,13 @@ class Fields:
         if not isinstance(value, dict):
             raise bad(f"{name} must be an object")
         return value
+
+    def settings(self) -> dict[str, Any]:
+        """Settings to put in force. What is shown of secrets is refused: it would replace them."""
+        settings = self.object("settings")
+        if holds_mask(settings):
+            raise bad("settings: a secret is masked as ***: leave it out, or give it in full")
+        return settings
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
         value = self._fields.pop(name, None)
@@ -225,13 +233,13 @@ class Controls:
         }
 
     async def _create(self, fields: Fields) -> dict[str, Any]:
-        queue, settings = fields.text("queue"), fields.object("settings")
+        queue, settings = fields.text("queue"), fields.settings()
         fields.end()
         await self._catalogue.create(queue, settings)
         return self._queue_object(queue)
 
     async def _change(self, fields: Fields) -> dict[str, Any]:
-        queue, settings = fields.text("queue"), fields.object("settings")
+        queue, settings = fields.text("queue"), fields.settings()
         fields.end()
         await self._catalogue.change(queue, settings)
         return self._queue_object(queue)

@@ -64,7 +64,7 @@ class CronControl:
         return {"name": name, "ticks_ms": next_ticks(settings.grid, self._now_ms(), count)}
 
     async def _add(self, fields: Fields) -> dict[str, Any]:
-        name, settings = fields.text("name"), fields.object("settings")
+        name, settings = fields.text("name"), fields.settings()
         fields.end()
         if self._is_trigger(name):
             raise Refused("CONFLICT", f"there is a trigger {name} already, of type QUEUE")
@@ -72,7 +72,7 @@ class CronControl:
         return await self._shown(name)
 
     async def _change(self, fields: Fields) -> dict[str, Any]:
-        name, settings = fields.text("name"), fields.object("settings")
+        name, settings = fields.text("name"), fields.settings()
         fields.end()
         await self._cron.change(name, settings)
         return await self._shown(name)
@@ -107,5 +107,5 @@ class CronControl:
             "missed_total": last.missed,
             "missed_ms": last.missed_ms,
             "problem": self._cron.problem(name),
-            "settings": settings.model_dump(mode="json"),
+            "settings": settings.shown(),
         }

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from actors.events import Event
+from actors.masking import masked
 
 EVENTS_KEPT: Final = 1000
 
@@ -34,7 +35,7 @@ class EventRing:
 
     def note(self, event: Event) -> None:
         self._latest += 1
-        self._events.append(Numbered(self._latest, event.row()))
+        self._events.append(Numbered(self._latest, masked(event.row())))
         self._noted.set()
         self._noted = trio.Event()
 

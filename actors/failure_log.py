@@ -6,9 +6,8 @@ are tried again. `delivery.dead`: they are dead letters now. Nothing is said of 
 
 Owns how many lines may still be written: `LINES` at once, and one more each `EVERY_S`, so that a
 destination that refuses everything fills no disk. What is left out is counted, by queue, and the
-next line that is written of that queue says how many items it was (`more_items`). An error's text
-is the destination's: secrets in it are masked, as in notices. Called between awaits; does no I/O
-but the log's.
+next line that is written of that queue says how many items it was (`more_items`). Called between
+awaits; does no I/O but the log's.
 """
 
 from collections import Counter
@@ -36,14 +35,8 @@ QUEUES_MAX: Final = 1000
 
 
 class FailureLog:
-    def __init__(
-        self,
-        clock: Callable[[], float] = trio.current_time,
-        masked: Callable[[str], str] = lambda text: text,
-    ) -> None:
-        """`masked`: a text without the secrets in it."""
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock
-        self._masked = masked
         self._lines = float(LINES)
         self._at: float | None = None
         self._left_out: Counter[str] = Counter()
@@ -72,7 +65,7 @@ class FailureLog:
             "items": failed.items,
             "item": name_of(failed),
             "attempt": failed.attempt,
-            "error": self._masked(error.text),
+            "error": error.text,
             "failure_reason": error.failure_reason,
             **({"locked_by": error.locked_by} if error.locked_by else {}),
             **correlated(failed.run.head),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from actors.masking import masked_address
 from actors.slices import Slice
 from forebay.failure_reason import FailureReason
 
@@ -18,6 +19,8 @@ class Failure:
     """Why items were not taken, and what follows from it."""
 
     text: str
+    """Shown in the log, in events, in notices and with dead letters. A destination may have written
+    it: secrets in addresses are masked here, before it goes anywhere."""
     status: int | None = None
     """An HTTP status, or a program's exit code."""
     retry_after_s: float | None = None
@@ -30,6 +33,10 @@ class Failure:
     """A business failure is permanent too, unless whoever says so asks for another try."""
     has_waited: bool = False
     """The items were out of sight for long enough: the queue's backoff does not follow."""
+
+    def __post_init__(self) -> None:
+        if "://" in self.text:
+            object.__setattr__(self, "text", masked_address(self.text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import trio
 
 from actors.error_types import error_type
 from actors.events import NoticeMade
+from actors.masking import masked_address
 from actors.notices import Grouping, Incident, Notice, dead_incidents
 from actors.notification_sending import Counts, Sender
 from actors.notification_settings import NotificationSettings, WebhookSettings, notice_queues
@@ -55,8 +56,6 @@ class Ways:
     open_webhook: Callable[[WebhookSettings], Webhook]
     push: Callable[[str, str, bytes], Awaitable[None]]
     """Makes an item of a queue: (queue, notice id, payload). NotSent if it is not stored."""
-    masked: Callable[[str], str]
-    """A text without secrets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,7 +228,7 @@ class Notifier:
     def _body(self, notice: Notice) -> bytes:
         fields = notice.fields() | {"host": self._host}
         for name in ("text", "error"):
-            fields[name] = self._ways.masked(fields[name])
+            fields[name] = masked_address(fields[name])
         return json.dumps(fields, ensure_ascii=False).encode(errors="replace")
 
 

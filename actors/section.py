@@ -1,8 +1,10 @@
 """What every section of the configuration is made of."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Strict
+
+from actors.masking import masked
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -13,6 +15,12 @@ Count = Annotated[int, Strict()]
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def shown(self, mode: Literal["json", "python"] = "json") -> dict[str, Any]:
+        """The settings for people to see, with `***` for every secret. Whatever shows settings
+        takes them from here. "json" writes sizes and durations as people do."""
+        found: dict[str, Any] = masked(self.model_dump(mode=mode))
+        return found
 
 
 class Clash(ValueError):

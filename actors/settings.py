@@ -6,6 +6,7 @@ break a promise (a Valkey that is never used, a key that is not unique), and acc
 tuning (backoff, breaker, workers).
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -205,6 +206,20 @@ def _check_url(type_: str, with_url: str, url: str | None) -> None:
         raise Clash(f"type {type_} needs a url", "url")
     if type_ != with_url and url:
         raise Clash(f"url means nothing to type {type_}", "url")
+    _check_login(url, "url")
+
+
+def _check_login(url: str | None, key: str) -> None:
+    """A plain `/`, `?` or `#` in a password ends the address there. The rest of it would be taken
+    for a port, a path or a database, and be quoted in error messages."""
+    if not url or "://" not in url:
+        return
+    address, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
+    if "@" not in address and any("@" in text for text in rest):
+        raise Clash(
+            f"{key}: an @ stands after the address: write / ? # @ in a password as %2F %3F %23 %40",
+            key,
+        )
 
 
 class WarmSettings(Section):
@@ -246,6 +261,9 @@ class ColdSettings(Section):
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
         _check_url(self.type, "postgres", self.url)
+        if self.url and not self.url.startswith(("postgresql://", "postgres://")):
+            raise Clash("url must begin with postgresql://", "url")
+        _check_login(self.listen_url, "listen_url")
         return self
 
 

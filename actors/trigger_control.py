@@ -54,7 +54,7 @@ class TriggerControl:
         return self._shown(name)
 
     async def _add(self, fields: Fields) -> dict[str, Any]:
-        name, settings = fields.text("name"), fields.object("settings")
+        name, settings = fields.text("name"), fields.settings()
         fields.end()
         type_ = settings.get("type")
         if type_ not in ("TIME", "QUEUE"):
@@ -68,7 +68,7 @@ class TriggerControl:
         return self._shown(name)
 
     async def _change(self, fields: Fields) -> dict[str, Any]:
-        name, settings = fields.text("name"), fields.object("settings")
+        name, settings = fields.text("name"), fields.settings()
         fields.end()
         type_ = self._known(name)
         if settings.get("type", type_) != type_:
@@ -153,13 +153,13 @@ class TriggerControl:
             "failures": watch.failures,
             "runs_here": watch.is_ours,
             "jobs": jobs,
-            "settings": trigger.model_dump(mode="json"),
+            "settings": trigger.shown(),
         }
 
     def _of_time(self, name: str) -> dict[str, Any]:
         schedule = self._cron.book.find(name)
         ticks = next_ticks(schedule.grid, self._now_ms(), 1) if schedule.enabled else []
-        settings = schedule.model_dump(mode="json")
+        settings = schedule.shown()
         return {
             "name": name,
             "type": "TIME",

@@ -57,7 +57,6 @@ from daemon.events import open_sink
 from daemon.handlers import open_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
-from daemon.masking import masked_address
 from daemon.memory import machine_limit_bytes, size_queues
 from daemon.notifying import check_webhooks, make_ways
 from daemon.stores import Stores
@@ -173,7 +172,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
                 to_dispatch.send_nowait(QueueSeen(queue))
 
     routing, failover = Routing(), Failover()
-    breakers = Breakers(events.note, masked_address)
+    breakers = Breakers(events.note)
     presence = Presence()
     promoter = Promoter(
         routing,
@@ -240,7 +239,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         tallies,
         notifier,
         presence,
-        FailureLog(masked=masked_address),
+        FailureLog(),
     )
     fleet = None
     if shared_warm is not None and stores.remote is not None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from actors.handler_settings import AnyHandler
+from actors.masking import masked
 from actors.notification_settings import NotificationSettings, WebhookSettings
 from actors.schedules import ScheduleSettings
 from actors.section import Clash
@@ -108,22 +109,23 @@ def _message(details: ErrorDetails, path: KeyPath, origin: str) -> str:
         case "missing":
             return "must be given"
         case "literal_error" | "enum":
-            return f"must be {context['expected']}, not {_shown(given)}"
+            return f"must be {context['expected']}, not {_shown(given, path)}"
         case "union_tag_invalid":
             return f"type must be one of {context['expected_tags']}, not {context['tag']!r}"
         case "union_tag_not_found":
             return f"needs a type, as {{type: {'QUEUE' if path[:1] == ('triggers',) else 'file'}}}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return f"must hold keys and values, not {_shown(given)}"
+            return f"must hold keys and values, not {_shown(given, path)}"
         case "value_error":
             return str(context["error"])
         case _:
-            return f"{details['msg'].replace('Input should', 'must')}, not {_shown(given)}"
+            return f"{details['msg'].replace('Input should', 'must')}, not {_shown(given, path)}"
 
 
-def _shown(value: object) -> str:
-    """A value as it stands in YAML, not too much of it."""
-    text = json.dumps(value, default=repr, ensure_ascii=False)
+def _shown(value: object, path: KeyPath) -> str:
+    """A value as it stands in YAML, without secrets, and not too much of it."""
+    visible = masked(value, path[-1] if path else "")
+    text = json.dumps(visible, default=repr, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

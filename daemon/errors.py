@@ -5,8 +5,9 @@ class CannotStart(Exception):
     """Something outside is in the way; the text says what, in a line."""
 
 
-class ConfigError(Exception):
-    """The configuration cannot be used. One problem a line, each with where it was written."""
+class ConfigError(CannotStart):
+    """The configuration cannot be used, and trying again does not help: exit code 3, upon which
+    systemd does not start the daemon again. One problem per line, each with its key."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))

@@ -30,7 +30,7 @@ import structlog
 import trio
 
 from actors.settings import SOCKET_PATH_BYTES_MAX, SocketSettings
-from daemon.errors import CannotStart
+from daemon.errors import CannotStart, ConfigError
 from daemon.systemd import InheritedFd, take_inherited
 
 log = structlog.get_logger()
@@ -235,11 +235,11 @@ def _find_user(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
     except KeyError:
-        raise CannotListen(f"socket.owner: there is no user {name}") from None
+        raise ConfigError(f"socket.owner: there is no user {name}") from None
 
 
 def _find_group(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise CannotListen(f"socket.group: there is no group {name}") from None
+        raise ConfigError(f"socket.group: there is no group {name}") from None

@@ -1,7 +1,8 @@
 """How the daemon speaks to its operator: one line on stderr for what somebody would act on.
 
 A readable line on a terminal, a JSON object a line otherwise (`log.format`). An event is a
-constant such as `spooler.chunk_sealed`, its values are fields, and times are UTC.
+constant such as `spooler.chunk_sealed`, its values are fields, and times are UTC. Passwords and
+tokens in addresses are masked, wherever an error or a traceback quotes one.
 
 Writing a log line never fails: with stderr on a full disk or a closed pipe the line is lost, and
 the daemon, which has to drain that very disk, goes on.
@@ -14,7 +15,9 @@ from typing import IO, Any, Final
 import structlog
 from structlog.typing import EventDict, Processor
 
+from actors.masking import masked_address
 from actors.settings import LogSettings
+from daemon.terminal import REPLACEMENT, clean, unguarded
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -40,13 +43,15 @@ class Sink:
 
 def set_up(settings: LogSettings, stream: IO[str] | None = None) -> None:
     """For the whole process. Loggers that were made before follow, unless they have logged."""
-    stream = sys.stderr if stream is None else stream
+    stream = unguarded(sys.stderr) if stream is None else stream
     console = settings.format == "console" or (settings.format == "auto" and stream.isatty())
     sink = Sink(stream)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _masked,
             *(_console(stream) if console else _json()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
@@ -57,11 +62,28 @@ def set_up(settings: LogSettings, stream: IO[str] | None = None) -> None:
 
 def _console(stream: IO[str]) -> list[Processor]:
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+    render = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
+    return [_cleaned, render]
 
 
 def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, _event_first, structlog.processors.JSONRenderer()]
+    return [_event_first, structlog.processors.JSONRenderer()]
+
+
+def _masked(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    return {
+        name: masked_address(value) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
+
+
+def _cleaned(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Nothing from outside steers the terminal, and only a traceback takes more than its line."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            text = clean(value)
+            event[name] = text if name == "exception" else text.replace("\n", REPLACEMENT)
+    return event
 
 
 def _event_first(_logger: Any, _method: str, event: EventDict) -> EventDict:

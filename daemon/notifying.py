@@ -14,7 +14,6 @@ from actors.messages import Append, SpoolerMessage
 from actors.notification_sending import NotSent
 from actors.notification_settings import NotificationSettings, WebhookSettings
 from actors.notifications import Ways, Webhook
-from daemon.masking import masked_address
 from forebay.encode import encode_run
 from forebay.errors import RETRYABLE, Refused
 from forebay.ids import parse_run_id
@@ -28,7 +27,7 @@ NOTICE_HEADER: Final = "notice"
 
 
 def make_ways(catalogue: Catalogue, spooler: trio.MemorySendChannel[SpoolerMessage]) -> Ways:
-    return Ways(open_webhook, QueuePush(catalogue, spooler), masked_address)
+    return Ways(open_webhook, QueuePush(catalogue, spooler))
 
 
 def check_webhooks(notifications: Mapping[str, NotificationSettings]) -> None:

@@ -18,7 +18,7 @@ from actors.rate import SendLimit
 from actors.settings import Settings
 from actors.trigger_settings import all_schedules, queue_triggers
 from actors.triggers import Triggers
-from daemon.errors import CannotStart, ConfigError
+from daemon.errors import CannotStart
 from daemon.handlers import open_handler
 from daemon.notifying import check_webhooks
 from daemon.systemd import notify, reloading
@@ -83,7 +83,7 @@ class Reload:
             await check_handlers(settings)
             check_webhooks(settings.notifications)
             await self._catalogue.reload(settings)
-        except (ConfigError, CannotStart, HandlerUnusable, OSError) as problem:
+        except (CannotStart, HandlerUnusable, OSError) as problem:
             log.error("daemon.not_reloaded", error=str(problem), in_force="as before")
             return
         self._send_limit.change(settings.global_send_limit)

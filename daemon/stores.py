@@ -19,15 +19,16 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
-from actors.settings import ColdSettings, Settings
+from actors.settings import ColdSettings, Settings, WarmSettings
 from actors.tiers import StoreUnavailable
 from daemon.cold.sqlite import SqliteCold
-from daemon.errors import CannotStart
+from daemon.errors import CannotStart, ConfigError
 from daemon.identity import daemon_id
 
 if TYPE_CHECKING:
     from daemon.bridge import Bridge
     from daemon.postgres.cold import PostgresCold
+    from daemon.valkey.server import ValkeySettings
     from daemon.valkey.warm import ValkeyWarm
 
 log = structlog.get_logger()
@@ -50,7 +51,7 @@ WRONG: Final = (
     *("KEY_VALUES_MISMATCH", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "NO_CERTIFICATE_OR_CRL"),
 )
 """What Valkey's refusals contain that no waiting mends."""
-WRONG_COLD: Final = ("CERTIFICATE_VERIFY_FAILED",)
+WRONG_COLD: Final = ("CERTIFICATE_VERIFY_FAILED", "PostgreSQL: the URL:")
 """The same of PostgreSQL's. A user or a database that is not there yet may come; of such a user it
 says that the password is wrong."""
 
@@ -131,22 +132,28 @@ def _postgres(
             connections_max=settings.connections,
         )
     except ValueError as problem:
-        raise CannotStart(f"cold.url: {problem}") from problem
+        raise ConfigError(f"cold.url: {problem}") from problem
 
 
 def _valkey(settings: Settings, daemon: bytes, bridge: "Bridge") -> "ValkeyWarm":
-    from daemon.valkey.server import ValkeySettings
-    from daemon.valkey.url import read_url
     from daemon.valkey.warm import ValkeyWarm
 
-    warm = settings.warm
+    where = check_valkey(settings.warm)
+    return ValkeyWarm(where, daemon, bridge, rows_valid_s=settings.warm.valid)
+
+
+def check_valkey(warm: WarmSettings) -> "ValkeySettings":
+    """Where Valkey is; ConfigError if the URL, or a certificate that it names, cannot be used."""
+    from daemon.valkey.server import ValkeySettings
+    from daemon.valkey.url import read_url
+
     assert warm.url is not None
     try:
         where = ValkeySettings(warm.url, timeout_s=warm.timeout, prefix=warm.prefix)
         read_url(warm.url).check_files()
     except (ValueError, OSError) as problem:
-        raise CannotStart(f"warm.url: {problem}") from problem
-    return ValkeyWarm(where, daemon, bridge, rows_valid_s=warm.valid)
+        raise ConfigError(f"warm.url: {problem}") from problem
+    return where
 
 
 async def _reach(cold: "PostgresCold", settings: ColdSettings, *, wait: bool) -> None:
@@ -158,7 +165,7 @@ async def _reach(cold: "PostgresCold", settings: ColdSettings, *, wait: bool) ->
             await cold.open()
         except StoreUnavailable as problem:
             if any(mark in str(problem) for mark in WRONG_COLD):
-                raise CannotStart(f"{where} cannot be used: {problem}") from problem
+                raise ConfigError(f"{where} cannot be used: {problem}") from problem
             if not wait:
                 raise CannotStart(
                     f"{where} cannot be used: {problem} (--wait-for-stores waits for it)"
@@ -180,7 +187,7 @@ async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> Non
             await remote.generation()
         except StoreUnavailable as problem:
             if is_wrong(str(problem)):
-                raise CannotStart(f"{where} cannot be used: {problem}") from problem
+                raise ConfigError(f"{where} cannot be used: {problem}") from problem
             if not is_told:
                 log.warning("daemon.waits_for_store" if wait else "daemon.without_store",
                             store=where, error=str(problem))  # fmt: skip

@@ -23,18 +23,17 @@ from urllib.parse import unquote
 
 import trio
 
+from actors.masking import SECRET_CHARACTERS_MIN, named_secrets
 from actors.notification_sending import NotSent
 from actors.notification_settings import WebhookSettings
 from actors.units import format_duration
 from daemon.errors import ConfigError
 from daemon.handlers.http import trust
-from daemon.handlers.http_answer import Answer, failure_of, verdict
+from daemon.handlers.http_answer import Answer, failure_of, verdict, without_secrets
 from daemon.handlers.http_connection import ConnectionFailed, HttpConnection
 from daemon.handlers.http_request import Header, Target, target_of
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
-SECRET_CHARACTERS_MIN: Final = 4
-"""What is shorter is no password, and in many a word."""
 _HOST = re.compile(r"https?://[^/?#@\s]+(?=[/?#]|$)", re.IGNORECASE)
 
 
@@ -65,6 +64,8 @@ class HttpWebhook:
         finally:
             connection.close()
         if verdict(answer.status) != "delivered":
+            secrets = named_secrets("", self._settings.headers)
+            answer = without_secrets(answer, [secret.encode() for secret in secrets])
             failure = failure_of(quotable(answer, target), target.destination, time.time())
             pause_s = failure.retry_after_s or 0.0
             raise NotSent(failure.text, is_final=failure.is_permanent, pause_s=pause_s)

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from daemon.terminal import clean, json_text
+
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from forebay.client import Client
@@ -117,16 +120,24 @@ def show_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def print_json(value: Any) -> None:
     """One line."""
-    import json
-
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(json_text(value))
 
 
 def print_table(table: "Table") -> None:
-    """As wide as the terminal; in a pipe, as wide as it needs to be."""
-    from rich.console import Console
+    open_console().print(table)
 
-    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+
+def open_console() -> "Console":
+    """As wide as the terminal; in a pipe, as wide as a table needs to be. Text is cleaned before it
+    is laid out."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class CleanConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(clean(text), **options)
+
+    return CleanConsole(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
 def print_yaml(tree: dict[str, Any]) -> None:

@@ -1,11 +1,13 @@
 """`forebay config`: what the settings are, and whether they would do."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
+from daemon.errors import ConfigError
+from daemon.terminal import json_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,8 +25,18 @@ def check(
     http: Http = None,
     sets: Sets = None,
 ) -> None:
-    """Say whether the configuration can be used; exit code 3 if not, one line a problem."""
+    """Say whether the configuration can be used; exit code 3 if not, one line per problem.
+
+    It also looks for what the configuration names: modules and programs of handlers, certificates
+    and token files. It starts, binds and imports nothing, and connects to no server. Run it as the
+    daemon's user, who may read these files.
+    """
+    from daemon.checks import find_problems
+
     settings = load_settings(config, socket, state_dir, http, sets).settings
+    problems = list(find_problems(settings))
+    if problems:
+        raise ConfigError(*problems)
     names = ", ".join(settings.queues) or "none by name"
     typer.echo(f"the configuration is good; queues: {names}")
 
@@ -43,13 +55,20 @@ def show(
         bool, typer.Option("--json", help="As JSON: sizes in bytes, durations in seconds.")
     ] = False,
     origins: Annotated[
-        bool, typer.Option("--origins", help="One line a setting, with where it was written.")
+        bool, typer.Option("--origins", help="One setting per line, with where it was written.")
+    ] = False,
+    secrets: Annotated[
+        bool, typer.Option("--secrets", help="Print passwords and tokens instead of ***.")
     ] = False,
 ) -> None:
-    """Print the settings in force, as YAML that can be used as a configuration file."""
+    """Print the settings in force, as YAML that can be used as a configuration file.
+
+    Passwords and tokens are shown as ***, unless --secrets is given.
+    """
     loaded = load_settings(config, socket, state_dir, http, sets)
-    # "json" writes sizes and durations as people do, "python" as plain numbers.
-    tree = loaded.settings.model_dump(mode="python" if as_json else "json")
+    mode: Literal["python", "json"] = "python" if as_json else "json"
+    settings = loaded.settings
+    tree = settings.model_dump(mode=mode) if secrets else settings.shown(mode)
     if origins:
         rows = {
             path: {"value": value, "origin": loaded.origin(path)} for path, value in leaves(tree)
@@ -79,4 +98,4 @@ def leaves(
 
 
 def to_json(tree: dict[str, Any]) -> str:
-    return json.dumps(tree, indent=2, ensure_ascii=False, default=str)
+    return json_text(tree, indent=2, default=str)

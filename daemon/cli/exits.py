@@ -5,7 +5,7 @@
 | 0 | done |
 | 1 | failed: a file cannot be read, a run is not valid, the disk is full |
 | 2 | the command line is wrong |
-| 3 | the configuration is wrong |
+| 3 | the configuration is wrong, or names a module, program, file or address it cannot have |
 | 4 | no daemon answers |
 | 5 | the daemon refused |
 | 6 | damage was found in a spool |

@@ -32,6 +32,7 @@ from daemon.cli.stats import EXAMPLE as STATS_EXAMPLE
 from daemon.cli.stats import stats
 from daemon.cli.top import EXAMPLE as TOP_EXAMPLE
 from daemon.cli.top import top
+from daemon.terminal import guard
 
 ITEMS: Final = "Items"
 WATCHING: Final = "Watching"
@@ -95,6 +96,7 @@ def options(
 
 
 def main() -> None:
+    guard()
     try:
         code = app(prog_name="forebay", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:

@@ -1,6 +1,5 @@
 """`forebay pull`: items out of a queue, onto standard output."""
 
-import json
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from daemon.cli.asking import TIMEOUT_S, DaemonSocket, parse_time
+from daemon.terminal import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,4 +146,4 @@ def item_object(item: "Item") -> dict[str, Any]:
 
 
 def item_line(shown: dict[str, Any]) -> bytes:
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json_text(shown, separators=(",", ":")).encode() + b"\n"

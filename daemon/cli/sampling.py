@@ -2,14 +2,16 @@
 
 A sample is one STATS, and now and then the queues and breakers, over the Unix socket: no HTTP is
 needed. `Asker` blocks, and belongs to one thread. A daemon that is away is asked again, on a new
-connection, by the next `sample`.
+connection, by the next `sample`. Texts are clean: they are for a screen.
 """
 
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from daemon.terminal import clean, clean_tree
 
 if TYPE_CHECKING:
     from daemon.cli.dead_groups import Grouped
@@ -118,7 +120,10 @@ class Asker:
         """The dead letters of a queue by error, as far as the daemon sees them in one request."""
         from daemon.cli.dead_groups import read_groups
 
-        return read_groups(self._opened().control, {"queue": queue}, letters_max=1)
+        found = read_groups(self._opened().control, {"queue": queue}, letters_max=1)
+        return found._replace(
+            groups=[replace(group, error=clean(group.error)) for group in found.groups]
+        )
 
     def close(self) -> None:
         if self._client is not None:
@@ -131,11 +136,11 @@ class Asker:
 
         try:
             client = self._opened()
-            report = client.stats()
+            report = clean_tree(client.stats())
             breakers: Sequence[Mapping[str, Any]] = ()
             if has_queues:
                 control = Control(client.control)
-                breakers = control.breakers()
+                breakers = clean_tree(control.breakers())
                 self._look_at_queues(control)
         except ForebayError:
             self.close()
@@ -146,7 +151,7 @@ class Asker:
     def _look_at_queues(self, control: Any) -> None:
         now_s = time.monotonic()
         if not self._asked_s or now_s - self._asked_s >= QUEUES_S:
-            self._queues = {queue["queue"]: queue for queue in control.queues()}
+            self._queues = {queue["queue"]: queue for queue in clean_tree(control.queues())}
             self._asked_s = now_s
 
     def _opened(self) -> "Client":

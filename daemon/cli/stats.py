@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from daemon.cli.asking import DaemonSocket, open_control, print_json
+from daemon.cli.asking import DaemonSocket, open_control, print_json, print_table
 
 if TYPE_CHECKING:
     from daemon.cli.sampling import Asker
@@ -101,11 +101,9 @@ def _print(asker: "Asker", as_json: bool) -> None:
 
         typer.echo(json.dumps(report, indent=2))
     else:
-        from rich.console import Console
-
         from daemon.cli.stats_view import stats_table
 
-        Console().print(stats_table(report))
+        print_table(stats_table(report))
 
 
 def _print_queue(queue: str, socket: str | None, as_json: bool) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from daemon.cli.asking import counted, print_json
+from daemon.cli.asking import counted, open_console, print_json
 from daemon.cli.sampling import Asker, Rates, Recent, Sample
 from daemon.cli.stats_view import stats_lines, stats_objects, stats_table
+from daemon.terminal import clean
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,7 +77,7 @@ def _show_in_place(asker: Asker) -> Iterator[Show]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False) as live:
+    with Live(console=open_console(), auto_refresh=False) as live:
 
         def show(sample: Sample, rates: dict[str, Rates], problem: "ForebayError | None") -> None:
             table = stats_table(sample.report, rates)
@@ -84,7 +85,8 @@ def _show_in_place(asker: Asker) -> Iterator[Show]:
             state = Text(f"{asker.path}  {clock}", style="dim")
             if problem is not None:
                 gone = counted(round(time.monotonic() - sample.at_s), "second")
-                state = Text(f"{problem}; these figures are {gone} old", style="bold red")
+                why = clean(str(problem))
+                state = Text(f"{why}; these figures are {gone} old", style="bold red")
                 table.style = "dim"
             shown: RenderableType = Group(table, "", state)
             live.update(shown, refresh=True)

@@ -48,6 +48,7 @@ from daemon.cli.top_view import (
     stores_text,
     totals_text,
 )
+from daemon.terminal import clean
 from forebay.errors import ForebayError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class TopApp(App[None]):
                     groups = (queue, self._asker.dead_groups(queue))
                     read_s, read_of = sample.at_s, (queue, dead)
             except ForebayError as problem:
-                self.post_message(Away(str(problem)))
+                self.post_message(Away(clean(str(problem))))
             else:
                 self.post_message(Looked(sample, groups))
             self._again.wait(self._interval_s)
@@ -308,7 +309,7 @@ class TopApp(App[None]):
             with open_control(self._asker.path) as control:
                 said = act(control)
         except ForebayError as problem:
-            self.call_from_thread(self.notify, str(problem), severity="error", markup=False)
+            self.call_from_thread(self.notify, clean(str(problem)), severity="error", markup=False)
         else:
             self.call_from_thread(self.notify, said, markup=False)
         self._wants_fresh = True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from daemon.cli.asking import PIPE_COLUMNS
+from daemon.cli.asking import open_console
 from daemon.cli.dead_groups import Grouped
 from daemon.cli.sampling import Asker, Sample, rates_between
 from daemon.cli.top_view import (
@@ -29,10 +29,7 @@ GROUPS_SHOWN = 5
 
 
 def print_once(asker: Asker, first: Sample, last: Sample, filter_text: str, column: Column) -> None:
-    from rich.console import Console
-
-    is_terminal = sys.stdout.isatty()
-    console = Console(width=None if is_terminal else PIPE_COLUMNS)
+    console = open_console()
     rates = rates_between(first, last)
     rows = choose_rows(make_rows(last, rates), filter_text, column, is_upward=False)
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.at_ms / 1000))
@@ -42,7 +39,7 @@ def print_once(asker: Asker, first: Sample, last: Sample, filter_text: str, colu
     typer.echo(f"breakers  {breakers_text(last)}")
     typer.echo(f"stores    {stores_text(last)}")
     typer.echo()
-    console.print(queue_table(rows, console.width if is_terminal else None))
+    console.print(queue_table(rows, console.width if sys.stdout.isatty() else None))
     for row in rows:
         if row.dead:
             for line in group_lines(row, asker.dead_groups(row.name)):

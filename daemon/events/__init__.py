@@ -6,13 +6,13 @@ from pathlib import Path
 
 from actors.event_log import EventSink
 from actors.event_settings import EventSettings
-from daemon.errors import CannotStart
+from daemon.errors import ConfigError
 from daemon.events.files import EventFiles, Format
 from daemon.events.lines import LineFormat
 
 
 def open_sink(settings: EventSettings, state_dir: Path) -> EventSink | None:
-    """None: no events are wanted. Does no I/O; CannotStart if Parquet is wanted and not there."""
+    """None: no events are wanted. Does no I/O; ConfigError if Parquet is wanted and not there."""
     if settings.mode == "off":
         return None
     host = socket.gethostname()
@@ -30,6 +30,6 @@ def _format(settings: EventSettings, everywhere: dict[str, str | int | float]) -
     try:
         return ParquetFormat(everywhere)
     except ImportError as error:
-        raise CannotStart(
+        raise ConfigError(
             f"events.format: parquet needs pyarrow (pip install pyarrow): {error}"
         ) from error

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
     """The handler of a queue; None if its items wait to be pulled.
 
-    Raises CannotStart, with the queue and the key, if there is no such function or program.
+    Raises ConfigError, with the queue and the key, if there is no such function or program.
     """
     from actors import handler_settings as chosen
 

@@ -27,14 +27,14 @@ import trio
 from actors.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.handler_settings import CommandHandler
 from actors.handling import Failure, Prepared, Report, Sender
+from actors.masking import masked_words
 from actors.slices import ERROR_TEXT_MAX, Slice
 from actors.units import format_duration
-from daemon.errors import CannotStart
+from daemon.errors import ConfigError
 from daemon.handlers.command_results import ItemResults
 from daemon.handlers.exits import describe_exit, shell_status
 from daemon.handlers.lines import Encoded, encode_batch
 from daemon.handlers.verdicts import all_failed, report
-from daemon.masking import masked_words
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 """So much of the end of its standard error is kept."""
@@ -59,7 +59,7 @@ class CommandDelivery:
         self._settings = settings
         problem = why_not_startable(settings)
         if problem:
-            raise CannotStart(f"queues.{queue}.handler.{problem}")
+            raise ConfigError(f"queues.{queue}.handler.{problem}")
         self.destination = name_of(settings.command)
         self.batch_items = settings.batch_items
         self.batch_bytes = settings.batch_bytes

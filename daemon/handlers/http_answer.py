@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from actors.handling import Failure
+from actors.masking import MASK
 from forebay.failure_reason import FailureReason, read_failure_reason
 
 RETRY_AFTER_S_MAX: Final = 86_400.0
@@ -80,6 +81,15 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
         )
     pause = retry_after_s(answer.headers.get("retry-after"), now_s)
     return Failure(text, status=status, retry_after_s=pause)
+
+
+def without_secrets(answer: Answer, secrets: Sequence[bytes]) -> Answer:
+    """The answer without what it repeats of the request's secrets, as "Cannot POST /?token=…"."""
+    body = answer.body
+    for secret in secrets:
+        if secret in body:
+            body = body.replace(secret, MASK.encode())
+    return answer if body is answer.body else replace(answer, body=body)
 
 
 def retry_after_s(value: str | None, now_s: float) -> float | None:

@@ -18,8 +18,15 @@ import trio
 
 from actors.handler_settings import HttpHandler
 from actors.handling import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+from actors.masking import named_secrets
 from actors.units import format_duration
-from daemon.handlers.http_answer import Answer, failure_of, item_failures, verdict
+from daemon.handlers.http_answer import (
+    Answer,
+    failure_of,
+    item_failures,
+    verdict,
+    without_secrets,
+)
 from daemon.handlers.http_connection import ConnectionFailed, HttpConnection, LostBeforeAnswer
 from daemon.handlers.http_request import HttpContent, RequestMaker, Target, halves
 
@@ -38,6 +45,8 @@ class HttpSender:
         self._target = target
         self._tls = tls
         self._requests = requests
+        secrets = named_secrets(settings.url, settings.headers)
+        self._secrets = tuple(secret.encode() for secret in secrets)
         self._idle: list[HttpConnection] = []
         self._is_closed = False
         self._said_too_long = False
@@ -115,7 +124,7 @@ class HttpSender:
                 connection.close()
             else:
                 self._idle.append(connection)
-        return answer
+        return without_secrets(answer, self._secrets)
 
     def _refused_items(self, content: HttpContent, answer: Answer) -> list[ItemsFailed]:
         """What the answer to a batch that was taken says of single items."""

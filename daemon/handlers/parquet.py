@@ -23,7 +23,7 @@ from actors.handler_settings import FileHandler
 from actors.handling import Failure, Prepared, Report, Sender
 from actors.slices import Slice
 from actors.units import format_duration
-from daemon.errors import CannotStart
+from daemon.errors import ConfigError
 from daemon.handlers.items import SliceColumns, unpack_batch
 from daemon.handlers.landing import Landing
 from daemon.handlers.unpacked import UnpackedRuns
@@ -37,7 +37,7 @@ class ParquetDelivery:
             self._arrow: Any = import_module("pyarrow")
             self._parquet: Any = import_module("pyarrow.parquet")
         except ImportError as error:
-            raise CannotStart(
+            raise ConfigError(
                 f"queues.{queue}.handler.format: parquet needs pyarrow "
                 f"(pip install pyarrow): {error}"
             ) from error

@@ -22,7 +22,7 @@ from actors.handler_settings import PythonHandler
 from actors.handling import Failure, Prepared, Report, Sender
 from actors.slices import Slice
 from actors.units import format_duration
-from daemon.errors import CannotStart
+from daemon.errors import ConfigError
 from daemon.handlers.items import unpack_batch
 from daemon.handlers.python_call import (
     NoFunction,
@@ -48,10 +48,10 @@ class PythonDelivery:
         try:
             self._function = load_function(settings.function)
         except NoFunction as problem:
-            raise CannotStart(f"{key}.function: {problem}") from problem
+            raise ConfigError(f"{key}.function: {problem}") from problem
         self._is_async = is_async(self._function)
         if self._is_async and settings.mode != "auto":
-            raise CannotStart(
+            raise ConfigError(
                 f"{key}.mode: {settings.function} is async, and runs in the daemon's loop, "
                 f"not in a {settings.mode}"
             )

@@ -23,7 +23,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from actors.settings import HttpSettings
-from daemon.errors import CannotStart
+from daemon.errors import ConfigError
 from daemon.http.problems import Problem
 
 log = structlog.get_logger()
@@ -42,7 +42,7 @@ class Who:
 
 class Access:
     def __init__(self, settings: HttpSettings) -> None:
-        """CannotStart if a token cannot be used."""
+        """ConfigError if a token cannot be used."""
         self._settings = settings
         self._digests = load_tokens(settings)
 
@@ -55,7 +55,7 @@ class Access:
         """Reads the tokens again; one that cannot be used leaves all as they were."""
         try:
             digests = load_tokens(self._settings)
-        except CannotStart as problem:
+        except ConfigError as problem:
             log.error("http.tokens_not_reloaded", error=str(problem), in_force="as before")
             return
         if digests != self._digests:
@@ -92,23 +92,24 @@ def load_tokens(settings: HttpSettings) -> dict[str, bytes]:
         "read": settings.read_token_file,
         "admin": settings.admin_token_file,
     }
-    return {name: read_token(file) for name, file in files.items() if file is not None}
+    return {name: read_token(name, file) for name, file in files.items() if file is not None}
 
 
-def read_token(file: Path) -> bytes:
+def read_token(name: str, file: Path) -> bytes:
     """A token is the file's first line."""
+    key = f"http.{name}_token_file"
     try:
         mode = file.stat().st_mode
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not text"
-        raise CannotStart(f"the token file {file} cannot be read: {reason}") from problem
+        raise ConfigError(f"{key}: {file} cannot be read: {reason}") from problem
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise CannotStart(f"the token file {file} is open to everybody: chmod o= {file}")
+        raise ConfigError(f"{key}: {file} is open to everybody: chmod o= {file}")
     token = lines[0].strip() if lines else ""
     if len(token) < TOKEN_CHARACTERS_MIN:
         least = TOKEN_CHARACTERS_MIN
-        raise CannotStart(f"the token file {file}: a token has at least {least} characters")
+        raise ConfigError(f"{key}: {file}: a token has at least {least} characters")
     return sha256(token.encode()).digest()
 
 

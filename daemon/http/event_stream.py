@@ -16,7 +16,6 @@ from starlette.responses import Response
 from actors.event_ring import EventRing, Numbered
 from actors.tiers import StoreUnavailable
 from daemon.http.problems import Problem
-from daemon.masking import masked
 
 SAMPLE_S: Final = 2.0
 FRESH_S: Final = 1.0
@@ -114,7 +113,7 @@ class EventStream(Response):
             missed = events[0].number - self._after - 1
             lines.append(told("missed", {"count": missed}))
         self._after = max([self._after, *(event.number for event in events)])
-        return lines + [told("change", masked(event.row), event) for event in events]
+        return lines + [told("change", event.row, event) for event in events]
 
     async def _sample(self) -> bytes:
         try:

@@ -24,11 +24,11 @@ import trio
 
 from actors.internal_errors import INTERNAL_ERRORS
 from actors.large_bodies import VALUES_MAX, LargeBodies, has_too_many_values
+from actors.masking import masked_query
 from actors.settings import HttpSettings
 from actors.units import format_size
 from daemon.http.access import Access
 from daemon.http.problems import Problem, problem_of, render
-from daemon.masking import masked_query
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from actors.settings import HttpSettings, Settings
-from daemon.errors import CannotStart
+from daemon.errors import ConfigError
 
 log = structlog.get_logger()
 
@@ -26,14 +26,14 @@ ADDRESS_FILE: Final = "http.address"
 def open_http(settings: Settings) -> Iterator[socket.socket | None]:
     """The listening socket; None where there is to be none.
 
-    CannotStart if the address cannot be had, unless nobody asked for it: two daemons of one host
+    ConfigError if the address cannot be had, unless nobody asked for it: two daemons of one host
     must not fail because of the default."""
     try:
         sock = _listen(settings.http)
     except OSError as problem:
         text = f"http.listen: {settings.http.listen}: {problem.strerror or problem}"
         if was_asked_for(settings):
-            raise CannotStart(text) from problem
+            raise ConfigError(text) from problem
         log.warning("http.off", error=text, hint="--http HOST:PORT chooses another address")
         sock = None
     if sock is None:

@@ -218,10 +218,11 @@ async def _attempt(
 ) -> T:
     try:
         con = await pool.acquire()
+    except ValueError as error:
+        # Among them the driver's own for what it does not understand.
+        raise StoreUnavailable(f"PostgreSQL: the URL: {error}") from error
     except DRIVER_ERRORS as error:
         raise translated(error, is_committing=False) from error
-    except ValueError as error:
-        raise StoreUnavailable(f"PostgreSQL: the URL: {error}") from error
     is_committing = is_sound = False
     try:
         await con.execute(begin)

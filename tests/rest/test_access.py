@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.cli.exits import Exit
 from tests.ops.commands import Host
 from tests.rest.serving import Serving, problem, serving_on
 
@@ -120,10 +121,12 @@ def test_unusable_token_file_keeps_the_daemon_from_starting(
         file.write_text(content)
         file.chmod(mode)
     http = {"listen": "127.0.0.1:0", "admin_token_file": str(file)}
-    done = Host(tmp_path, {"http": http}).command("run")
-    assert done.returncode == 1
-    assert why in done.stderr.decode().splitlines()[-1]
-    assert "Traceback" not in done.stderr.decode()
+    host = Host(tmp_path, {"http": http})
+    for command in ("run", "config check"):
+        done = host.command(*command.split())
+        assert done.returncode == Exit.CONFIG
+        assert why in done.stderr.decode().splitlines()[-1]
+        assert "Traceback" not in done.stderr.decode()
 
 
 # Other people's pages.
@@ -194,7 +197,7 @@ def test_taken_address_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         host = Host(tmp_path)
         done = host.command("run", "--http", f"127.0.0.1:{port}")
-    assert done.returncode == 1
+    assert done.returncode == Exit.CONFIG
     text = done.stderr.decode().strip()
     assert re.fullmatch(rf"forebay: http.listen: 127.0.0.1:{port}: Address already in use", text)
 

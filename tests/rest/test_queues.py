@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from actors.masking import MASK, holds_mask, masked
 from daemon.http.problems import Problem
 from daemon.http.routes.queues import empty
-from daemon.masking import MASK, holds_mask, masked
 from tests.ops.commands import HANG_S, LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
@@ -235,7 +235,7 @@ def test_a_mask_is_never_taken_for_a_secret(serving: Serving) -> None:
     made(serving, "hook", handler={"type": "http", "url": "http://127.0.0.1:1/", "headers": {}})
     masked_headers = {"handler": {"headers": {"Authorization": MASK}}}
     answer = serving.http.patch(f"{QUEUES}/hook", json={"settings": masked_headers})
-    assert "masked" in problem(answer, 422, "invalid")["detail"]
+    assert "masked" in problem(answer, 422, "bad-request")["detail"]
 
 
 @pytest.mark.parametrize(

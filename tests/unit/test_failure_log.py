@@ -1,14 +1,11 @@
 """What the log says of failures: who can be told from whom, and never too much."""
 
-from dataclasses import replace
-
 import structlog.testing
 
 from actors.failure_log import EVERY_S, LINES, FailureLog
 from actors.retry import Conclusion
 from actors.slices import InJournal, ItemError, LentRun, Slice
 from actors.tiers import Leased
-from daemon.masking import masked_address
 from forebay.ids import format_item_id
 from forebay.run import encode_run, read_head
 
@@ -50,15 +47,6 @@ def test_a_line_names_an_item_its_error_and_its_correlation() -> None:
             "correlation_id": "import-42",
         }
     ]
-
-
-def test_secrets_in_an_error_are_masked() -> None:
-    leased = leased_slice()
-    said = replace(leased.slice, errors=(NO_CREDIT._replace(text="401 from http://u:pw@crm"),))
-    failures = FailureLog(Clock(), masked_address)
-    with structlog.testing.capture_logs() as logs:
-        failures.settled("crm", [(leased, Conclusion(0, (), (said,)))], [True])
-    assert logs[0]["error"] == "401 from http://u:***@crm"
 
 
 def test_nothing_is_said_of_what_is_delivered_given_back_or_no_longer_ours() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from actors.settings import SocketSettings
+from daemon.errors import ConfigError
 from daemon.listen import CannotListen, open_socket
 
 
@@ -101,7 +102,7 @@ def test_socket_belongs_to_the_group_that_is_asked_for(path: Path) -> None:
     [("owner", "there is no user nobody-here"), ("group", "there is no group nobody-here")],
 )
 def test_unknown_owner_or_group_is_named(path: Path, key: str, text: str) -> None:
-    with pytest.raises(CannotListen, match=text):
+    with pytest.raises(ConfigError, match=text):
         open_socket(settings(path, **{key: "nobody-here"}))
     assert not path.exists()
 

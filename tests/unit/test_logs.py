@@ -92,6 +92,19 @@ def test_an_exception_is_shown_with_where_it_was_raised(style: Any) -> None:
         assert len(lines(stream)) == 1
 
 
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_passwords_in_addresses_are_masked(style: Any) -> None:
+    stream = io.StringIO()
+    logs.set_up(LogSettings(format=style), stream)
+    try:
+        raise LookupError("no answer from redis://u:hush@h")
+    except LookupError:
+        structlog.get_logger().exception("a.b", error="503 from https://h/?token=hush")
+    assert "hush" not in stream.getvalue()
+    assert "redis://u:***@h" in stream.getvalue()
+    assert "https://h/?token=***" in stream.getvalue()
+
+
 def test_values_that_json_does_not_know_are_shown_all_the_same() -> None:
     stream = io.StringIO()
     logs.set_up(LogSettings(), stream)

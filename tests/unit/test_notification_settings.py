@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.masking import MASK, masked
 from actors.notification_settings import NotificationSettings
 from daemon.config import load
 from daemon.errors import ConfigError
-from daemon.masking import MASK, masked
 
 
 def read(directory: Path, text: str) -> dict[str, NotificationSettings]:

@@ -8,8 +8,7 @@ from pydantic.config import JsonDict
 
 from daemon.http.access import Admin, Reader
 from daemon.http.desk import Desk
-from daemon.http.problems import Problem, documented
-from daemon.masking import masked, masked_address
+from daemon.http.problems import documented
 
 BREAKER_EXAMPLE: Final[JsonDict] = {
     "destination": "https://crm.example",
@@ -62,24 +61,12 @@ def routes(desk: Desk) -> APIRouter:
     @router.get("", operation_id="listBreakers")
     async def list_breakers(_: Reader) -> BreakerList:
         """The breakers of all destinations that queues of this daemon have."""
-        found = (await desk.perform("breakers.list", {}))["breakers"]
-        return BreakerList(breakers=[shown(breaker) for breaker in found])
+        return BreakerList.model_validate(await desk.perform("breakers.list", {}))
 
     @router.put("", operation_id="forceBreaker", responses=documented(404))
     async def force(destination: Destination, wanted: Wanted, _: Admin) -> Breaker:
         """Opens or closes a breaker, or lets it find out by itself again."""
-        # A destination is listed without its secrets, and found by what is listed.
-        names = [name for name in desk.breakers.figures() if masked_address(name) == destination]
-        if not names:
-            raise Problem(404, f"no queue delivers to {destination}")
-        found = {}
-        for name in names:
-            fields = {"destination": name, "state": wanted.state}
-            found = await desk.perform("breakers.force", fields)
-        return shown(found)
+        fields = {"destination": destination, "state": wanted.state}
+        return Breaker.model_validate(await desk.perform("breakers.force", fields))
 
     return router
-
-
-def shown(breaker: dict[str, object]) -> Breaker:
-    return Breaker.model_validate(masked(breaker))

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from actors.masking import MASK
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
-from daemon.masking import MASK, masked
 
 
 class Configuration(BaseModel):
@@ -36,7 +36,7 @@ def routes(desk: Desk) -> APIRouter:
         """All settings in force; secrets are shown as `***`."""
         from importlib.metadata import version
 
-        settings = desk.settings.model_dump(mode="json")
+        settings = desk.settings.shown()
         settings["priorities"] = dict(desk.catalogue.priorities)
         settings["queues"] = {
             name: desk.catalogue.describe(name)["settings"] for name in desk.catalogue.names()
@@ -45,6 +45,6 @@ def routes(desk: Desk) -> APIRouter:
             # Who may see payloads sees them with the schedule.
             if "payload" in schedule:
                 schedule["payload"] = MASK
-        return Configuration(version=version("forebayd"), settings=masked(settings))
+        return Configuration(version=version("forebayd"), settings=settings)
 
     return router

@@ -23,7 +23,6 @@ from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.event_stream import EventStream, Samples
 from daemon.http.problems import draining
-from daemon.masking import masked
 
 WATCHERS_MAX: Final = 64
 Kind = Literal["breaker", "store", "daemon", "queue", "trigger", "notice", "lost"]
@@ -76,7 +75,7 @@ def routes(desk: Desk) -> APIRouter:
         the daemon's life."""
         kept = desk.events.after(after)
         found = [each for each in kept if kind is None or each.row["kind"] == kind][-limit:]
-        events = [Event(number=event.number, **masked(event.row)) for event in found]
+        events = [Event(number=event.number, **event.row) for event in found]
         return EventList(events=events, latest=desk.events.latest)
 
     @router.get(

@@ -15,7 +15,6 @@ from daemon.http.desk import Desk, Perform
 from daemon.http.models.items import QUEUE_PATTERN
 from daemon.http.problems import Problem, documented
 from daemon.http.routes.queue_stats import QueueStats
-from daemon.masking import holds_mask, masked
 from forebay.limits import QUEUE_BYTES_MAX
 
 EMPTY_S: Final = 20.0
@@ -110,13 +109,12 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("", operation_id="listQueues")
     async def list_queues(_: Reader) -> QueueList:
         """All queues that are defined, paused, or hold items."""
-        found = (await desk.perform("queues.list", {}))["queues"]
-        return QueueList(queues=[shown(queue) for queue in found])
+        return QueueList.model_validate(await desk.perform("queues.list", {}))
 
     @router.get("/{queue}", operation_id="showQueue", responses=documented(404))
     async def show(queue: QueueName, _: Reader) -> QueueObject:
         """A queue and all its settings in force."""
-        return shown(await desk.perform("queue.show", {"queue": queue}))
+        return QueueObject.model_validate(await desk.perform("queue.show", {"queue": queue}))
 
     @router.get("/{queue}/stats", operation_id="queueStats", responses=documented(404))
     async def stats(queue: QueueName, _: Reader) -> QueueStats:
@@ -131,17 +129,15 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         """Defines a queue. Handlers that run code stand in the configuration file alone."""
         if desk.catalogue.describe(new.queue)["origin"] != "push":
             raise Problem(409, f"there is a queue {new.queue} already")
-        _check_secrets(new.settings)
         fields = {"queue": new.queue, "settings": new.settings}
-        return shown(await desk.perform("queues.create", fields))
+        return QueueObject.model_validate(await desk.perform("queues.create", fields))
 
     @router.patch("/{queue}", operation_id="changeQueue", responses=documented(404, 409, 422))
     async def change(queue: QueueName, wanted: QueueChange, _: Admin) -> QueueObject:
         """Changes some keys of a queue that was defined here."""
         _check_is_ours(desk, queue)
-        _check_secrets(wanted.settings)
         fields = {"queue": queue, "settings": wanted.settings}
-        return shown(await desk.perform("queues.change", fields))
+        return QueueObject.model_validate(await desk.perform("queues.change", fields))
 
     @router.delete(
         "/{queue}", status_code=204, operation_id="deleteQueue", responses=documented(404, 409)
@@ -169,12 +165,16 @@ def _running(router: APIRouter, desk: Desk) -> None:
     @router.post("/{queue}/pause", operation_id="pauseQueue", responses=documented(404))
     async def pause(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
         """Pushes are taken, nothing is delivered; what is under way is finished."""
-        return shown(await desk.perform("queue.pause", {"queue": queue, "flow": flow}))
+        return QueueObject.model_validate(
+            await desk.perform("queue.pause", {"queue": queue, "flow": flow})
+        )
 
     @router.post("/{queue}/resume", operation_id="resumeQueue", responses=documented(404))
     async def resume(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
         """Without a flow: the queue; flows that were paused by name stay paused."""
-        return shown(await desk.perform("queue.resume", {"queue": queue, "flow": flow}))
+        return QueueObject.model_validate(
+            await desk.perform("queue.resume", {"queue": queue, "flow": flow})
+        )
 
     @router.post("/{queue}/purge", operation_id="purgeQueue", responses=documented(404))
     async def purge(queue: QueueName, _: Admin) -> Purged:
@@ -205,18 +205,9 @@ def _check_time(queue: str, deadline: float) -> None:
         raise Problem(409, text, "not-empty")
 
 
-def shown(queue: dict[str, Any]) -> QueueObject:
-    return QueueObject.model_validate(queue | {"settings": masked(queue["settings"])})
-
-
 def _check_is_ours(desk: Desk, queue: str) -> None:
     origin = desk.catalogue.describe(queue)["origin"]
     if origin == "file":
         raise Problem(409, f"{queue} is defined in the configuration: change it there")
     if origin == "push":
         raise Problem(404, f"there is no queue {queue} that was defined here")
-
-
-def _check_secrets(settings: dict[str, Any]) -> None:
-    if holds_mask(settings):
-        raise Problem(422, "a secret is masked: leave it out, or give it in full", "invalid")

@@ -1,9 +1,12 @@
-"""Secrets, left out of what is shown: passwords in addresses, tokens, keys and the like.
+"""Masks secrets in what is shown: passwords in addresses, tokens, keys and the like.
 
-By name, because nothing else tells a secret from a text: what a member is called decides, in an
-address the user's password and parameters with such a name, and in a command's words what follows
-such a name (`--token=…`, `--token …`, `Authorization: …`). Of a webhook's address the host alone
-is shown. Pure.
+Names decide, because nothing else tells a secret from a text: the name of a setting or a header, of
+a parameter in an address, of an option in a command (`--token=…`, `--token …`,
+`Authorization: …`). The password in an address is always masked. Of a webhook's address only the
+host is shown. Payloads are data, and stay as they are. Pure.
+
+It is applied where something is made to be shown: settings (`Section.shown`), error texts
+(`Failure`), rare events (actors/event_ring.py), log lines (daemon/logs.py).
 
 What it can't do: know a secret that nothing names.
 """
@@ -11,11 +14,15 @@ What it can't do: know a secret that nothing names.
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit, urlunsplit
 
 MASK: Final = "***"
+SECRET_CHARACTERS_MIN: Final = 4
+"""Anything shorter would be found in ordinary words."""
 
-_SECRET = re.compile(r"auth|cookie|credential|key|passw|secret|signature|token", re.IGNORECASE)
+_SECRET = re.compile(
+    r"auth|cookie|credential|key|passw|pwd|secret|signature|token|^(pass|sig)$", re.IGNORECASE
+)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
 _NAMED = re.compile(r"([\w.-]+)(\s*[=:]\s*)(?:(?:bearer|basic)\s+)?[^\s\"']+", re.IGNORECASE)
 _MASKED = re.compile(r"(^|[:=]\s?)\*\*\*")
@@ -27,6 +34,8 @@ _HARMLESS: Final = frozenset(
 
 def masked(value: Any, name: str = "") -> Any:
     """The same tree with `***` where a secret stands."""
+    if name == "payload":
+        return value
     if isinstance(value, Mapping):
         shown = {key: masked(child, str(key)) for key, child in value.items()}
         if name == "webhook" and isinstance(shown.get("url"), str):
@@ -88,6 +97,15 @@ def _masked_one(text: str) -> str:
     return urlunsplit(parts)
 
 
+def named_secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The secrets of a request. A destination may repeat them in its answer."""
+    pairs = [pair.partition("=") for pair in urlsplit(url).query.split("&")]
+    found = {text for name, _, text in pairs if is_secret(name)}
+    found |= {unquote_plus(text) for text in found}
+    found |= {text.split()[-1] for name, text in headers.items() if text and is_secret(name)}
+    return tuple(sorted(text for text in found if len(text) >= SECRET_CHARACTERS_MIN))
+
+
 def host_alone(url: str) -> str:
     """A webhook's address: who knows its path may post there."""
     parts = urlsplit(url)
@@ -96,10 +114,12 @@ def host_alone(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/{MASK}"
 
 
-def holds_mask(value: Any) -> bool:
+def holds_mask(value: Any, name: str = "") -> bool:
     """Whether something was read masked and is sent back so."""
+    if name == "payload":
+        return bool(value == MASK)
     if isinstance(value, Mapping):
-        return any(holds_mask(child) for child in value.values())
+        return any(holds_mask(child, str(key)) for key, child in value.items())
     if isinstance(value, list | tuple):
         return any(holds_mask(child) for child in value)
     return isinstance(value, str) and _MASKED.search(value) is not None
