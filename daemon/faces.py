@@ -96,6 +96,7 @@ def compose_faces(
         core.to_dispatch.clone(),
         core.has_come_to_cold,
         lambda: core.spooler.disk_is_low,
+        core.spooler.recent,
         core.presence,
         taking_back,
     )

@@ -166,7 +166,7 @@ ORDINARY = bytes.fromhex("0198c0de0a0070008000000000000001")
 
 
 @pytest.mark.parametrize(
-    ("write", "stage_id"),
+    "write, stage_id",
     [(ORDINARY, ZEROS), (ORDINARY, ONES), (ZEROS, ORDINARY), (ONES, ORDINARY), (ZEROS, ZEROS)],
 )
 def test_staging_under_a_reserved_id_is_a_bad_run_and_stores_nothing(
