@@ -17,6 +17,7 @@ import trio
 
 from actors.backlog import Backlog
 from actors.books import Totals
+from actors.catalogue import Seen
 from actors.ledger import Ledger
 from actors.loans import Loans
 from actors.messages import Inquire, SpoolerMessage
@@ -189,10 +190,13 @@ class Reporter:
         async for inquiry in self._inbox:
             inquiry.answer(await self.report())
 
-    async def held_items(self) -> dict[str, int]:
-        """Of every queue that was ever seen, how many items it holds, the staged ones with them."""
+    async def seen(self) -> dict[str, Seen]:
+        """Every queue that is in the books."""
         queues: dict[str, dict[str, int]] = (await self.report())["queues"]
-        return {queue: entry["held"] + entry["staged"] for queue, entry in queues.items()}
+        return {
+            queue: Seen(entry["accepted"], entry["held"] + entry["staged"], entry["dead"])
+            for queue, entry in queues.items()
+        }
 
     async def report(self) -> dict[str, Any]:
         try:

@@ -181,18 +181,18 @@ def compose_faces(
         core.warm,
         cold.items,
         reporter.report,
-        lambda queue: controls.check_known(queue),
+        lambda queue: controls.check_exists(queue),
         wake_promoter,
     )
     figures = QueueStats(
-        reporter.report, lambda queue: controls.check_known(queue), lambda: metrics
+        reporter.report, lambda queue: controls.check_exists(queue), lambda: metrics
     )
     jobs = Jobs(cold.dead_letters, wake_promoter, wall_ms)
     controls = Controls(
         catalogue,
         cold.dead_letters,
         core.breakers,
-        reporter.held_items,
+        reporter.seen,
         wake_promoter,
         wall_ms,
         {

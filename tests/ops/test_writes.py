@@ -295,9 +295,9 @@ def test_command_ends_with_1_when_something_is_dead(host: Host, client: Client) 
     assert (shown.returncode, json.loads(shown.stdout)["dead"]) == (1, 1)
 
 
-def test_command_ends_with_5_for_an_unknown_receipt_and_2_for_no_id(host: Host) -> None:
+def test_command_ends_with_4_for_an_unknown_receipt_and_2_for_no_id(host: Host) -> None:
     unknown = host.command("receipt", new_write_id().hex())
-    assert unknown.returncode == 5
+    assert unknown.returncode == 4
     assert b"NOT_FOUND" in unknown.stderr
     wrong = host.command("receipt", "yesterday")
     assert wrong.returncode == 2
@@ -390,7 +390,7 @@ def test_command_aborts_no_write_that_is_published_or_unknown(host: Host, client
     assert b"was published, 2 items: nothing is changed" in late.stderr
     assert client.receipt(published).pending == 2
     unknown = new_write_id()
-    assert host.command("writes", "abort", unknown.hex(), "--yes").returncode == 5
+    assert host.command("writes", "abort", unknown.hex(), "--yes").returncode == 4
     # A mistyped id leaves nothing behind: whoever has it can still write.
     assert stage(client, unknown, "a").items == 1
     assert host.command("writes", "abort", "yesterday", "--yes").returncode == 2
