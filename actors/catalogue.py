@@ -2,8 +2,12 @@
 
 Queues come from the configuration, from operators at run time, or by themselves when something is
 pushed to them (`auto_create_queues`). The configuration has the last word: what it defines is not
-changed at run time. Definitions made at run time, pauses, and since when there is a definition
-are kept by `save`, which is durable when it returns, before anybody hears of the change.
+changed at run time. Definitions made at run time, pauses, deletions, and since when there is a
+definition are kept by `save`, which is durable when it returns, before anybody hears of the change.
+
+A queue exists (`exists`) if it is defined or paused, holds items, or was created by a push and not
+deleted since. Its books outlive it: a deletion remembers how many items had been accepted by then,
+and one more brings the queue back.
 
 One task of the daemon may change it at a time (`_changing`); all may read it between awaits.
 """
@@ -12,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 import trio
@@ -53,6 +57,20 @@ class Definitions:
 
     queues: Mapping[str, Definition] = field(default_factory=dict)
     paused: Paused = frozenset()
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Queues that were deleted, and how many items each had accepted by then."""
+
+
+class Seen(NamedTuple):
+    """A queue in the books."""
+
+    accepted: int
+    held: int
+    """Staged items with it."""
+    dead: int
+
+
+UNSEEN: Final = Seen(0, 0, 0)
 
 
 Save = Callable[[Definitions], Awaitable[None]]
@@ -89,6 +107,14 @@ class Catalogue:
         if found is None and self._settings.auto_create_queues:
             return self._settings.defaults
         return found
+
+    def exists(self, name: str, seen: Seen = UNSEEN) -> bool:
+        """Whether there is such a queue, given what is in the books."""
+        is_defined = name in self._settings.queues or name in self._run_time
+        if is_defined or self.is_paused(name) or name in self._flows or seen.held or seen.dead:
+            return True
+        was_pushed_to = seen.accepted > self._kept.deleted.get(name, 0)
+        return was_pushed_to and self._settings.auto_create_queues
 
     def settings_of(self, name: str) -> QueueSettings:
         """The same for a queue that holds items, whatever has become of its definition."""
@@ -169,13 +195,18 @@ class Catalogue:
             self._build(name, merged)
             await self._define(name, replace(definition, updated_ms=self._now_ms(), keys=merged))
 
-    async def delete(self, name: str) -> None:
-        """Forgets the definition. Whether the queue is empty is for the caller to see."""
+    async def delete(self, name: str, accepted: int = 0) -> None:
+        """Forgets the definition and the pauses. That the queue exists and is empty is for the
+        caller to see. `accepted`: items so far, according to the books."""
         async with self._changing:
-            self._of_run_time(name)
-            paused = frozenset(pair for pair in self._kept.paused if pair[0] != name)
-            self._kept = replace(self._kept, paused=paused)
-            await self._define(name, None)
+            self._check_not_in_file(name)
+            await self._keep(
+                Definitions(
+                    queues={key: one for key, one in self._kept.queues.items() if key != name},
+                    paused=frozenset(pair for pair in self._kept.paused if pair[0] != name),
+                    deleted={**self._kept.deleted, name: accepted},
+                )
+            )
 
     async def reload(self, settings: Settings) -> None:
         """Another configuration is in force."""
@@ -211,13 +242,16 @@ class Catalogue:
         return stamped
 
     def _of_run_time(self, name: str) -> Definition:
-        if name in self._settings.queues:
-            text = f"{name} is defined in the configuration: change it there"
-            raise Refused("BAD_REQUEST", text)
+        self._check_not_in_file(name)
         definition = self._kept.queues.get(name)
         if definition is None or definition.keys is None:
             raise not_found(name)
         return definition
+
+    def _check_not_in_file(self, name: str) -> None:
+        if name in self._settings.queues:
+            text = f"{name} is defined in the configuration: change it there"
+            raise Refused("BAD_REQUEST", text)
 
     async def _set_paused(self, change: Callable[[Paused], Paused]) -> bool:
         async with self._changing:
@@ -227,11 +261,10 @@ class Catalogue:
             await self._keep(replace(self._kept, paused=paused))
             return True
 
-    async def _define(self, name: str, definition: Definition | None) -> None:
-        queues = {key: value for key, value in self._kept.queues.items() if key != name}
-        if definition is not None:
-            queues[name] = definition
-        await self._keep(replace(self._kept, queues=queues))
+    async def _define(self, name: str, definition: Definition) -> None:
+        queues = {**self._kept.queues, name: definition}
+        deleted = {key: count for key, count in self._kept.deleted.items() if key != name}
+        await self._keep(replace(self._kept, queues=queues, deleted=deleted))
 
     async def _keep(self, definitions: Definitions) -> None:
         await self._save(definitions)
@@ -310,6 +343,7 @@ def definitions_to_json(definitions: Definitions) -> str:
         },
         "paused": sorted([queue, flow] for queue, flow in definitions.paused if flow is not None)
         + sorted([queue, None] for queue, flow in definitions.paused if flow is None),
+        "deleted": dict(definitions.deleted),
     }
     return json.dumps(content, indent=1)
 
@@ -333,6 +367,7 @@ def definitions_from_json(text: str) -> Definitions:
                 for name, entry in content["queues"].items()
             },
             frozenset((queue, flow) for queue, flow in content["paused"]),
+            {name: int(accepted) for name, accepted in content.get("deleted", {}).items()},
         )
     except (KeyError, TypeError, AttributeError) as problem:
         raise ValueError(f"not a catalogue: {problem!r}") from problem

@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from actors.breaker import Breakers
-from actors.catalogue import Catalogue, not_found
+from actors.catalogue import UNSEEN, Catalogue, Seen, not_found
 from actors.masking import holds_mask
 from actors.refusals import spent_job
 from actors.tiers import DeadFilter, DeadLetter, DeadLetters, StoreUnavailable
@@ -105,17 +105,17 @@ class Controls:
         catalogue: Catalogue,
         dead: DeadLetters,
         breakers: Breakers,
-        held_items: Callable[[], Awaitable[Mapping[str, int]]],
+        seen: Callable[[], Awaitable[Mapping[str, Seen]]],
         wake_promoter: Callable[[str], None],
         now_ms: Callable[[], int],
         others: Mapping[str, Operation] | None = None,
     ) -> None:
-        """`held_items`: how many each queue holds, of all queues that were ever seen. `others` are
-        operations that are done elsewhere."""
+        """`seen`: what the books say of all queues that were ever seen. `others` are operations
+        that are done elsewhere."""
         self._catalogue = catalogue
         self._dead = dead
         self._breakers = breakers
-        self._held_items = held_items
+        self._seen = seen
         self._wake_promoter = wake_promoter
         self._now_ms = now_ms
         self._operations: dict[str, Operation] = {
@@ -202,33 +202,35 @@ class Controls:
     async def _show(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        await self.check_known(queue)
-        return self._queue_object(queue)
+        await self.check_exists(queue)
+        return await self._queue_object(queue)
 
     async def _pause(self, fields: Fields) -> dict[str, Any]:
         queue, flow = fields.text("queue"), fields.text_or_none("flow")
         fields.end()
-        await self.check_known(queue)
+        await self.check_exists(queue)
         await self._catalogue.pause(queue, flow)
-        return self._queue_object(queue)
+        return await self._queue_object(queue)
 
     async def _resume(self, fields: Fields) -> dict[str, Any]:
         queue, flow = fields.text("queue"), fields.text_or_none("flow")
         fields.end()
-        await self.check_known(queue)
+        await self.check_exists(queue)
+        if not self._catalogue.settings_of(queue).is_active:
+            text = f"{queue} stays as it is: its setting is_active is false; set it to true first"
+            raise Refused("CONFLICT", text)
         await self._catalogue.resume(queue, flow)
         self._wake_promoter(queue)
-        return self._queue_object(queue)
+        return await self._queue_object(queue)
 
     async def _list(self, fields: Fields) -> dict[str, Any]:
         fields.end()
-        held = await self._held_items()
-        names = sorted({*self._catalogue.names(), *held})
+        seen = await self._seen()
         return {
             "queues": [
-                self._queue_object(name) | {"held": held.get(name, 0)}
-                for name in names
-                if held.get(name) or self._catalogue.queue(name) is not None
+                self._catalogue.describe(name) | {"held": entry.held}
+                for name in sorted({*self._catalogue.names(), *seen})
+                if self._catalogue.exists(name, entry := seen.get(name, UNSEEN))
             ]
         }
 
@@ -236,30 +238,33 @@ class Controls:
         queue, settings = fields.text("queue"), fields.settings()
         fields.end()
         await self._catalogue.create(queue, settings)
-        return self._queue_object(queue)
+        return await self._queue_object(queue)
 
     async def _change(self, fields: Fields) -> dict[str, Any]:
         queue, settings = fields.text("queue"), fields.settings()
         fields.end()
         await self._catalogue.change(queue, settings)
-        return self._queue_object(queue)
+        return await self._queue_object(queue)
 
     async def _delete(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        held = (await self._held_items()).get(queue, 0)
-        if held:
-            raise bad(f"{queue} holds {held} items: a queue is deleted when it is empty")
-        await self._catalogue.delete(queue)
+        entry = await self.check_exists(queue)
+        if entry.held or entry.dead:
+            raise bad(f"{queue} is not empty: held {entry.held}, dead {entry.dead}")
+        await self._catalogue.delete(queue, entry.accepted)
         return {}
 
-    async def check_known(self, queue: str) -> None:
-        """Refuses a queue that is neither defined nor ever was seen."""
-        if self._catalogue.queue(queue) is None and queue not in await self._held_items():
+    async def check_exists(self, queue: str) -> Seen:
+        """What the books say of a queue; NOT_FOUND if it does not exist."""
+        entry = (await self._seen()).get(queue, UNSEEN)
+        if not self._catalogue.exists(queue, entry):
             raise not_found(queue)
+        return entry
 
-    def _queue_object(self, queue: str) -> dict[str, Any]:
-        return self._catalogue.describe(queue)
+    async def _queue_object(self, queue: str) -> dict[str, Any]:
+        held = (await self._seen()).get(queue, UNSEEN).held
+        return self._catalogue.describe(queue) | {"held": held}
 
     # Breakers.
 

@@ -278,7 +278,7 @@ def transfers_of(slice_: Slice, *, is_dead: bool) -> list[Transfer]:
     return [
         Transfer(
             NewRow(
-                head.run_id if is_whole and not slice_.attempt and not is_dead else new_run_id(),
+                new_run_id(),
                 head,
                 data,
                 there,

@@ -2,11 +2,12 @@
 
 Pushes are taken in the order in which they came. Where the spool is full, a queue's policy
 decides; pushes that wait for room wait in one line, up to their queue's `full_timeout`. A run
-whose id is known is not stored again. Plain data, touched by the spooler's task alone.
+whose id is known is not stored again: it is a duplicate if it has the same content, and refused
+if it has not. Plain data, touched by the spooler's task alone.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +19,7 @@ from actors.ledger import Ledger
 from actors.messages import Answers, Append
 from actors.queue_settings import QueueSettings
 from actors.recent import RecentRuns
+from actors.refusals import other_content
 from actors.settings import SpoolSettings
 from actors.spool_counts import SpoolCounts
 from actors.writes import Writes
@@ -62,9 +64,7 @@ class Intake:
         self._queue_settings = queue_settings
         self._ledger = ledger
         self._backlog = backlog
-        self._recent = RecentRuns(settings.dedup_runs)
-        self._under_way: set[bytes] = set()
-        """The ids of runs that are being stored."""
+        self.recent = RecentRuns(settings.dedup_runs)
         self._arrived: deque[Append] = deque()
         self._blocked: deque[tuple[Append, float]] = deque()
         """Pushes that wait for room, and until when."""
@@ -73,19 +73,6 @@ class Intake:
         self.disk_failure: Refused | None = None
         """The disk refused, and is not asked again before `_disk_rests_until`."""
         self._disk_rests_until = 0.0
-
-    def remember(self, run_ids: Iterable[bytes]) -> None:
-        """The ids that recovery found."""
-        for run_id in run_ids:
-            self._recent.add(run_id)
-
-    def recent_ids(self) -> list[bytes]:
-        """What must be remembered when the runs themselves are gone: ids of stored runs alone.
-
-        The disk may be busy with others; were they remembered and then not stored, a client that
-        sends them again would be told that they are duplicates.
-        """
-        return [run_id for run_id in self._recent.ids() if run_id not in self._under_way]
 
     def arrive(self, append: Append) -> None:
         self._arrived.append(append)
@@ -115,7 +102,7 @@ class Intake:
         """Puts a push into the group or refuses it; False: it must wait."""
         head = append.head
         queue = self._queue_settings(head.queue)
-        if head.run_id in self._recent:
+        if head.run_id in self.recent:
             group.echoes.append(append)
             return True
         if queue is None or self._is_one_queue_too_many(head.queue):
@@ -139,8 +126,7 @@ class Intake:
         if isinstance(verdict, Refused):
             self._turn_away([append], verdict)
         elif verdict is Verdict.STORE:
-            self._recent.add(head.run_id)
-            self._under_way.add(head.run_id)
+            self.recent.begin(head.run_id)
             group.appends.append(append)
             group.size += size
         return verdict is not Verdict.WAIT
@@ -190,9 +176,14 @@ class Intake:
             disk_is_low=self.disk_is_low,
         )
 
-    def settle_group(self, group: Group, stored: int, failure: Refused | None, now: float) -> None:
-        """Answers everyone in a group of which the first `stored` runs are durable."""
-        self._under_way.clear()
+    def settle_group(
+        self, group: Group, fingerprints: Sequence[int], failure: Refused | None, now: float
+    ) -> None:
+        """Answers everyone in a group. The runs that have a fingerprint, the first ones, are
+        durable."""
+        stored = len(fingerprints)
+        for append, content in zip(group.appends, fingerprints, strict=False):
+            self.recent.add(append.head.run_id, content)
         if self._settings.durability != "memory":
             answer(group.appends[:stored], Outcome.STORED)
         if failure is not None:
@@ -200,7 +191,9 @@ class Intake:
         elif group.appends:
             self.disk_failure = None
         for echo in group.echoes:
-            if echo.head.run_id in self._recent:
+            if self.recent.is_another(echo.head, echo.data):
+                self._turn_away([echo], other_content(echo.head.run_id))
+            elif echo.head.run_id in self.recent:
                 self._ledger.count_duplicate(echo.head.queue, echo.head.count)
                 answer([echo], Outcome.DUPLICATE)
             else:
@@ -212,7 +205,7 @@ class Intake:
         self.disk_failure = failure
         self._disk_rests_until = now + failure.retry_after_ms / 1000
         for append in appends:
-            self._recent.discard(append.head.run_id)
+            self.recent.discard(append.head.run_id)
         if self._settings.durability != "memory":
             self._turn_away(appends, failure)
 

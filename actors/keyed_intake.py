@@ -31,7 +31,8 @@ from actors.internal_errors import INTERNAL_ERRORS
 from actors.keys import ItemRef, Offer
 from actors.messages import OfferRun, Pinned, QueueSeen
 from actors.presence import Presence
-from actors.refusals import unavailable
+from actors.recent import RecentRuns, fingerprint
+from actors.refusals import other_content, unavailable
 from actors.taking_back import TakingBack
 from actors.tiers import ColdQueue, StoreCorrupt, StoreUnavailable
 from forebay.errors import BadRun, Refused
@@ -64,15 +65,18 @@ class KeyedIntake:
         seen: trio.MemorySendChannel[QueueSeen | Pinned],
         has_come: Callable[[str], None],
         disk_is_low: Callable[[], bool],
+        recent: RecentRuns,
         presence: Presence | None = None,
         taking_back: TakingBack | None = None,
     ) -> None:
-        """`has_come` is told of each queue that has something new in the cold store."""
+        """`has_come` is told of each queue that has something new in the cold store. `recent`: what
+        was pushed, here and to the journal."""
         self._inbox = inbox
         self._cold = cold
         self._seen = seen
         self._has_come = has_come
         self._disk_is_low = disk_is_low
+        self._recent = recent
         self._known: set[str] = set()
         """Queues that dispatch has been told of."""
         self._counts: Counter[KeyOutcome] = Counter()
@@ -132,6 +136,10 @@ class KeyedIntake:
         self._presence.found("offer")
         pushes = [each.push for each in candidates]
         for push, outcomes in zip(pushes, answers, strict=True):
+            if not outcomes:
+                push.answers.refuse(push.sequence, other_content(push.head.run_id))
+                continue
+            self._recent.add(push.head.run_id, fingerprint(push.head, push.data))
             push.answers.answer(push.sequence, decided(push.sequence, outcomes))
             for outcome, items in zip(KeyOutcome, count_outcomes(outcomes), strict=True):
                 self._counts[outcome] += items
@@ -148,6 +156,9 @@ class KeyedIntake:
     def _is_allowed(self, push: OfferRun) -> bool:
         """Names of queues are kept in memory: there may be only so many."""
         queue = push.head.queue
+        if self._recent.is_another(push.head, push.data):
+            refuse([push], other_content(push.head.run_id))
+            return False
         if queue in self._known or len(self._known) < QUEUES_MAX:
             return True
         refuse([push], Refused("UNKNOWN_QUEUE", f"there are too many queues to create {queue!r}"))

@@ -4,7 +4,7 @@ The journal blocks: each method says on which of the spooler's threads it runs. 
 begun is never abandoned by cancellation; the spooler waits for it in a shielded section.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +40,8 @@ class Committed:
     positions: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Bytes on disk, in the order of `positions`."""
+    fingerprints: list[int] = field(default_factory=list)
+    """Of the runs (actors/recent.py), in the order of `positions`."""
     started: list[int] = field(default_factory=list)
     """Chunks that came into use, by number."""
     sealed: list[int] = field(default_factory=list)
@@ -124,8 +126,8 @@ class Damage:
 class Recovered:
     chunks: list[RecoveredChunk]
     base: Books
-    recent: list[bytes]
-    """The ids of the newest runs, oldest first."""
+    recent: dict[bytes, int]
+    """Ids and fingerprints of the newest runs, oldest first."""
     damage: Damage
     scanned_bytes: int
     records: list[Record] = field(default_factory=list)
@@ -198,9 +200,9 @@ class Journal(Protocol):
     def keep_ballast(self) -> None:
         """Upkeep thread. Sets room aside for marks on a full disk, if there is some to spare."""
 
-    def free(self, numbers: Sequence[int], base: Books, recent: Sequence[bytes]) -> None:
-        """Upkeep thread. Makes `base` and the ids of the newest runs durable, then recycles these
-        chunks."""
+    def free(self, numbers: Sequence[int], base: Books, recent: Mapping[bytes, int]) -> None:
+        """Upkeep thread. Makes `base` and what is known of the newest runs durable, then recycles
+        these chunks."""
 
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         """Upkeep thread."""

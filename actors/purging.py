@@ -51,22 +51,22 @@ class Purging:
         warm: WarmQueue,
         cold: ColdItems,
         report: Callable[[], Awaitable[dict[str, Any]]],
-        check_known: Callable[[str], Awaitable[None]],
+        check_exists: Callable[[str], Awaitable[object]],
         wake_promoter: Callable[[str], None],
     ) -> None:
-        """`check_known` refuses a queue that is neither defined nor ever was seen."""
+        """`check_exists` refuses a queue that does not exist."""
         self._spooler = spooler
         self._warm = warm
         self._cold = cold
         self._report = report
-        self._check_known = check_known
+        self._check_exists = check_exists
         self._wake_promoter = wake_promoter
         self.operations: Mapping[str, Operation] = {"queue.purge": self._purge_op}
 
     async def _purge_op(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        await self._check_known(queue)
+        await self._check_exists(queue)
         deleted, more = await self.purge(queue)
         return {"queue": queue, "deleted": deleted, "more": more}
 

@@ -28,19 +28,19 @@ class QueueStats:
     def __init__(
         self,
         report: Callable[[], Awaitable[Mapping[str, Any]]],
-        check_known: Callable[[str], Awaitable[None]],
+        check_exists: Callable[[str], Awaitable[object]],
         metrics: Callable[[], Metrics],
     ) -> None:
-        """`check_known` refuses a queue that there is not."""
+        """`check_exists` refuses a queue that does not exist."""
         self._report = report
-        self._check_known = check_known
+        self._check_exists = check_exists
         self._metrics = metrics
         self.operations: Mapping[str, Operation] = {"queue.stats": self._stats_op}
 
     async def _stats_op(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        await self._check_known(queue)
+        await self._check_exists(queue)
         return queue_stats(queue, await self._report(), self._metrics())
 
 

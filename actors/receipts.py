@@ -28,6 +28,7 @@ from actors.messages import (
 from actors.refusals import not_found
 from actors.tiers import ColdQueue, StoreUnavailable
 from forebay.limits import APP_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
+from forebay.stage_frames import RESERVED
 
 log = structlog.get_logger()
 
@@ -159,4 +160,6 @@ def parse_id(name: str, text: str) -> bytes:
         found = b""
     if len(found) != WRITE_ID_BYTES:
         raise bad(f"{name}: an id has {2 * WRITE_ID_BYTES} hexadecimal digits, not {text[:60]!r}")
+    if found in RESERVED:
+        raise bad(f"{name}: id {text} is reserved")
     return found

@@ -6,6 +6,7 @@ from actors.peer import Peer
 from actors.units import format_size
 from forebay import wire
 from forebay.errors import Refused
+from forebay.ids import format_run_id
 
 DRAINING_RETRY_MS: Final = 1000
 BUSY_RETRY_MS: Final = 1000
@@ -30,6 +31,11 @@ def unknown_queue(queue: str) -> Refused:
 
 def bad_request(text: str) -> Refused:
     return Refused("BAD_REQUEST", text)
+
+
+def other_content(run_id: bytes) -> Refused:
+    text = f"run {format_run_id(run_id)} was stored before with other content: use a new run id"
+    return Refused("BAD_RUN", text)
 
 
 def unknown_op(op: str) -> Refused:

@@ -17,6 +17,7 @@ import trio
 
 from actors.backlog import Backlog
 from actors.books import Totals
+from actors.catalogue import Seen
 from actors.internal_errors import INTERNAL_ERRORS
 from actors.ledger import Ledger
 from actors.loans import Loans
@@ -205,10 +206,13 @@ class Reporter:
             else:
                 inquiry.answer(report)
 
-    async def held_items(self) -> dict[str, int]:
-        """Of every queue that was ever seen, how many items it holds, the staged ones with them."""
+    async def seen(self) -> dict[str, Seen]:
+        """Every queue that is in the books."""
         queues: dict[str, dict[str, int]] = (await self.report())["queues"]
-        return {queue: entry["held"] + entry["staged"] for queue, entry in queues.items()}
+        return {
+            queue: Seen(entry["accepted"], entry["held"] + entry["staged"], entry["dead"])
+            for queue, entry in queues.items()
+        }
 
     async def report(self) -> dict[str, Any]:
         try:

@@ -45,7 +45,7 @@ from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fet
 from forebay.lease_frames import LeasedRun
 from forebay.limits import FRAME_HEAD_BYTES, REPORT_BYTES_MAX
 from forebay.run import RunHead, read_head, verify
-from forebay.stage_frames import MOVED, WRITE_HEADER, unpack_stage, write_of
+from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, unpack_stage, write_of
 from forebay.wire import Kind
 
 M = TypeVar("M")
@@ -195,6 +195,10 @@ class Requests:
             named = write_of(head)
             if (write, stage) == (MOVED, MOVED) and named is not None:
                 write = named
+            elif stage in RESERVED:
+                raise self._bad_run(BadRun(f"stage id {stage.hex()} is reserved"))
+            if write in RESERVED:
+                raise self._bad_run(BadRun(f"write id {write.hex()} is reserved"))
             if named != write:
                 raise self._bad_run(BadRun(f"the header {WRITE_HEADER} is not {write.hex()}"))
         except Refused as refused:

@@ -70,6 +70,7 @@ from actors.origin import Origin
 from actors.peeking import Peeking
 from actors.ports import Committed, Journal, Recovered
 from actors.queue_settings import QueueSettings
+from actors.recent import RecentRuns
 from actors.report import make_report
 from actors.settings import SpoolSettings
 from actors.spool_counts import SpoolCounts
@@ -153,7 +154,7 @@ class Spooler:
         self._upkeep = Upkeep(
             journal,
             self._ledger,
-            self._intake.recent_ids,
+            self._intake.recent.stored,
             settings.meta_sync_interval,
             settings.min_free_bytes,
             self.counts,
@@ -173,6 +174,11 @@ class Spooler:
         self._next_expiry = 0.0
         self._has_forgotten = False
         self._stored_at = -BUSY_S
+
+    @property
+    def recent(self) -> RecentRuns:
+        """For others who store runs, and must not store another one under a known id."""
+        return self._intake.recent
 
     @property
     def disk_is_low(self) -> bool:
@@ -195,7 +201,7 @@ class Spooler:
         began = time.monotonic()
         recovered = await self._recover()
         self._adoption.adopt(recovered, began)
-        self._intake.remember(recovered.recent)
+        self._intake.recent.update(recovered.recent)
         self._lending.ready.update(self._backlog.queues)
         if self._loans.marks:
             await self._commit()
@@ -370,8 +376,9 @@ class Spooler:
             self._answer(group, Committed())
 
     def _answer(self, group: Group, committed: Committed) -> None:
-        stored = len(committed.positions)
-        self._intake.settle_group(group, stored, committed.failure, trio.current_time())
+        self._intake.settle_group(
+            group, committed.fingerprints, committed.failure, trio.current_time()
+        )
 
     def _marks_must_go(self) -> bool:
         waiting = len(self._loans.marks)
@@ -521,7 +528,7 @@ class Spooler:
             if committed.marks_failure is not None:
                 log.error("spooler.marks_not_written", error=str(committed.marks_failure))
             await self._thread.call(self._journal.close)
-            base, recent = self._ledger.base, self._intake.recent_ids()
+            base, recent = self._ledger.base, self._intake.recent.stored()
             await self._thread.call(self._journal.free, [], base, recent)
         except OSError as error:
             log.error("spooler.not_sealed", error=str(error))

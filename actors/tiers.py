@@ -451,7 +451,8 @@ class ColdQueue(Protocol):
     async def offer(self, offers: Sequence[Offer]) -> list[bytes]:
         """Decides on runs of keyed queues, in order, and stores what may be stored: visible,
         counted as accepted, durable on return, all in one transaction. A byte (`KeyOutcome`) for
-        each item of each run.
+        each item of each run; none at all for a run whose id another run has, of which nothing is
+        stored.
 
         A run that is offered again, also in another life, has the same answer and changes nothing,
         as long as it is remembered (the last tens of thousands are).

@@ -29,7 +29,7 @@ class Upkeep:
         self,
         journal: Journal,
         ledger: Ledger,
-        recent_ids: Callable[[], list[bytes]],
+        recent: Callable[[], dict[bytes, int]],
         meta_interval_s: float,
         min_free_bytes: int,
         counts: SpoolCounts | None = None,
@@ -37,7 +37,7 @@ class Upkeep:
         self._counts = counts if counts is not None else SpoolCounts()
         self._journal = journal
         self._ledger = ledger
-        self._recent_ids = recent_ids
+        self._recent = recent
         self._meta_interval_s = meta_interval_s
         self._min_free_bytes = min_free_bytes
         self._limiter = trio.CapacityLimiter(1)
@@ -101,7 +101,7 @@ class Upkeep:
         if dead:
             self._free_due = trio.current_time() + FREE_S
             base = self._ledger.base_without(dead)
-            await self._call(self._journal.free, dead, base, self._recent_ids())
+            await self._call(self._journal.free, dead, base, self._recent())
             self._ledger.forget(dead)
             log.debug("spooler.chunks_freed", chunks=len(dead))
 

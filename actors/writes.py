@@ -17,7 +17,6 @@ from enum import Enum, auto
 from heapq import nlargest
 from typing import Any, Final, Literal, NamedTuple
 
-from actors.accounts import NO_STAGE
 from actors.backlog import Places
 from actors.ports import Record
 from actors.shared_writes import LastVersion, OpenWrite, Published, SealedStage, Verdict, WriteView
@@ -128,10 +127,6 @@ class Writes:
 
     def refuse(self, write: bytes, stage: bytes) -> Refused | None:
         """Why nothing more can be staged there, if so."""
-        if stage == NO_STAGE:
-            return Refused("BAD_RUN", "a stage's id is not zeros alone")
-        if stage == MOVED:
-            return Refused("BAD_RUN", "a stage's id is not ones alone")
         known = self._writes.get(write)
         if known is None:
             return None

@@ -97,6 +97,7 @@ def compose_faces(
         core.to_dispatch.clone(),
         core.has_come_to_cold,
         lambda: core.spooler.disk_is_low,
+        core.spooler.recent,
         core.presence,
         taking_back,
     )
@@ -182,18 +183,18 @@ def compose_faces(
         core.warm,
         cold.items,
         reporter.report,
-        lambda queue: controls.check_known(queue),
+        lambda queue: controls.check_exists(queue),
         wake_promoter,
     )
     figures = QueueStats(
-        reporter.report, lambda queue: controls.check_known(queue), lambda: metrics
+        reporter.report, lambda queue: controls.check_exists(queue), lambda: metrics
     )
     jobs = Jobs(cold.dead_letters, wake_promoter, wall_ms)
     controls = Controls(
         catalogue,
         cold.dead_letters,
         core.breakers,
-        reporter.held_items,
+        reporter.seen,
         wake_promoter,
         wall_ms,
         {

@@ -17,6 +17,8 @@ _WRITE_HEADER: Final = WRITE_HEADER.encode()
 MOVED: Final = b"\xff" * WRITE_ID_BYTES
 """In place of both ids: the run is of a write that was published elsewhere, and was moved here. Its
 header alone names the write, so that a daemon that knows nothing of this refuses it."""
+RESERVED: Final = (bytes(WRITE_ID_BYTES), MOVED)
+"""Neither a write nor a stage has one of these ids: the daemon's books use them."""
 
 
 def pack_stage_head(write: bytes, stage: bytes) -> bytes:

@@ -23,7 +23,7 @@ from forebay.ids import new_run_id, parse_run_id
 from forebay.limits import WRITE_ID_BYTES
 from forebay.members import Members, identifier, number, number_or_none, text
 from forebay.run import read_count
-from forebay.stage_frames import MOVED, WRITE_HEADER, pack_stage_head
+from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, pack_stage_head
 from forebay.tally import Tally
 from forebay.wire import Buffer
 
@@ -86,12 +86,13 @@ def new_write_id() -> bytes:
 
 def write_id(write: bytes | str) -> bytes:
     """16 bytes, or the 32 digits that stand for them, with dashes or without; ValueError for
-    anything else."""
-    if isinstance(write, str):
-        return parse_run_id(write)
-    if len(write) != WRITE_ID_BYTES:
-        raise ValueError(f"a write's id has {WRITE_ID_BYTES} bytes, not {len(write)}")
-    return bytes(write)
+    anything else, and for the reserved ids: all zeros and all ones."""
+    found = parse_run_id(write) if isinstance(write, str) else bytes(write)
+    if len(found) != WRITE_ID_BYTES:
+        raise ValueError(f"a write's id has {WRITE_ID_BYTES} bytes, not {len(found)}")
+    if found in RESERVED:
+        raise ValueError(f"id {found.hex()} is reserved")
+    return found
 
 
 class Stage:

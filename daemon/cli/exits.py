@@ -6,7 +6,7 @@
 | 1 | failed: a file cannot be read, a run is not valid, the disk is full |
 | 2 | the command line is wrong |
 | 3 | the configuration is wrong, or names a module, program, file or address it cannot have |
-| 4 | no daemon answers |
+| 4 | no daemon answers, or what was named does not exist |
 | 5 | the daemon refused |
 | 6 | damage was found in a spool |
 | 70 | a bug in forebay; `FOREBAY_TRACEBACK=1` shows where |
@@ -29,7 +29,7 @@ class Exit(IntEnum):
     FAILURE = 1
     USAGE = 2
     CONFIG = 3
-    UNREACHABLE = 4
+    NOT_THERE = 4
     REFUSED = 5
     DAMAGE = 6
     BUG = 70
@@ -61,7 +61,9 @@ def explain(error: BaseException) -> tuple[tuple[str, ...], Exit]:
         case ConfigError():
             return error.problems, Exit.CONFIG
         case Unreachable():
-            return (str(error),), Exit.UNREACHABLE
+            return (str(error),), Exit.NOT_THERE
+        case Refused(code="NOT_FOUND" | "UNKNOWN_QUEUE"):
+            return (str(error),), Exit.NOT_THERE
         case Refused():
             return (str(error),), Exit.REFUSED
         case ForebayError() | CannotStart():

@@ -69,6 +69,8 @@ def history(
                 print_json(entry)
             return
         shown = list(found)
+        if not shown:
+            client.control("queue.show", queue=queue)
     if not shown:
         typer.echo(f"nothing is in the history of {queue}", err=True)
         return

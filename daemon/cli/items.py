@@ -122,12 +122,15 @@ def poll(
     from daemon.cli.items_view import polled_object
 
     lease_s, wait_s = parse_time(lease, "--lease"), parse_time(wait, "--wait")
-    with open_delayed(socket, queue) as delayed:
+    with open_client(socket) as client:
+        delayed = client.delayed(queue)
         for taken in range(count):
             polled = delayed.try_poll(
                 lease_s=lease_s, wait_s=0.0 if taken else wait_s, consumer="forebay items poll"
             )
             if polled is None:
+                if not taken and not wait_s:
+                    client.control("queue.show", queue=queue)
                 if not taken and sys.stderr.isatty():
                     typer.echo(f"nothing is due in {queue}", err=True)
                 return
@@ -221,12 +224,6 @@ def parse_moment(text: str) -> "datetime":
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as problem:
         raise typer.BadParameter(f"--at: {problem}") from problem
-
-
-@contextmanager
-def open_delayed(socket: str | None, queue: str) -> "Iterator[Delayed]":
-    with open_client(socket) as client:
-        yield client.delayed(queue)
 
 
 def find_key(client: "Client", queue: str, key: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from forebay.item import Item
     from forebay.leases import Lease
 
+WAIT: Final = "10s"
 FOLLOW_S: Final = 3600.0
 """So long it waits at a time; then it waits again."""
 EXAMPLE: Final = (
@@ -38,8 +39,14 @@ def pull(
         ),
     ] = 10,
     wait: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait for the first item.")
-    ] = "10s",
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long to wait for the first item, and for the queue if it does not exist yet. "
+            "\\[default: 10s, and the queue must exist]",
+            show_default=False,
+        ),
+    ] = None,
     lease: Annotated[
         str,
         typer.Option(
@@ -73,12 +80,15 @@ def pull(
     An item is acknowledged once standard output has taken it, and is gone from the queue then. If
     writing fails, or the command is interrupted before, it is given back and comes again.
     """
+    must_exist, wait = wait is None and not follow, wait or WAIT
     wait_s, lease_s = parse_time(wait, "--wait"), parse_time(lease, "--lease")
 
     from forebay.client import connect
 
     printed = 0
     with connect(socket, TIMEOUT_S) as client:
+        if must_exist:
+            client.control("queue.show", queue=queue)
         while follow or printed < count:
             leased = _lease(client, queue, count, printed, lease_s, wait_s, follow)
             if not leased and not follow:

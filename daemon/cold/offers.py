@@ -1,7 +1,8 @@
 """Runs of keyed queues in SQLite: decided on, stored and remembered, many in one transaction.
 
 A run that comes here first (`offer`) is stored with those of its items that got their keys, and
-what was answered is remembered, so that the same run gets the same answer again: after a lost
+what was answered is remembered, so that the same run gets the same answer again (another run
+under its id gets none): after a lost
 connection, after a crash, and also when its items are long delivered. The last `OFFERED_MAX` runs
 are remembered. A run that was staged is decided on when it is confirmed (`admit`): what loses is
 counted as taken, and deleted at once.
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 
 from actors.arbitration import Arbiter, Decided, item_refs, key_places
 from actors.keys import KeyRule, KeyRules, Offer
+from actors.recent import fingerprint
 from actors.slices import indexes, item_bits, lowest_bit
 from actors.tiers import NewRow
 from daemon.cold import keys as table
@@ -31,6 +33,8 @@ from daemon.cold.rows import (
     QUEUED,
     BadRow,
     Unpacked,
+    bodies_sql,
+    content_of,
     delete_row,
     drop_body,
     insert_row,
@@ -79,9 +83,15 @@ def offer(
     come: then it is to be taken again, in another transaction."""
     repeats = repeats or Repeats(are_expected=True)
     books = Books()
-    answers = _remembered(db, [one.run.head.run_id for one in offers])
+    answers, contents = _known(db, [one.run.head.run_id for one in offers])
+    sums = [fingerprint(one.run.head, one.run.data) for one in offers]
+    accepted = [
+        one
+        for one, content in zip(offers, sums, strict=True)
+        if contents.setdefault(one.run.head.run_id, content) == content
+    ]
     queues: dict[str, dict[bytes, Offer]] = {}
-    for one in offers:
+    for one in accepted:
         head = one.run.head
         ours = queues.setdefault(head.queue, {})
         if head.run_id in answers or head.run_id in ours:
@@ -101,11 +111,18 @@ def offer(
                 raise
             answers |= {each.run.head.run_id: each.outcomes for each in decided}
             db.executemany(
-                REMEMBER, [(each.run.head.run_id, narrow(each.outcomes)) for each in decided]
+                REMEMBER,
+                [
+                    (run_id := each.run.head.run_id, narrow(each.outcomes), contents[run_id])
+                    for each in decided
+                ],
             )
     books.write(db)
     db.execute(FORGET_OFFERED, (OFFERED_MAX,))
-    return [widen(answers[one.run.head.run_id], one.run.head.count) for one in offers]
+    return [
+        widen(answers[head.run_id], head.count) if contents[head.run_id] == content else b""
+        for head, content in zip((one.run.head for one in offers), sums, strict=True)
+    ]
 
 
 def admit(db: sqlite3.Connection, row: Waiting, rule: KeyRule, now: int, books: Books) -> None:
@@ -214,11 +231,21 @@ def _store(
     return _Stored(decided, head.run_id, places)
 
 
-def _remembered(db: sqlite3.Connection, run_ids: list[bytes]) -> dict[bytes, bytes]:
-    """What was answered to these runs, as far as they were here before."""
+def _known(
+    db: sqlite3.Connection, run_ids: list[bytes]
+) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
+    """What was answered to these runs before, and fingerprints of runs that have these ids."""
     ids = padded(run_ids)
-    sql = f"SELECT run_id, outcomes FROM offered WHERE run_id IN ({', '.join('?' * len(ids))})"
-    return dict(db.execute(sql, ids).fetchall())
+    contents = {
+        body_id: content_of(data) for body_id, data in db.execute(bodies_sql(len(ids)), ids)
+    }
+    answers: dict[bytes, bytes] = {}
+    sql = f"SELECT {_OFFERED} FROM offered WHERE run_id IN ({', '.join('?' * len(ids))})"
+    for run_id, outcomes, content in db.execute(sql, ids):
+        answers[run_id] = outcomes
+        if content is not None:
+            contents[run_id] = content
+    return answers, contents
 
 
 def narrow(outcomes: bytes) -> bytes:
@@ -230,6 +257,7 @@ def widen(outcomes: bytes, items: int) -> bytes:
     return outcomes * items if len(outcomes) == 1 else outcomes
 
 
-REMEMBER: Final = "INSERT INTO offered (run_id, outcomes) VALUES (?, ?)"
+_OFFERED: Final = "run_id, outcomes, fingerprint"
+REMEMBER: Final = f"INSERT INTO offered ({_OFFERED}) VALUES (?, ?, ?)"
 FORGET_OFFERED: Final = """DELETE FROM offered
     WHERE n <= (SELECT coalesce(max(n), 0) FROM offered) - ?"""

@@ -13,16 +13,20 @@ rows is kept.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from actors.moves import Row
+from actors.recent import fingerprint
 from actors.slices import ItemError, error_rows, lowest_bit, read_error
 from actors.tiers import ColdRow, NewRow
 from daemon.cold.books import Place
 from daemon.cold.connection import is_corrupt
 from forebay.errors import BadRun
 from forebay.ids import RUN_ID_BYTES, format_item_id
+from forebay.part import take_items
 from forebay.run import IDS, KEYS, Run, RunHead, read_head, verify
 from forebay.stage_frames import write_of
 
@@ -186,6 +190,32 @@ class LeasedRow(NamedTuple):
             raise BadRow("its items are not its body's")
         errors = read_errors(self.error_history)
         return ColdRow(self.id, head, data, bits, self.attempt, self.due_ms, errors)
+
+
+def content_of(data: bytes) -> int:
+    """The fingerprint of a body; one that no run has if the body is damaged."""
+    try:
+        return fingerprint(read_head(data), data)
+    except BadRun:
+        return -1
+
+
+def under_own_ids(rows: Sequence[NewRow], bodies: Mapping[bytes, bytes]) -> list[NewRow]:
+    """The rows, each on a body of its own run.
+
+    Where another run's body has a run's id already, because a client has used the id twice, the
+    run gets a new id. Its items keep theirs. `bodies`: those that are stored, by their ids.
+    """
+    known = dict(bodies)
+    found: list[NewRow] = []
+    for row in rows:
+        if known.setdefault(row.head.run_id, row.data) != row.data:
+            # A run that cannot be unpacked stays as it is, and is set aside.
+            with suppress(BadRun):
+                data = take_items(Run(row.head, row.data), range(row.head.count))
+                row = replace(row, head=read_head(data), data=data)
+        found.append(row)
+    return found
 
 
 def place_of(head: RunHead) -> Place:

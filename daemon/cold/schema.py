@@ -249,6 +249,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             SELECT RAISE(ABORT, 'there is no way from this state to that one');
         END""",
     ),
+    # Tells a run that is offered again from another one under its id; null: not known.
+    ("ALTER TABLE offered ADD COLUMN fingerprint INTEGER",),
 )
 
 

@@ -51,9 +51,19 @@ from daemon.cold.books import (
 )
 from daemon.cold.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.cold.dead import SqliteDeadLetters
+from daemon.cold.delivered import padded
 from daemon.cold.items import SqliteItems
 from daemon.cold.repeats import Repeats
-from daemon.cold.rows import FAILED, QUEUED, STORED, Unpacked, drop_body, insert_row
+from daemon.cold.rows import (
+    FAILED,
+    QUEUED,
+    STORED,
+    Unpacked,
+    bodies_sql,
+    drop_body,
+    insert_row,
+    under_own_ids,
+)
 from daemon.cold.ticks import SqliteTicks
 from daemon.cold.triggers import SqliteTriggers
 
@@ -235,8 +245,7 @@ class SqliteCold:
         work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
         with suppress(keys.KeyTaken):
             return await self._db.write(partial(work, repeats=self._repeats), is_new_work=True)
-        # Now all keys are looked for. What is taken even so is no key but its place: somebody has
-        # given the id of a run that is here to another one.
+        # Now all keys are looked for.
         return await self._db.write(work, is_new_work=True)
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
@@ -293,7 +302,9 @@ class SqliteCold:
 
 def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
     runs = Unpacked()
-    for new in rows:
+    ids = padded([new.head.run_id for new in rows])
+    stored = dict(db.execute(bodies_sql(len(ids)), ids).fetchall()) if rows else {}
+    for new in under_own_ids(rows, stored):
         insert_row(db, new, STORED, now, runs)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from actors.recent import fingerprint
 from forebay.errors import BadRun
 from forebay.limits import FRAME_BODY_BYTES_MAX, WRITE_ID_BYTES
 from forebay.run import RunHead, read_head
@@ -46,6 +47,8 @@ class Block:
     size: int
     """Head and body."""
     head: RunHead
+    fingerprint: int
+    """Of the run (actors/recent.py)."""
     stage: bytes = b""
     """Empty: it was pushed, not staged."""
 
@@ -175,7 +178,9 @@ class Scanner:
         try:
             run = open_body(head, body)
             stage = body[: head.stage_bytes]
-            return Block(at, head.position, head.size, read_head(run), stage)
+            run_head = read_head(run)
+            content = fingerprint(run_head, run)
+            return Block(at, head.position, head.size, run_head, content, stage)
         except BadRun:
             return None
 

@@ -1,9 +1,9 @@
 """The index of a sealed chunk: what recovery must know of its runs, without reading them.
 
-    8s "FBINDEX1" | u64 number | u64 used | u64 file size | u32 runs | u32 queues | u32 crc32c
+    8s "FBINDEX2" | u64 number | u64 used | u64 file size | u32 runs | u32 queues | u32 crc32c
     u8 length + name of each account (actors/accounts.py): of the queue, or of a stage
     u32 offsets[] | u32 sizes[] | u16 counts[] | u16 queues[] | u8 priorities[] | u64 due_ms[]
-    16s run ids[]
+    u32 fingerprints[] (actors/recent.py) | 16s run ids[]
 
 The CRC covers everything but itself. An index is a hint: where it is missing, damaged, or does
 not fit the chunk's file, the chunk is scanned instead.
@@ -20,10 +20,10 @@ from actors.accounts import account_of
 from forebay.ids import RUN_ID_BYTES
 from forebay.run import RunHead
 
-_MAGIC = b"FBINDEX1"
+_MAGIC = b"FBINDEX2"
 _HEAD = struct.Struct("<8sQQQII")
 _CRC = struct.Struct("<I")
-_COLUMNS: Final = (("I", 4), ("I", 4), ("H", 2), ("H", 2), ("B", 1), ("Q", 8))
+_COLUMNS: Final = (("I", 4), ("I", 4), ("H", 2), ("H", 2), ("B", 1), ("Q", 8), ("I", 4))
 
 
 class ChunkIndex:
@@ -35,6 +35,7 @@ class ChunkIndex:
         "accounts",
         "counts",
         "due_ms",
+        "fingerprints",
         "number",
         "offsets",
         "priorities",
@@ -52,12 +53,14 @@ class ChunkIndex:
         self.account_numbers = array("H")
         self.priorities = array("B")
         self.due_ms = array("Q")
+        self.fingerprints = array("I")
         self.run_ids = bytearray()
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def add(self, offset: int, size: int, head: RunHead, stage: bytes = b"") -> None:
+    def add(self, offset: int, size: int, head: RunHead, content: int, stage: bytes = b"") -> None:
+        """`content`: the run's fingerprint."""
         self._append(
             offset,
             size,
@@ -65,6 +68,7 @@ class ChunkIndex:
             self._account_number(account_of(head, stage).name),
             head.priority,
             head.due_ms,
+            content,
             head.run_id,
         )
 
@@ -76,6 +80,7 @@ class ChunkIndex:
         account_number: int,
         priority: int,
         due_ms: int,
+        content: int,
         run_id: bytes,
     ) -> None:
         self.offsets.append(offset)
@@ -84,6 +89,7 @@ class ChunkIndex:
         self.account_numbers.append(account_number)
         self.priorities.append(priority)
         self.due_ms.append(due_ms)
+        self.fingerprints.append(content)
         self.run_ids += run_id
 
     def _account_number(self, name: str) -> int:
@@ -103,6 +109,7 @@ class ChunkIndex:
             self._account_number(account),
             other.priorities[row],
             other.due_ms[row],
+            other.fingerprints[row],
             other.run_id(row),
         )
 
@@ -132,6 +139,7 @@ class ChunkIndex:
             self.account_numbers,
             self.priorities,
             self.due_ms,
+            self.fingerprints,
         )
 
 

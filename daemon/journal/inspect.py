@@ -191,7 +191,7 @@ def _scan(files: Files, view: ChunkView, *, start: int, unpack: bool) -> None:
                     view.gaps.append(found)
                 continue
             offset = found.position - view.number
-            view.index.add(offset, found.size, found.head, found.stage)
+            view.index.add(offset, found.size, found.head, found.fingerprint, found.stage)
             view.used_bytes = max(view.used_bytes, offset + found.size)
             if unpack:
                 _unpack(files, fd, found, view)

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,6 +28,7 @@ from typing import Final
 from actors.books import Books
 from actors.messages import Place, StoredRun
 from actors.ports import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
+from actors.recent import fingerprint
 from actors.settings import SpoolSettings
 from daemon.journal import block, chunk
 from daemon.journal.ballast import TO_FREE, Ballast
@@ -186,7 +187,9 @@ class Journal:
                     raise
                 continue
             for size in sizes:
-                active.index.add(active.end, size, runs[stored][0], stages[stored])
+                content = fingerprint(*runs[stored])
+                active.index.add(active.end, size, runs[stored][0], content, stages[stored])
+                result.fingerprints.append(content)
                 result.positions.append(active.number + active.end)
                 result.sizes.append(size)
                 active.end += size
@@ -304,7 +307,7 @@ class Journal:
             with self._lock:
                 self._pool.spares.append(spare)
 
-    def free(self, numbers: Sequence[int], base: Books, recent: Sequence[bytes]) -> None:
+    def free(self, numbers: Sequence[int], base: Books, recent: Mapping[bytes, int]) -> None:
         if self._abandoned:
             # Until its index is written, where a failed chunk ends stands in the next one's head.
             self.write_indexes()

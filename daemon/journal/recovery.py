@@ -90,7 +90,7 @@ def recover(
     except OSError as error:
         # What was moved and removed would be so again; a new chunk is not used without a sync.
         log.error("recovery.directory_not_synced", error=str(error))
-    recent = (_older_ids(files, damage) + _newest(indexes, recent_max))[-recent_max:]
+    recent = _older_runs(files, damage) | _newest(indexes, recent_max)
     return FoundSpool(
         Recovered(chunks, checkpoint.base, recent, damage, scanned, read_records(files, damage)),
         checkpoint,
@@ -116,19 +116,19 @@ def _known_ends(inventory: Inventory, meta: Meta | None) -> dict[int, tuple[int,
     return ends
 
 
-def _older_ids(files: Files, damage: Damage) -> list[bytes]:
-    """The ids of runs whose chunks may be gone."""
+def _older_runs(files: Files, damage: Damage) -> dict[bytes, int]:
+    """Runs whose chunks may be gone."""
     try:
         return read_recent(files)
     except (OSError, ValueError) as problem:
         set_aside(files, RECENT, damage, str(problem))
-        return []
+        return {}
 
 
-def _newest(indexes: list[ChunkIndex], recent_max: int) -> list[bytes]:
-    recent: list[bytes] = []
+def _newest(indexes: list[ChunkIndex], recent_max: int) -> dict[bytes, int]:
+    recent: list[tuple[bytes, int]] = []
     for index in reversed(indexes):
         wanted = min(recent_max - len(recent), len(index))
         rows = range(len(index) - wanted, len(index))
-        recent = [index.run_id(row) for row in rows] + recent
-    return recent
+        recent = [(index.run_id(row), index.fingerprints[row]) for row in rows] + recent
+    return dict(recent)

@@ -111,7 +111,7 @@ def _find_blocks(
             home = block.position - number
             if block.offset != home:
                 found.moved.append((block.offset, home, block.size))
-            found.index.add(home, block.size, block.head, block.stage)
+            found.index.add(home, block.size, block.head, block.fingerprint, block.stage)
             found.used = max(found.used, home + block.size)
         found.tail_at, found.torn_bytes = scanner.at, scanner.torn_bytes
     finally:

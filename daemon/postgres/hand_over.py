@@ -7,17 +7,19 @@ from actors.keys import KeyRules
 from actors.moves import ColdMove, guard
 from actors.tiers import NewRow, StoreUnavailable, Unconfirmed
 from daemon.cold.books import Place
-from daemon.cold.rows import FAILED, QUEUED, Unpacked
+from daemon.cold.rows import FAILED, QUEUED, Unpacked, under_own_ids
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
 from daemon.postgres.offers import Waiting, admit
-from daemon.postgres.rows import NOW, drop_bodies, insert_rows
+from daemon.postgres.rows import NOW, SELECT_BODIES, drop_bodies, insert_rows
 from daemon.postgres.text import from_text
 
 
 async def store(con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: int | None) -> None:
     if rows:
-        await insert_rows(con, rows, daemon, now_ms, Unpacked(), is_stored=True)
+        stored = dict(await con.fetch(SELECT_BODIES, sorted({row.head.run_id for row in rows})))
+        own = under_own_ids(rows, stored)
+        await insert_rows(con, own, daemon, now_ms, Unpacked(), is_stored=True)
 
 
 async def check_standby(con: Connection) -> None:

@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 
 from actors.arbitration import Arbiter, Decided, item_refs, key_places
 from actors.keys import KeyRule, KeyRules, Offer
+from actors.recent import fingerprint
 from actors.slices import indexes, item_bits
 from actors.tiers import NewRow
 from daemon.cold.books import Place
 from daemon.cold.history import Cutter
 from daemon.cold.repeats import Repeats
-from daemon.cold.rows import BadRow, Unpacked, place_of, unpack_bits
+from daemon.cold.rows import BadRow, Unpacked, content_of, place_of, unpack_bits
 from daemon.postgres import keys as table
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
@@ -63,10 +64,15 @@ async def offer(
     """Without `repeats`, all keys are looked for before they are taken."""
     repeats = repeats or Repeats(are_expected=True)
     books, woken = SharedBooks(), set[str]()
-    run_ids = [one.run.head.run_id for one in offers]
-    answers: dict[bytes, bytes] = dict(await con.fetch(SELECT_OFFERED, run_ids))
+    answers, contents = await _known(con, [one.run.head.run_id for one in offers])
+    sums = [fingerprint(one.run.head, one.run.data) for one in offers]
+    accepted = [
+        one
+        for one, content in zip(offers, sums, strict=True)
+        if contents.setdefault(one.run.head.run_id, content) == content
+    ]
     queues: dict[str, dict[bytes, Offer]] = {}
-    for one in offers:
+    for one in accepted:
         head = one.run.head
         ours = queues.setdefault(head.queue, {})
         if head.run_id in answers or head.run_id in ours:
@@ -84,11 +90,14 @@ async def offer(
                 for each_queue in queues:
                     repeats.found(each_queue, 1)
                 raise
-            await _remember(con, decided)
+            await _remember(con, decided, contents)
             answers |= {each.run.head.run_id: each.outcomes for each in decided}
             woken.add(queue)
     await books.record(con, daemon)
-    wide = [_widen(answers[one.run.head.run_id], one.run.head.count) for one in offers]
+    wide = [
+        _widen(answers[head.run_id], head.count) if contents[head.run_id] == content else b""
+        for head, content in zip((one.run.head for one in offers), sums, strict=True)
+    ]
     return Answered(wide, woken)
 
 
@@ -203,11 +212,30 @@ async def _insert(
         await insert_rows(con, rows, daemon, now_ms, Unpacked(), is_stored=False)
 
 
-async def _remember(con: Connection, decided: Sequence[_Decided]) -> None:
+async def _known(
+    con: Connection, run_ids: list[bytes]
+) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
+    """What was answered to these runs before, and fingerprints of runs that have these ids."""
+    answers: dict[bytes, bytes] = {}
+    contents: dict[bytes, int] = {}
+    for run_id, data, outcomes, content in await con.fetch(SELECT_KNOWN, run_ids):
+        if data is not None:
+            contents.setdefault(run_id, content_of(data))
+            continue
+        answers[run_id] = outcomes
+        if content is not None:
+            contents[run_id] = content
+    return answers, contents
+
+
+async def _remember(
+    con: Connection, decided: Sequence[_Decided], contents: Mapping[bytes, int]
+) -> None:
     done = await con.execute(
         REMEMBER,
         [each.run.head.run_id for each in decided],
         [_narrow(each.outcomes) for each in decided],
+        [contents[each.run.head.run_id] for each in decided],
     )
     if int(done.rpartition(" ")[2]) != len(decided):
         raise Again("a run was offered twice at once", is_lost=False, is_unknown=False)
@@ -222,7 +250,10 @@ def _widen(outcomes: bytes, items: int) -> bytes:
     return outcomes * items if len(outcomes) == 1 else outcomes
 
 
-SELECT_OFFERED: Final = "SELECT run_id, outcomes FROM offered WHERE run_id = ANY ($1)"
-REMEMBER: Final = """INSERT INTO offered (run_id, outcomes)
-    SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS given (run_id, outcomes)
+SELECT_KNOWN: Final = """SELECT run_id, NULL AS data, outcomes, fingerprint FROM offered
+    WHERE run_id = ANY ($1)
+    UNION ALL SELECT id, data, NULL, NULL FROM bodies WHERE id = ANY ($1)"""
+REMEMBER: Final = """INSERT INTO offered (run_id, outcomes, fingerprint)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[])
+        AS given (run_id, outcomes, fingerprint)
     ORDER BY run_id ON CONFLICT DO NOTHING"""

@@ -239,6 +239,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # What daemons ask each other to give back.
     recalls.TABLES,
+    # Tells a run that is offered again from another one under its id; null: not known.
+    ("ALTER TABLE offered ADD COLUMN fingerprint bigint",),
 )
 
 

@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from actors.slices import ItemError
-from actors.tiers import ColdTotals, FlowCount, Outlook, RowOutcome, StoreUnavailable
+from actors.tiers import ColdTotals, FlowCount, NewRow, Outlook, RowOutcome, StoreUnavailable
+from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import (
     LEASE_S,
     START_MS,
@@ -76,6 +77,23 @@ class HandOverSuite:
         await put(stores, row)
         await stores.cold.forget([row.row])
         assert await acquired_ids(stores) == [row.row]
+
+    async def test_run_under_the_id_of_another_is_stored_beside_it(
+        self, stores: ColdStores
+    ) -> None:
+        first = new_row(2)
+        data = encode_run([b"other"] * 5, queue="q", flow="f", run_id=first.head.run_id)
+        second = NewRow(number(), read_head(data), data, 0b10101)
+        await put(stores, first)
+        await put(stores, second)
+        await put(stores, second)
+        await check_books(stores)
+        got = {row.row: row for row in await acquire(stores)}
+        assert got[first.row].data == first.data
+        moved = got[second.row]
+        run = Run(moved.head, moved.data)
+        assert (run.payloads(), moved.bits) == ([b"other"] * 5, 0b10101)
+        assert run.item_ids() == Run(second.head, data).item_ids()
 
     async def test_rows_that_share_a_body_store_it_once(self, stores: ColdStores) -> None:
         first = new_row(5, bits=0b00011)

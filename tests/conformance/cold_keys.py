@@ -12,6 +12,7 @@ from forebay.keyed import KeyOutcome
 from forebay.part import take_items
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import (
+    LEASE_S,
     PLENTY,
     START_MS,
     ColdStores,
@@ -100,6 +101,44 @@ class KeySuite:
         totals = await stores.cold.totals()
         assert totals["i"] == totals["r"] == ColdTotals(held=3, runs=2, accepted=3)
         assert totals["p"] == ColdTotals(held=3, runs=2, accepted=4, deleted=1)
+
+    async def test_another_run_under_a_known_id_has_no_answer_and_changes_nothing(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(lambda _: KeyRule("ignore"))
+        first = offer(b"a", b"b")
+        run_id = first.run.head.run_id
+        others = [
+            offer(b"a", b"b", b"c", run_id=run_id),
+            offer(b"a", b"b", payloads=[b"of a", b"of c"], run_id=run_id),
+            offer(b"a", b"c", run_id=run_id),
+            offer(b"a", b"b", run_id=run_id, queue="other"),
+        ]
+        given = await stores.cold.offer([first, *others])
+        assert given == [bytes([CREATED, CREATED]), b"", b"", b"", b""]
+        # Sent again it is the same run, whatever time stands in its header.
+        again = offer(b"a", b"b", run_id=run_id, enqueued_ms=START_MS + 5)
+        assert await stores.cold.offer([*others, again]) == [*[b""] * 4, bytes([CREATED, CREATED])]
+        await check_books(stores)
+        assert (await stores.cold.totals())["q"] == ColdTotals(
+            held=2, runs=1, accepted=2, duplicate=2
+        )
+        assert await deliver_all(stores) == [b"of a", b"of b"]
+        # Also when nothing of it is left.
+        assert await stores.cold.offer(others) == [b""] * 4
+        await check_books(stores)
+
+    async def test_run_under_the_id_of_an_unkeyed_one_has_no_answer_and_changes_nothing(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(keyed("ignore"))
+        unkeyed = new_row(1, queue="other")
+        await put(stores, unkeyed)
+        run_id = unkeyed.head.run_id
+        assert await stores.cold.offer([offer(b"a", b"b", run_id=run_id)]) == [b""]
+        await check_books(stores)
+        (row,) = await stores.cold.acquire("other", LOCK, PLENTY, PLENTY, LEASE_S)
+        assert row.data == unkeyed.data
 
     async def test_keys_of_other_queues_are_others(self, stores: ColdStores) -> None:
         stores.cold.keep_keys(lambda _: KeyRule("reject"))

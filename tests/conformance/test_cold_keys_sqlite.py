@@ -4,13 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import trio
 
-from actors.keys import KeyRule
-from actors.tiers import StoreUnavailable
 from daemon.cold import keys
-from tests.conformance.cold_keys import WRITE, KeySuite, deletes_let_go, offer
-from tests.conformance.cold_stores import check_books, new_row, put
+from tests.conformance.cold_keys import KeySuite, deletes_let_go
 from tests.conformance.sqlite_stores import SqliteStores
 
 
@@ -25,16 +21,6 @@ async def stores(tmp_path: Path) -> AsyncIterator[SqliteStores]:
 class TestSqliteKeys(KeySuite):
     async def test_items_that_are_deleted_let_go_of_their_keys(self, stores: SqliteStores) -> None:
         await deletes_let_go(stores, stores.cold.items)
-
-    async def test_another_run_under_the_id_of_one_that_is_here_is_refused(
-        self, stores: SqliteStores
-    ) -> None:
-        stores.cold.keep_keys(lambda _: KeyRule("ignore"))
-        staged = new_row(1, keys=[b"a"], headers={"forebay-write": WRITE.hex()})
-        await put(stores, staged)
-        with trio.fail_after(30), pytest.raises(StoreUnavailable, match="taken already"):
-            await stores.cold.offer([offer(b"b", run_id=staged.head.run_id)])
-        await check_books(stores)
 
     async def test_no_statement_walks_through_all_keys(self, stores: SqliteStores) -> None:
         statements = {

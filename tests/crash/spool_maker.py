@@ -152,7 +152,7 @@ class _Maker:
             totals = self._base.setdefault(head.queue, Totals())
             totals.accepted += head.count
             totals.delivered += head.count
-        self._journal.free(numbers, self._base, self._gone_ids)
+        self._journal.free(numbers, self._base, dict.fromkeys(self._gone_ids, 0))
         self._spool.bases.append(deepcopy(self._base))
 
     def mark_some(self) -> None:

@@ -176,7 +176,7 @@ def test_end_of_a_failed_chunk_is_known_when_the_next_one_is_gone(tmp_path: Path
     files.break_down("datasync", errno.EIO, "*.chunk", times=2)
     failed = journal.commit([refused], [], durable=False)
     assert failed.failure is not None
-    journal.free([number for number, _ in failed.abandoned[1:]], {}, [])
+    journal.free([number for number, _ in failed.abandoned[1:]], {}, {})
     assert journal.commit([later], [], durable=False).failure is None
     files.let_go()
     assert sorted(stored_ids(tmp_path)) == sorted(ids([stored, later]))

@@ -219,7 +219,7 @@ class Life:
     def _free(self) -> None:
         dead = self._ledger.dead_chunks()
         if dead:
-            self._journal.free(dead, self._ledger.base_without(dead), [])
+            self._journal.free(dead, self._ledger.base_without(dead), {})
             self._ledger.forget(dead)
 
     def _sync_marks(self) -> None:

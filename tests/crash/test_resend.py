@@ -14,6 +14,7 @@ from actors.spooler import TICK_S
 from daemon.journal.checkpoint import read_checkpoint
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
+from forebay.errors import Refused
 from forebay.wire import Outcome
 from tests.crash.named_files import QuickFiles
 from tests.crash.spooler_time import TURNS_PER_TICK, until
@@ -26,6 +27,7 @@ async def test_run_is_known_after_its_chunk_is_gone(tmp_path: Path, mock_clock: 
     docs/protocol.md: the last `spool.dedup_runs` ids are remembered across restarts.
     """
     run = make_run()
+    other = make_run(items=4, run_id=run[0].run_id)
     others = [make_run(items=1, size=20 * KIB) for _ in range(10)]
     with capture_logs():
         async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
@@ -35,6 +37,9 @@ async def test_run_is_known_after_its_chunk_is_gone(tmp_path: Path, mock_clock: 
             assert await desk.push(run) == [Outcome.DUPLICATE]
         async with running_spooler(tmp_path, QuickFiles(tmp_path)) as desk:
             assert await desk.push(run) == [Outcome.DUPLICATE]
+            (refused,) = await desk.push(other)
+            assert isinstance(refused, Refused)
+            assert refused.code == "BAD_RUN"
             assert (await desk.totals())["accepted"] == 13
 
 

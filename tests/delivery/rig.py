@@ -194,7 +194,7 @@ class Life:
             catalogue,
             self.sqlite.dead_letters,
             self.breakers,
-            self.reporter.held_items,
+            self.reporter.seen,
             self.promoter.wake,
             now_ms,
             {

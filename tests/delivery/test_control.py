@@ -163,12 +163,13 @@ class TestDead:
 
 async def test_a_change_that_cannot_be_kept_is_refused_and_not_made(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
+        await rig.push(1)
         # A directory where the new file should be.
         (tmp_path / "queues.new").mkdir()
         with pytest.raises(StoreUnavailable, match="cannot be kept"):
             await rig.control("queue.pause", queue="q")
         await rig.push(1)
-        await rig.until_books(held=0, delivered=1)
+        await rig.until_books(held=0, delivered=2)
 
 
 class TestQueues:
@@ -190,7 +191,7 @@ class TestQueues:
             await rig.control("queues.create", queue="q", settings={"is_active": False})
             await rig.push(3)
             refused = await refusal(rig, "queues.delete", queue="q")
-            assert refused.text == "q holds 3 items: a queue is deleted when it is empty"
+            assert refused.text == "q is not empty: held 3, dead 0"
             await rig.control("queues.change", queue="q", settings={"is_active": True})
             await rig.until_books(held=0)
             assert await rig.control("queues.delete", queue="q") == {}
@@ -215,6 +216,7 @@ class TestQueues:
 
     async def test_pauses_are_told(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
+            await rig.push(3)
             assert (await rig.control("queue.pause", queue="q"))["is_paused"]
             answer = await rig.control("queue.pause", queue="q", flow="f")
             assert answer["paused_flows"] == ["f"]

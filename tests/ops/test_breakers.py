@@ -59,7 +59,7 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
     assert (closed["destination"], closed["failures"]) == (REFUSING, 0)
 
     unknown = host.command("breakers", "open", "nowhere")
-    assert unknown.returncode == 5
+    assert unknown.returncode == 4
     assert b"no queue delivers to nowhere" in unknown.stderr
 
 

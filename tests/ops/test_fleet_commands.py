@@ -188,7 +188,7 @@ def test_the_daemon_at_hand_and_unknown_ones_are_not_adopted(both: World) -> Non
     assert mine.returncode == 5
     assert b"this is the daemon that you ask" in mine.stderr
     unknown = b.command("fleet", "adopt", "ffffffffffff", "--yes")
-    assert unknown.returncode == 5
+    assert unknown.returncode == 4
     assert b"NOT_FOUND" in unknown.stderr
     assert "valid (this one)" in a.ok("fleet", "ls")
 

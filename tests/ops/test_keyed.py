@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from forebay import KeyOutcome, Refused, connect, encode_run, new_write_id
 from forebay.client import Client
+from forebay.ids import new_run_id
 from forebay.stage_frames import WRITE_HEADER
 from forebay.tally import Collected
 from tests.ops.commands import HANG_S, Host, running
@@ -43,6 +45,40 @@ def settled(client: Client, queue: str) -> dict[str, int]:
         assert books["accepted"] == whole + books["held"]
         if not books["held"]:
             return {name: count for name, count in books.items() if count}
+
+
+def test_run_id_that_is_used_for_two_runs_is_refused_whichever_queue_is_keyed(
+    tmp_path: Path,
+) -> None:
+    due_ms = round(time.time() * 1000) + 600_000
+
+    def make(queue: str, items: int, run_id: bytes) -> bytes:
+        keys = [run_id + b"%d" % index for index in range(items)]
+        payloads = [b"%b of %d" % (queue.encode(), items)] * items
+        return encode_run(payloads, queue=queue, keys=keys, due_ms=due_ms, run_id=run_id)
+
+    pairs = [("off", "ignore"), ("ignore", "off"), ("ignore", "reject"), ("off", "plain")]
+    with running(keyed_host(tmp_path, plain={})) as host:
+        for first, second in pairs:
+            run_id = new_run_id()
+            with connect(host.socket) as client:
+                for run in [make(first, 2, run_id)] * 2:
+                    client.submit(run)
+                    client.drain()
+                for other in (make(second, 2, run_id), make(second, 4, run_id)):
+                    client.submit(other)
+                    with pytest.raises(Refused, match=r"BAD_RUN.*other content"):
+                        client.drain()
+        host.stop(signal.SIGKILL)
+        host.start()
+        # The unkeyed runs are in the cold store by now, or still in the journal.
+        with connect(host.socket) as client:
+            queues = client.stats()["queues"]
+            assert {name: books["held"] for name, books in queues.items() if books["held"]} == {
+                "off": 4,
+                "ignore": 4,
+            }
+        assert not [line for line in host.log() if "corrupt" in line["event"]]
 
 
 def test_all_policies_from_offer_to_delivery(tmp_path: Path) -> None:

@@ -67,9 +67,11 @@ class Board:
                 return self._dead(op, fields)
             case "dead.edit":
                 return {}
-            case "queue.pause" | "queue.resume":
+            case "queue.show" | "queue.pause" | "queue.resume":
                 if fields["queue"] != "crm":
                     raise not_found(f"queue {fields['queue']}")
+                if op == "queue.show":
+                    return self.queue
                 if "flow" in fields:
                     flows = [fields["flow"]] if op == "queue.pause" else []
                     return self.queue | {"paused_flows": flows}
@@ -256,7 +258,7 @@ async def test_dead_letter_is_shown_with_its_history_and_payload(served: Served)
 
 async def test_dead_letter_that_does_not_exist_is_one_line(served: Served) -> None:
     done = await forebay(served, "dead", "show", ID.format(99))
-    assert done.returncode == 5
+    assert done.returncode == 4
     assert done.stderr.decode() == (
         f"forebay: NOT_FOUND: there is no dead letter {ID.format(99)}\n"
     )
@@ -336,7 +338,7 @@ async def test_queue_is_paused_and_resumed(served: Served, board: Board) -> None
     assert json.loads(await said(served, "pause", "crm", "--json"))["is_paused"] is True
     assert board.said("queue.pause")[1] == {"queue": "crm", "flow": "nightly"}
     done = await forebay(served, "pause", "cmr")
-    assert (done.returncode, done.stderr) == (5, b"forebay: NOT_FOUND: there is no queue cmr\n")
+    assert (done.returncode, done.stderr) == (4, b"forebay: NOT_FOUND: there is no queue cmr\n")
 
 
 async def test_queues_are_listed_and_shown(served: Served) -> None:
@@ -346,7 +348,7 @@ async def test_queues_are_listed_and_shown(served: Served) -> None:
     assert "type: pull" in await said(served, "queues", "show", "crm")
     assert json.loads(await said(served, "queues", "show", "crm", "--json"))["held"] == 1234
     done = await forebay(served, "queues", "show", "cmr")
-    assert (done.returncode, done.stderr) == (5, b"forebay: NOT_FOUND: there is no queue cmr\n")
+    assert (done.returncode, done.stderr) == (4, b"forebay: NOT_FOUND: there is no queue cmr\n")
 
 
 async def test_queues_are_created_changed_and_deleted(served: Served, board: Board) -> None:

@@ -126,7 +126,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         refused = host.command("triggers", "rm", "f", "--yes")
         assert (refused.returncode, b"change it there" in refused.stderr) == (5, True)
         assert host.ok("triggers", "rm", "embed", "--yes") == "embed is removed\n"
-        assert host.command("triggers", "show", "embed").returncode == 5
+        assert host.command("triggers", "show", "embed").returncode == 4
         # Its queue is anybody's again.
         host.ok("push", "documents", stdin=b"free\n")
         assert json.loads(host.ok("pull", "documents", "-n", "1"))["payload"] == "free"

@@ -161,6 +161,53 @@ def test_run_that_does_not_name_its_write_is_a_bad_run(client: Client) -> None:
             staged.seal()
 
 
+ZEROS, ONES = bytes(16), b"\xff" * 16
+ORDINARY = bytes.fromhex("0198c0de0a0070008000000000000001")
+
+
+@pytest.mark.parametrize(
+    "write, stage_id",
+    [(ORDINARY, ZEROS), (ORDINARY, ONES), (ZEROS, ORDINARY), (ONES, ORDINARY), (ZEROS, ZEROS)],
+)
+def test_staging_under_a_reserved_id_is_a_bad_run_and_stores_nothing(
+    host: Host, client: Client, write: bytes, stage_id: bytes
+) -> None:
+    client._exchange.stage(pack_stage_head(write, stage_id), make_run(write, "a"), 8, Tally())
+    with pytest.raises(Refused, match=r"BAD_RUN.* is reserved"):
+        client.drain()
+    assert host.books() == {}
+
+
+@pytest.mark.parametrize("write", [ZEROS, ONES])
+def test_moved_run_of_a_reserved_write_is_a_bad_run(
+    host: Host, client: Client, write: bytes
+) -> None:
+    client._exchange.stage(pack_stage_head(ONES, ONES), make_run(write, "a"), 8, Tally())
+    with pytest.raises(Refused, match=r"BAD_RUN.* is reserved"):
+        client.drain()
+    assert host.books() == {}
+
+
+@pytest.mark.parametrize("reserved", [ZEROS.hex(), ONES.hex()])
+def test_operations_on_reserved_ids_are_refused(client: Client, reserved: str) -> None:
+    ordinary = ORDINARY.hex()
+    for op, members in (
+        ("stage.seal", {"write": reserved, "stage": ordinary, "runs": 0, "items": 0}),
+        ("stage.seal", {"write": ordinary, "stage": reserved, "runs": 0, "items": 0}),
+        ("stage.drop", {"write": reserved, "stage": ordinary}),
+        ("stage.drop", {"write": ordinary, "stage": reserved}),
+        ("write.publish", {"write": reserved, "stages": []}),
+        ("write.publish", {"write": ordinary, "stages": [reserved]}),
+        ("write.abort", {"write": reserved}),
+        ("write.list", {"write": reserved}),
+        ("receipt.show", {"write": reserved}),
+    ):
+        with pytest.raises(Refused, match=r"BAD_REQUEST.* is reserved"):
+            client._exchange.perform(op, members)
+    with pytest.raises(ValueError, match="is reserved"):
+        client.stage(bytes.fromhex(reserved))
+
+
 def test_unknown_queue_is_refused_before_anything_is_seen(client: Client) -> None:
     staged = client.stage(new_write_id())
     staged.submit(make_run(staged.write, "a", queue="nowhere"))
@@ -248,9 +295,9 @@ def test_command_ends_with_1_when_something_is_dead(host: Host, client: Client) 
     assert (shown.returncode, json.loads(shown.stdout)["dead"]) == (1, 1)
 
 
-def test_command_ends_with_5_for_an_unknown_receipt_and_2_for_no_id(host: Host) -> None:
+def test_command_ends_with_4_for_an_unknown_receipt_and_2_for_no_id(host: Host) -> None:
     unknown = host.command("receipt", new_write_id().hex())
-    assert unknown.returncode == 5
+    assert unknown.returncode == 4
     assert b"NOT_FOUND" in unknown.stderr
     wrong = host.command("receipt", "yesterday")
     assert wrong.returncode == 2
@@ -343,7 +390,7 @@ def test_command_aborts_no_write_that_is_published_or_unknown(host: Host, client
     assert b"was published, 2 items: nothing is changed" in late.stderr
     assert client.receipt(published).pending == 2
     unknown = new_write_id()
-    assert host.command("writes", "abort", unknown.hex(), "--yes").returncode == 5
+    assert host.command("writes", "abort", unknown.hex(), "--yes").returncode == 4
     # A mistyped id leaves nothing behind: whoever has it can still write.
     assert stage(client, unknown, "a").items == 1
     assert host.command("writes", "abort", "yesterday", "--yes").returncode == 2

@@ -165,6 +165,8 @@ def test_the_same_run_id_is_stored_once(serving: Serving, queue: str) -> None:
     second = serving.http.post("/api/queue-items/add", json=new)
     assert (first.json()["outcome"], second.json()["outcome"]) == ("STORED", "DUPLICATE")
     assert first.json()["id"] == second.json()["id"]
+    other = serving.http.post("/api/queue-items/add", json=new | {"payload": "y"})
+    assert "other content" in problem(other, 422, "bad-run")["detail"]
     assert books(serving, queue)["accepted"] == 1
 
 

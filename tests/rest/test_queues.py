@@ -1,7 +1,9 @@
 """Queues over HTTP: made, seen, changed, paused, purged, deleted; their figures."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,22 @@ import trio.testing
 from actors.masking import MASK, holds_mask, masked
 from daemon.http.problems import Problem
 from daemon.http.routes.queues import empty
-from tests.ops.commands import HANG_S, LOOK_S
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, LOOK_S, Host, running
 from tests.rest.serving import Serving, problem, serving_on
 
 QUEUES = "/api/v2/queues"
+
+
+SUB_RESOURCES = [
+    ("GET", ""),
+    ("GET", "/stats"),
+    ("PATCH", ""),
+    ("DELETE", ""),
+    ("POST", "/pause"),
+    ("POST", "/resume"),
+    ("POST", "/purge"),
+]
 
 
 def made(serving: Serving, queue: str, **settings: Any) -> dict[str, Any]:
@@ -41,6 +55,114 @@ def test_a_queue_is_made_seen_changed_and_deleted(serving: Serving) -> None:
     names = [queue["queue"] for queue in serving.http.get(QUEUES).json()["queues"]]
     assert "mail" not in names
     problem(serving.http.delete(f"{QUEUES}/mail"), 404, "not-found")
+
+
+def names(serving: Serving) -> list[str]:
+    return [queue["queue"] for queue in serving.http.get(QUEUES).json()["queues"]]
+
+
+@pytest.mark.parametrize("is_defined", [True, False])
+def test_a_deleted_queue_is_gone_until_something_is_pushed_to_it(
+    serving: Serving, is_defined: bool
+) -> None:
+    queue = f"gone-{is_defined}"
+    if is_defined:
+        made(serving, queue)
+    serving.push(queue, "one", "two")
+    assert serving.http.get(f"{QUEUES}/{queue}").json()["held"] == 2
+    problem(serving.http.delete(f"{QUEUES}/{queue}"), 409, "not-empty")
+    answer = serving.http.delete(f"{QUEUES}/{queue}", params={"items": "delete"})
+    assert answer.status_code == 204
+    assert queue not in names(serving)
+    for method, path in SUB_RESOURCES:
+        body: dict[str, Any] = {"json": {"settings": {}}} if method == "PATCH" else {}
+        address = f"{QUEUES}/{queue}{path}"
+        problem(serving.http.request(method, address, **body), 404, "not-found")
+    # Its books stay.
+    assert serving.books(queue) == {"accepted": 2, "deleted": 2}
+    serving.push(queue, "three")
+    assert queue in names(serving)
+    assert serving.http.get(f"{QUEUES}/{queue}").json()["held"] == 1
+
+
+def test_a_deleted_queue_is_gone_after_a_restart(tmp_path: Path) -> None:
+    with running(Host(tmp_path)) as host:
+        for queue in ("gone", "stays"):
+            host.ok("push", queue, stdin=b"one\n")
+            host.ok("queues", "purge", queue, "--yes")
+        host.ok("queues", "delete", "gone", "--yes")
+        host.stop()
+        host.start()
+        listed = host.ok("queues", "ls", "--json").splitlines()
+        assert [json.loads(line)["queue"] for line in listed] == ["stays"]
+        host.ok("push", "gone", stdin=b"two\n")
+        assert json.loads(host.ok("queues", "show", "gone", "--json"))["held"] == 1
+
+
+def test_a_queue_with_dead_letters_stays(serving: Serving) -> None:
+    made(serving, "mourns")
+    serving.push("mourns", "one")
+    with serving.client() as client, client.lease("mourns", 1, wait_s=HANG_S) as lease:
+        lease.nack(list(lease), error="no", permanent=True)
+
+    def is_dead() -> bool:
+        return serving.books("mourns").get("dead") == 1
+
+    eventually_sync(is_dead)
+    assert problem(serving.http.delete(f"{QUEUES}/mourns"), 409, "not-empty")["dead"] == 1
+    answer = serving.http.delete(f"{QUEUES}/mourns", params={"items": "delete"})
+    assert answer.status_code == 204
+    assert "mourns" not in names(serving)
+
+
+def test_commands_on_a_queue_that_does_not_exist_end_with_4(serving: Serving) -> None:
+    for words in (
+        ("pull", "TYPO"),
+        ("pause", "TYPO"),
+        ("resume", "TYPO"),
+        ("history", "TYPO"),
+        ("items", "poll", "TYPO"),
+        ("queues", "show", "TYPO"),
+        ("queues", "change", "TYPO", "--set", "max_retries=1"),
+        ("queues", "purge", "TYPO", "--yes"),
+        ("queues", "delete", "TYPO", "--yes"),
+    ):
+        done = serving.host.command(*words)
+        assert (done.returncode, b"there is no queue TYPO" in done.stderr) == (4, True), words
+    assert "TYPO" not in names(serving)
+
+
+def test_a_consumer_may_wait_for_a_queue_that_does_not_exist_yet(serving: Serving) -> None:
+    serving.host.ok("pull", "early", "--wait", "10ms")
+    with serving.client() as client:
+        assert not client.lease("early", 1)
+    serving.push("early", "one")
+    words = ("pull", "early", "--wait", "60s", "--format", "raw", "-n", "1")
+    assert serving.host.ok(*words) == "one\n"
+
+
+def test_every_answer_about_a_queue_says_what_it_holds(serving: Serving) -> None:
+    assert made(serving, "counted")["held"] == 0
+    serving.push("counted", "one", "two", "three")
+    found = [
+        serving.http.get(f"{QUEUES}/counted"),
+        serving.http.patch(f"{QUEUES}/counted", json={"settings": {"max_retries": 1}}),
+        serving.http.post(f"{QUEUES}/counted/pause"),
+        serving.http.post(f"{QUEUES}/counted/resume"),
+    ]
+    assert [answer.json()["held"] for answer in found] == [3] * 4
+
+
+def test_a_queue_that_is_switched_off_is_not_resumed(serving: Serving) -> None:
+    made(serving, "off", is_active=False)
+    serving.http.post(f"{QUEUES}/off/pause")
+    answer = serving.http.post(f"{QUEUES}/off/resume")
+    assert "is_active is false" in problem(answer, 409, "conflict")["detail"]
+    assert serving.http.get(f"{QUEUES}/off").json()["is_paused"]
+    done = serving.host.command("resume", "off")
+    assert (done.returncode, b"is_active is false" in done.stderr) == (5, True)
+    serving.http.patch(f"{QUEUES}/off", json={"settings": {"is_active": True}})
+    assert not serving.http.post(f"{QUEUES}/off/resume").json()["is_paused"]
 
 
 def test_a_queue_is_made_once(serving: Serving) -> None:
@@ -77,21 +199,13 @@ def test_what_is_no_json_is_400(serving: Serving) -> None:
     problem(answer, 400, "bad-request")
 
 
-@pytest.mark.parametrize(
-    "method, path",
-    [
-        ("GET", "nobody"),
-        ("GET", "nobody/stats"),
-        ("PATCH", "nobody"),
-        ("DELETE", "nobody"),
-        ("POST", "nobody/pause"),
-        ("POST", "nobody/resume"),
-        ("POST", "nobody/purge"),
-    ],
-)
-def test_unknown_queue_is_404(secretive: Serving, method: str, path: str) -> None:
+@pytest.mark.parametrize("method, path", SUB_RESOURCES)
+def test_unknown_queue_is_404(serving: Serving, secretive: Serving, method: str, path: str) -> None:
+    """Whether a push would create it or not."""
     body: dict[str, Any] = {"json": {"settings": {}}} if method == "PATCH" else {}
-    problem(secretive.http.request(method, f"{QUEUES}/{path}", **body), 404, "not-found")
+    for served in (serving, secretive):
+        address = f"{QUEUES}/nobody{path}"
+        problem(served.http.request(method, address, **body), 404, "not-found")
 
 
 def test_pause_and_resume(serving: Serving) -> None:

@@ -134,14 +134,14 @@ def test_version_and_help_answer(forebay: Forebay) -> None:
     [
         (ConfigError("f:1: a", "f:2: b"), "f:1: a\nf:2: b", Exit.CONFIG),
         (CannotStart("the state is held"), "the state is held", Exit.FAILURE),
-        (Unreachable("nobody answers"), "nobody answers", Exit.UNREACHABLE),
+        (Unreachable("nobody answers"), "nobody answers", Exit.NOT_THERE),
         (Refused("QUEUE_FULL", "no room"), "QUEUE_FULL: no room", Exit.REFUSED),
         (BadRun("no run"), "no run", Exit.FAILURE),
         (FileNotFoundError(2, "No such file", "/x"), "/x: No such file", Exit.FAILURE),
         (OSError(28, "No space left on device"), "No space left on device", Exit.FAILURE),
         (BrokenPipeError(32, "Broken pipe"), "", Exit.FAILURE),
         (KeyboardInterrupt(), "", Exit.INTERRUPTED),
-        (ExceptionGroup("", [Unreachable("nobody")]), "nobody", Exit.UNREACHABLE),
+        (ExceptionGroup("", [Unreachable("nobody")]), "nobody", Exit.NOT_THERE),
     ],
 )
 def test_known_errors_have_a_line_and_a_code(error: BaseException, line: str, code: Exit) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from actors.books import Totals
 from actors.messages import Fate
 from actors.portions import RetryNote
+from actors.recent import fingerprint
 from actors.slices import ERROR_TEXT_MAX
 from daemon.journal import block, chunk
 from daemon.journal.block import Block, Gap, Scanner
@@ -126,7 +127,7 @@ def index_of_runs() -> ChunkIndex:
     index = ChunkIndex(NUMBER)
     for order, queue in enumerate(["a", "b", "a"]):
         head, data = make_run(queue, items=order + 1, priority=order, due_ms=order * 1000)
-        index.add(64 + order * 200, len(data), head)
+        index.add(64 + order * 200, len(data), head, fingerprint(head, data))
     return index
 
 

@@ -12,6 +12,7 @@ from actors.internal_errors import INTERNAL_ERRORS
 from actors.keyed_intake import KeyedIntake
 from actors.keys import KeyRule, Offer
 from actors.messages import OfferRun, Pinned, QueueSeen
+from actors.recent import RecentRuns
 from actors.tiers import StoreUnavailable
 from daemon.cold.sqlite import SqliteCold
 from forebay.errors import Refused
@@ -50,7 +51,10 @@ class Desk:
         self.sequence = 0
         self.pushes, inbox = trio.open_memory_channel[OfferRun](100)
         seen, self.seen = trio.open_memory_channel[QueueSeen | Pinned](100)
-        self.intake = KeyedIntake(inbox, cold, seen, self.woken.append, lambda: self.disk_is_low)
+        self.recent = RecentRuns(100)
+        self.intake = KeyedIntake(
+            inbox, cold, seen, self.woken.append, lambda: self.disk_is_low, self.recent
+        )
 
     def push(self, *keys: bytes, headers: dict[str, str] | None = None, data: bytes = b"") -> None:
         self.sequence += 1

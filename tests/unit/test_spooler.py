@@ -17,6 +17,7 @@ from actors.slices import InJournal, LentRun
 from daemon.journal.files import Files
 from daemon.journal.recent import read_recent
 from forebay.errors import Refused
+from forebay.run import RunHead
 from forebay.wire import Outcome
 from tests.unit.spooling import (
     HANG_S,
@@ -178,6 +179,41 @@ async def test_run_that_is_pushed_again_is_a_duplicate(tmp_path: Path) -> None:
         assert await desk.push(run) == [Outcome.DUPLICATE]
         totals = await desk.totals()
         assert totals == {"accepted": 4, "duplicate": 8, "held": 4, "spooled": 4}
+
+
+def same_id(run: tuple[RunHead, bytes]) -> list[tuple[RunHead, bytes]]:
+    """Other runs under this run's id: other payloads, another number of items, another queue."""
+    head, run_id = run[0], run[0].run_id
+    return [
+        make_run(items=head.count + 1, size=100, run_id=run_id),
+        make_run(items=head.count, size=90, run_id=run_id),
+        make_run("other", items=head.count, run_id=run_id),
+    ]
+
+
+async def test_another_run_under_a_known_id_is_refused_and_the_same_run_is_a_duplicate(
+    tmp_path: Path,
+) -> None:
+    run = make_run(items=4)
+    # A push over HTTP is encoded anew when it is repeated: at another time.
+    later = make_run(items=4, run_id=run[0].run_id, enqueued_ms=run[0].enqueued_ms + 1)
+
+    def codes(answers: list[Outcome | Refused]) -> list[Outcome | str]:
+        return [one.code if isinstance(one, Refused) else one for one in answers]
+
+    expected = [*["BAD_RUN"] * 3, Outcome.DUPLICATE, Outcome.DUPLICATE]
+    async with running_spooler(tmp_path) as desk:
+        found = codes(await desk.push(run, *same_id(run), run, later))
+        assert found == [Outcome.STORED, *expected]
+        assert codes(await desk.push(*same_id(run), run, later)) == expected
+        assert (await desk.totals())["accepted"] == 4
+    # Found in the index of its chunk, or, after the chunk is gone, in the list of the newest runs.
+    async with running_spooler(tmp_path) as desk:
+        assert codes(await desk.push(*same_id(run), run, later)) == expected
+        await desk.settle(*await desk.take_runs(1))
+    (tmp_path / "recent").unlink()
+    async with running_spooler(tmp_path) as desk:
+        assert codes(await desk.push(*same_id(run), run, later)) == expected
 
 
 async def test_duplicate_is_known_after_a_restart(tmp_path: Path) -> None:

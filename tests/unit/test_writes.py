@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from actors.accounts import NO_STAGE
 from actors.ports import Record
 from actors.writes import Decision, Phase, Writes
 from forebay.errors import Refused
@@ -79,10 +78,6 @@ def test_nothing_is_staged_where_it_is_over() -> None:
     assert code_of(writes.refuse(W1, B)) == "STAGE_OVER"
     make_so(writes, writes.decide_abort(W2, 2))
     assert code_of(writes.refuse(W2, A)) == "STAGE_OVER"
-
-
-def test_stage_whose_id_stands_for_a_whole_write_in_the_books_is_refused() -> None:
-    assert code_of(Writes().refuse(W1, NO_STAGE)) == "BAD_RUN"
 
 
 def test_publishing_shows_what_it_names_and_drops_the_rest() -> None:

@@ -52,7 +52,7 @@ class QueueObject(BaseModel):
     updated_ms: int | None
     is_paused: bool
     paused_flows: list[str]
-    held: int | None = Field(default=None, description="Items, where queues are listed")
+    held: int = Field(description="How many items it holds, staged ones with them")
     settings: dict[str, Any] = Field(description="All keys in force, as in etc/forebay.yaml")
 
 
@@ -108,7 +108,7 @@ def routes(desk: Desk) -> APIRouter:
 def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("", operation_id="listQueues")
     async def list_queues(_: Reader) -> QueueList:
-        """All queues that are defined, paused, or hold items."""
+        """All queues that exist: defined, paused, or created by a push and not deleted since."""
         return QueueList.model_validate(await desk.perform("queues.list", {}))
 
     @router.get("/{queue}", operation_id="showQueue", responses=documented(404))
@@ -150,14 +150,16 @@ def _changing(router: APIRouter, desk: Desk) -> None:
             Query(description="`delete`: its items too; else a queue that holds any stays"),
         ] = "keep",
     ) -> None:
-        """Forgets a queue's definition."""
-        _check_is_ours(desk, queue)
+        """Forgets a queue's definition and pauses. Its name may be used again."""
+        _check_is_not_in_file(desk, queue)
+        await desk.perform("queue.show", {"queue": queue})
         if items == "delete":
             await empty(desk.perform, queue)
-        held = (await desk.report())["queues"].get(queue, {})
-        if held.get("held", 0) or held.get("staged", 0):
-            text = f"{queue} holds {held['held']} items and {held['staged']} staged ones"
-            raise Problem(409, text, "not-empty", extensions={"held": held["held"]})
+        books = (await desk.report())["queues"].get(queue, {})
+        held, staged, dead = (books.get(name, 0) for name in ("held", "staged", "dead"))
+        if held or staged or dead:
+            text = f"{queue} is not empty: held {held}, staged {staged}, dead {dead}"
+            raise Problem(409, text, "not-empty", extensions={"held": held, "dead": dead})
         await desk.perform("queues.delete", {"queue": queue})
 
 
@@ -169,9 +171,10 @@ def _running(router: APIRouter, desk: Desk) -> None:
             await desk.perform("queue.pause", {"queue": queue, "flow": flow})
         )
 
-    @router.post("/{queue}/resume", operation_id="resumeQueue", responses=documented(404))
+    @router.post("/{queue}/resume", operation_id="resumeQueue", responses=documented(404, 409))
     async def resume(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
-        """Without a flow: the queue; flows that were paused by name stay paused."""
+        """Without a flow: the queue; flows that were paused by name stay paused. 409 if the queue
+        is switched off by its setting `is_active`."""
         return QueueObject.model_validate(
             await desk.perform("queue.resume", {"queue": queue, "flow": flow})
         )
@@ -206,8 +209,11 @@ def _check_time(queue: str, deadline: float) -> None:
 
 
 def _check_is_ours(desk: Desk, queue: str) -> None:
-    origin = desk.catalogue.describe(queue)["origin"]
-    if origin == "file":
-        raise Problem(409, f"{queue} is defined in the configuration: change it there")
-    if origin == "push":
+    _check_is_not_in_file(desk, queue)
+    if desk.catalogue.describe(queue)["origin"] == "push":
         raise Problem(404, f"there is no queue {queue} that was defined here")
+
+
+def _check_is_not_in_file(desk: Desk, queue: str) -> None:
+    if desk.catalogue.describe(queue)["origin"] == "file":
+        raise Problem(409, f"{queue} is defined in the configuration: change it there")
