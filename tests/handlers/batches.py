@@ -9,7 +9,7 @@ from actors.slices import InJournal, LentRun, Slice, indexes
 from daemon.handlers import open_handler
 from forebay.run import encode_run, read_head
 
-HANG_S = 30
+HANG_S = 60
 """Nothing is measured by it: what hangs should fail the test."""
 
 

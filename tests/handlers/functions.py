@@ -41,7 +41,7 @@ def by_payload(item: Item) -> object:
             return False
         case ["wait"]:
             entered.release()
-            assert gate.wait(30)
+            assert gate.wait(60)
         case ["die"]:
             os._exit(3)
         case ["kill"]:

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from trio.testing import MockClock
 from actors.handling import DeliveryFailed, Failure, Handler, Report
 from daemon.errors import CannotStart
 from daemon.handlers.command_results import LINE_BYTES_MAX, ItemResults, seconds
+from tests.eventually import eventually_sync
 from tests.handlers.batches import (
     HANG_S,
     damaged_slice,
@@ -29,11 +29,12 @@ from tests.handlers.batches import (
 
 def shell(script: str, *args: object, **settings: Any) -> Handler:
     command = ["/bin/sh", "-c", script, "sh", *map(str, args)]
-    return opened({"type": "command", "command": command, **settings})
+    return opened({"type": "command", "command": command, "timeout": "1h", **settings})
 
 
 def python(script: str, **settings: Any) -> Handler:
-    return opened({"type": "command", "command": [sys.executable, "-c", script], **settings})
+    command = [sys.executable, "-c", script]
+    return opened({"type": "command", "command": command, "timeout": "1h", **settings})
 
 
 async def failure_of(handler: Handler, *payloads: bytes) -> Failure:
@@ -214,9 +215,15 @@ async def test_program_is_told_to_stop_and_then_killed_with_its_children(
 
 def wait_until_gone(pid: int) -> None:
     """Nobody's child any more: whoever adopts orphans reaps it, in its own time."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            pass
+
+    def is_gone() -> bool:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        return stat.rpartition(")")[2].split()[0] == "Z"
+
+    eventually_sync(is_gone)
 
 
 async def test_program_that_stops_when_told_keeps_what_it_said(

@@ -34,7 +34,7 @@ def _forgetting() -> Iterator[None]:
 
 
 def python(function: str, **settings: Any) -> dict[str, Any]:
-    return {"type": "python", "function": f"{HERE}:{function}", **settings}
+    return {"type": "python", "function": f"{HERE}:{function}", "timeout": "1h", **settings}
 
 
 async def test_function_gets_everything_that_is_known_of_an_item() -> None:

@@ -20,7 +20,9 @@ HERE = "tests.handlers.functions"
 
 
 def process(function: str, **settings: Any) -> dict[str, Any]:
-    return {"type": "python", "function": f"{HERE}:{function}", "mode": "process", **settings}
+    """With time enough for a process to start on a busy machine."""
+    how = {"mode": "process", "timeout": "1h"}
+    return {"type": "python", "function": f"{HERE}:{function}", **how, **settings}
 
 
 async def test_outcomes_and_payloads_cross_as_they_are(tmp_path: Path) -> None:
@@ -158,7 +160,9 @@ async def test_process_that_cannot_import_the_function_says_why(
     module = tmp_path / "soon_gone.py"
     module.write_text("def f(item): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    handler = opened({"type": "python", "function": "soon_gone:f", "mode": "process"})
+    handler = opened(
+        {"type": "python", "function": "soon_gone:f", "mode": "process", "timeout": "1h"}
+    )
     assert await deliver(handler, slice_of([b"x"])) == Report()
     module.write_text("raise RuntimeError('licence ran out')\n")
     report = await deliver(handler, slice_of([b"x", b"y"]))

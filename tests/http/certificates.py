@@ -30,7 +30,7 @@ def make_certificates(directory: Path) -> Certificates:
 
     def openssl(command: str) -> None:
         arguments = ["openssl", *command.split()]
-        subprocess.run(arguments, cwd=directory, check=True, capture_output=True, timeout=30)
+        subprocess.run(arguments, cwd=directory, check=True, capture_output=True, timeout=120)
 
     openssl(
         f"{new} -keyout authority.key -out authority.pem -subj /CN=authority "

@@ -6,10 +6,12 @@ writes, so that an error in the client's HTTP is not hidden by the same error he
 
 import ssl
 import struct
+import termios
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from fcntl import ioctl
 from socket import SO_LINGER, SOL_SOCKET
 
 import trio
@@ -39,11 +41,17 @@ class Conversation:
     stream: trio.abc.Stream
     socket: trio.SocketStream
     request: Request
-    happened: trio.Event = field(default_factory=trio.Event)
     goes_on: bool = True
 
     async def say(self, data: bytes) -> None:
         await self.stream.send_all(data)
+
+    async def say_and_be_heard(self, data: bytes) -> None:
+        """Returns when the data lies before the client: its kernel has acknowledged all of it. It
+        looks again and again, because a test's clock may stand still."""
+        await self.say(data)
+        while struct.unpack("i", ioctl(self.socket.socket.fileno(), termios.TIOCOUTQ, bytes(4)))[0]:
+            await trio.lowlevel.checkpoint()
 
     def reset(self) -> None:
         """Not a polite close: the client sees a connection that was reset."""
@@ -189,9 +197,9 @@ def says_and_closes(data: bytes = b"") -> Act:
 def says_and_resets(data: bytes = b"") -> Act:
     async def act(conversation: Conversation) -> None:
         if data:
-            await conversation.say(data)
+            await conversation.say_and_be_heard(data)
             # The client reads what was said before the reset takes it away.
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await trio.testing.wait_all_tasks_blocked()
         conversation.reset()
 
     return act
@@ -199,7 +207,7 @@ def says_and_resets(data: bytes = b"") -> Act:
 
 def says_and_hangs(data: bytes = b"") -> Act:
     async def act(conversation: Conversation) -> None:
-        await conversation.say(data)
+        await conversation.say_and_be_heard(data)
         await trio.sleep_forever()
 
     return act

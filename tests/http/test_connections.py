@@ -22,6 +22,8 @@ from tests.http.faulty import (
     streams,
 )
 
+HANG_S = 60
+"""Nothing is measured by it: what hangs should fail the test."""
 ITEM = a_slice(b"payload")
 LARGE = a_slice(*[b"x" * 1000] * 1000, headers={})
 """More than the buffers of two sockets hold at first."""
@@ -116,7 +118,8 @@ class TestKeptConnections:
         async def act(conversation: Conversation) -> None:
             await conversation.say(OK)
             await idle.wait()
-            await conversation.say(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+            late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
+            await conversation.say_and_be_heard(late)
             said.set()
 
         idle = trio.Event()
@@ -232,7 +235,7 @@ class TestPatience:
         server.reads_bodies = False
         server.will(says_and_hangs())
         huge = a_slice(*[b"x" * 10_000] * 1600)
-        async with sending(server.url()) as opened, trio.open_nursery() as nursery:
+        async with sending(server.url(), timeout="10s") as opened, trio.open_nursery() as nursery:
 
             async def fails() -> None:
                 blamed(await opened.failure(huge), "sending the request took longer than 10s")
@@ -271,7 +274,7 @@ class TestPatience:
     async def test_closing_a_sender_lets_go_of_its_connection(self, server: FaultyServer) -> None:
         async with sending(server.url()) as opened:
             await opened.delivers(ITEM)
-        with trio.fail_after(10):
+        with trio.fail_after(HANG_S):
             await server.closed.wait()
 
 
@@ -333,7 +336,7 @@ class TestAnswers:
         server.will(says_and_hangs(b"HTTP/1.1 401 No\r\nContent-Length: 3\r\n\r\nwho"))
         huge = a_slice(*[b"x" * 10_000] * 1600)
         async with sending(server.url()) as opened:
-            with trio.fail_after(5):
+            with trio.fail_after(HANG_S):
                 assert (await opened.failure(huge)).text.endswith(": who")
             server.reads_bodies = True
             await opened.delivers(ITEM)

@@ -108,7 +108,7 @@ async def test_a_server_that_speaks_no_tls(server: FaultyServer) -> None:
 async def test_a_server_that_says_nothing(server: FaultyServer, mock_clock: MockClock) -> None:
     server.is_silent = True
     url = server.url().replace("http:", "https:")
-    async with sending(url) as opened, trio.open_nursery() as nursery:
+    async with sending(url, timeout="10s") as opened, trio.open_nursery() as nursery:
 
         async def fails() -> None:
             text = (await opened.failure(ITEM)).text

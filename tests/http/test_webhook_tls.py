@@ -34,7 +34,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def hook(server: FaultyServer, host: str = "127.0.0.1", **keys: Any) -> HttpWebhook:
     url = server.url(host, "/hooks/hush")
-    return HttpWebhook(WebhookSettings.model_validate({"url": url, **keys}))
+    return HttpWebhook(WebhookSettings.model_validate({"url": url, "timeout": "1m", **keys}))
 
 
 async def logged(webhook: HttpWebhook, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from forebay import ForebayError, connect
 from tests import forked
+from tests.eventually import eventually_sync
 
 FOREBAY = [sys.executable, "-m", "daemon.cli.main"]
 HANG_S = 60
@@ -19,6 +20,10 @@ HANG_S = 60
 LOOK_S = 0.02
 """Between two looks at a daemon, which has better to do than to be looked at."""
 PARTS = ("spooled", "scheduled", "warm", "cold", "running")
+
+
+class DaemonEnded(Exception):
+    """A daemon ended that should serve; its log."""
 
 
 class Host:
@@ -56,9 +61,12 @@ class Host:
         """Starts the daemon and returns when it serves."""
         with open(self.directory / "daemon.log", "ab") as log:
             self.daemon = forked.start(["run"], self.environment, log, anew=anew)
-        while not self._serves():
-            if self.daemon.poll() is not None:
-                raise AssertionError((self.directory / "daemon.log").read_text())
+        eventually_sync(self._serves_or_ended, "the daemon serves")
+
+    def _serves_or_ended(self) -> bool:
+        if self.daemon is None or self.daemon.poll() is not None:
+            raise DaemonEnded((self.directory / "daemon.log").read_text()[-4000:])
+        return self._serves()
 
     def _serves(self) -> bool:
         try:
@@ -77,14 +85,46 @@ class Host:
 
     def books(self, queue: str | None = None) -> dict[str, int]:
         """What is not 0, without the parts of `held`: items move while a test looks."""
-        stats = json.loads(self.ok("stats", "--json"))
-        found: dict[str, int] = stats["daemon"] if queue is None else stats["queues"][queue]
-        assert found["held"] == sum(found[part] for part in PARTS)
+        with connect(self.socket, wait=HANG_S) as client:
+            stats = client.stats()
+        found: dict[str, int] = stats["daemon"] if queue is None else stats["queues"].get(queue, {})
+        if found.get("held", 0) != sum(found.get(part, 0) for part in PARTS):
+            raise ValueError(f"`held` is not the sum of its parts: {found}")
         return {name: count for name, count in found.items() if count and name not in PARTS}
 
+    def until_books(self, wanted: dict[str, int], queue: str | None = None) -> None:
+        """Waits until `books` are exactly these: they follow an answer, some by a second."""
+
+        def agree() -> None:
+            found = self.books(queue)
+            assert found == wanted, f"{queue or 'all queues'}: {found}, not {wanted}"
+
+        eventually_sync(agree)
+
+    def until_counts(self, queue: str, **wanted: int) -> None:
+        """Waits until these figures of a queue are so, as `cold=3`; of others nothing is said."""
+
+        def agree() -> None:
+            with connect(self.socket, wait=HANG_S) as client:
+                found = client.stats()["queues"].get(queue, {})
+            there = {name: found.get(name, 0) for name in wanted}
+            assert there == wanted, f"{queue}: {found}, not {wanted}"
+
+        eventually_sync(agree)
+
     def log(self) -> list[dict[str, Any]]:
-        lines = (self.directory / "daemon.log").read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        """The whole lines; the last one may be half written."""
+        lines = (self.directory / "daemon.log").read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
+    def until_logged(self, event: str, after: int = 0) -> None:
+        """Waits for a line of this event among those after the first `after`."""
+
+        def logged() -> None:
+            said = [entry["event"] for entry in self.log()[after:]]
+            assert event in said, f"no {event} in {said}"
+
+        eventually_sync(logged)
 
 
 @contextmanager

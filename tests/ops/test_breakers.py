@@ -5,12 +5,12 @@ import os
 import pty
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.ops.commands import FOREBAY, HANG_S, LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import FOREBAY, HANG_S, Host, running
 
 REFUSING = "http://127.0.0.1:9"
 """Nobody listens on the port of `discard`."""
@@ -38,9 +38,14 @@ def breakers(host: Host) -> dict[str, dict[str, object]]:
 def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> None:
     host.ok("push", "crm", stdin=b"x")
     host.ok("push", "fine", stdin=b"x")
-    while breakers(host).get(REFUSING, {}).get("state") != "open":
-        time.sleep(LOOK_S)
-    crm = breakers(host)[REFUSING]
+    host.until_books({"accepted": 1, "delivered": 1}, "fine")
+
+    def opened() -> dict[str, object]:
+        found = breakers(host).get(REFUSING, {})
+        assert found.get("state") == "open", found
+        return found
+
+    crm = eventually_sync(opened)
     assert crm["queues"] == ["crm"]
     assert crm["failures"] == 2
     assert "refused" in str(crm["last_error"])
@@ -51,10 +56,9 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
 
     assert host.ok("breakers", "open", "fine") == "null is open, by an operator\n"
     host.ok("push", "fine", stdin=b"y")
-    assert host.books("fine") == {"accepted": 2, "delivered": 1, "held": 1}
+    host.until_books({"accepted": 2, "delivered": 1, "held": 1}, "fine")
     assert host.ok("breakers", "auto", "null") == "null is closed\n"
-    while host.books("fine") != {"accepted": 2, "delivered": 2}:
-        time.sleep(LOOK_S)
+    host.until_books({"accepted": 2, "delivered": 2}, "fine")
     closed = json.loads(host.ok("breakers", "close", "crm", "--json"))
     assert (closed["destination"], closed["failures"]) == (REFUSING, 0)
 
@@ -65,8 +69,7 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
 
 def test_dead_letters_are_counted_by_error(host: Host) -> None:
     host.ok("push", "lost", stdin=b"1\n2\n3\n")
-    while host.books("lost").get("dead") != 3:
-        time.sleep(LOOK_S)
+    host.until_books({"accepted": 3, "dead": 3}, "lost")
     [group] = map(json.loads, host.ok("dead", "groups", "--queue", "lost", "--json").splitlines())
     assert (group["count"], group["queue"]) == (3, "lost")
     assert "exit code 1" in group["error"]

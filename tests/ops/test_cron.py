@@ -3,12 +3,13 @@
 import json
 import os
 import signal
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from forebay import connect
-from tests.ops.commands import HANG_S, LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host, running
 
 
 def beats(directory: Path) -> list[int]:
@@ -26,10 +27,12 @@ def beating(directory: Path, **schedule: Any) -> Host:
     return Host(directory, {"queues": {"beats": {"handler": handler}}, "schedules": {"s": every}})
 
 
-def wait_for(directory: Path, count: int) -> list[int]:
-    while len(found := beats(directory)) < count:
-        time.sleep(LOOK_S)
-    return found
+def wait_for(directory: Path, count: int) -> None:
+    def delivered() -> None:
+        found = beats(directory)
+        assert len(found) >= count, found
+
+    eventually_sync(delivered)
 
 
 def test_ticks_are_delivered_once_each_across_a_kill(tmp_path: Path) -> None:
@@ -62,12 +65,13 @@ def test_a_day_in_the_life_of_a_schedule_on_the_command_line(tmp_path: Path) -> 
         assert "\n  zone: Europe/Berlin\n" in shown
         assert json.loads(host.ok("cron", "show", "nightly", "--json")) == listed
         assert len(host.ok("cron", "next", "nightly", "-n", "7").splitlines()) == 7
-        assert host.books("jobs") == {"accepted": 4, "held": 4}
+        host.until_books({"accepted": 4, "held": 4}, "jobs")
 
         assert " is in jobs" in host.ok("cron", "run-now", "nightly")
         with client.lease("jobs", 9, wait_s=HANG_S) as lease:
             (item,) = list(lease)
             assert (item.payload, item.headers["schedule"]) == (b'{"a":1}', "nightly")
+        host.until_books({"accepted": 5, "delivered": 1, "held": 4}, "jobs")
 
         refused = host.command("cron", "add", "nightly", "jobs", "--every", "10s")
         assert refused.returncode == 5
@@ -78,22 +82,24 @@ def test_a_day_in_the_life_of_a_schedule_on_the_command_line(tmp_path: Path) -> 
         assert "nightly" in host.ok("cron", "ls")
         assert host.command("cron", "rm", "nightly").returncode == 2
         host.ok("cron", "rm", "nightly", "--yes")
-        assert host.books("jobs") == {"accepted": 5, "delivered": 1, "deleted": 4}
+        host.until_books({"accepted": 5, "delivered": 1, "deleted": 4}, "jobs")
 
 
 def test_a_reload_changes_and_removes_schedules(tmp_path: Path) -> None:
     host = Host(tmp_path, {"schedules": {"s": {"queue": "q", "every": "1h"}}})
     with running(host), connect(host.socket) as client:
-        assert host.books("q") == {"accepted": 4, "held": 4}
+        host.until_books({"accepted": 4, "held": 4}, "q")
         config = json.loads(host.config.read_text())
+
+        def agree(wanted: dict[str, int]) -> None:
+            queues = client.stats()["queues"].items()
+            held = {name: books["held"] for name, books in queues if books["held"]}
+            assert held == wanted
+
         for schedules, queue in (({"s": {"queue": "r", "every": "1h"}}, "r"), ({}, None)):
             host.config.write_text(json.dumps({**config, "schedules": schedules}))
             assert host.daemon is not None
             os.kill(host.daemon.pid, signal.SIGHUP)
-            while True:
-                held = {name: b["held"] for name, b in client.stats()["queues"].items()}
-                if {name: count for name, count in held.items() if count} == (
-                    {queue: 4} if queue else {}
-                ):
-                    break
+            wanted = {queue: 4} if queue else {}
+            eventually_sync(partial(agree, wanted))
         assert client.control("cron.list")["schedules"] == []

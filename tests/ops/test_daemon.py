@@ -2,11 +2,9 @@
 
 import json
 import signal
-import time
 from pathlib import Path
 
-from forebay import connect
-from tests.ops.commands import LOOK_S, Host, running
+from tests.ops.commands import Host, running
 
 FILE_QUEUE = "out.ndjson"
 
@@ -15,20 +13,13 @@ def delivered_ids(path: Path) -> list[str]:
     return [json.loads(line)["id"] for line in path.read_text().splitlines()]
 
 
-def wait_until_delivered(host: Host, count: int) -> None:
-    with connect(host.socket) as client:
-        while client.stats()["daemon"]["delivered"] < count:
-            time.sleep(LOOK_S)
-
-
 def test_pushed_lines_are_delivered_and_the_books_say_so(tmp_path: Path) -> None:
     out = tmp_path / FILE_QUEUE
     host = Host(tmp_path, {"queues": {"crm": {"handler": {"type": "file", "path": str(out)}}}})
     with running(host):
         lines = b"".join(b"item %d\n" % n for n in range(5000))
         host.ok("push", "crm", "-", "--flow", "nightly", "--header", "trace=7", stdin=lines)
-        wait_until_delivered(host, 5000)
-        assert host.books("crm") == {"accepted": 5000, "delivered": 5000}
+        host.until_books({"accepted": 5000, "delivered": 5000}, "crm")
         assert host.stop() == 0
     items = [json.loads(line) for line in out.read_text().splitlines()]
     assert [item["payload"] for item in items] == [f"item {n}" for n in range(5000)]
@@ -44,7 +35,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         host.ok("push", "crm", "-", stdin=b"one\ntwo\nthree\n")
         assert host.stop(signal.SIGKILL) == -signal.SIGKILL
         host.start()
-        assert host.books("crm") == {"accepted": 3, "held": 3}
+        host.until_books({"accepted": 3, "held": 3}, "crm")
         dumped = [json.loads(line) for line in host.ok("spool", "dump").splitlines()]
         assert [item["payload"] for item in dumped] == ["one", "two", "three"]
 
@@ -93,7 +84,7 @@ def test_unknown_queue_is_refused_where_none_is_created(tmp_path: Path) -> None:
         done = host.command("push", "other", "-", stdin=b"x\n")
         assert done.returncode == 4
         assert "UNKNOWN_QUEUE" in done.stderr.decode()
-        assert host.books() == {"accepted": 1, "held": 1}
+        host.until_books({"accepted": 1, "held": 1})
 
 
 def test_spool_commands_on_a_live_and_a_stopped_spool(tmp_path: Path) -> None:
@@ -131,7 +122,7 @@ def test_damage_is_found_by_verify_and_mended_by_repair(tmp_path: Path) -> None:
     assert list((spool / "quarantine").iterdir())
     assert "all whole" in host.ok("spool", "verify")
     with running(host):
-        assert host.books("crm") == {"accepted": 2, "held": 2}
+        host.until_books({"accepted": 2, "held": 2}, "crm")
 
 
 def test_second_signal_ends_a_drain_that_waits(tmp_path: Path) -> None:
@@ -143,8 +134,7 @@ def test_second_signal_ends_a_drain_that_waits(tmp_path: Path) -> None:
         host.ok("push", "crm", "-", stdin=b"x\n")
         assert host.daemon is not None
         host.daemon.send_signal(signal.SIGTERM)
-        while not any(entry["event"] == "daemon.draining" for entry in host.log()):
-            time.sleep(LOOK_S)
+        host.until_logged("daemon.draining")
         assert host.stop(signal.SIGTERM) == 0
         host.start()
-        assert host.books("crm")["held"] == 1
+        host.until_books({"accepted": 1, "held": 1}, "crm")

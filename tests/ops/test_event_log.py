@@ -3,14 +3,14 @@
 import gzip
 import json
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from forebay import connect
-from tests.ops.commands import HANG_S, LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import Host, running
 
 ITEMS = [f"item {number}" for number in range(300)]
 
@@ -33,14 +33,14 @@ def push(host: Host) -> None:
 
 def until(host: Host, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The report, once it is as wanted."""
-    deadline = time.monotonic() + HANG_S
+
+    def found() -> dict[str, Any]:
+        stats: dict[str, Any] = client.stats()
+        assert is_so(stats), stats
+        return stats
+
     with connect(host.socket) as client:
-        while time.monotonic() < deadline:
-            stats: dict[str, Any] = client.stats()
-            if is_so(stats):
-                return stats
-            time.sleep(LOOK_S)
-    raise AssertionError("it never came")
+        return eventually_sync(found)
 
 
 def until_idle(host: Host) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import pytest
 from daemon.identity import daemon_id
 from forebay import encode_run
 from forebay.writes import WRITE_HEADER, new_write_id
-from tests.fleet.world import Member, World, until, world
+from tests.eventually import eventually_sync
+from tests.fleet.world import Member, World, world
 from tests.ops.commands import Host, running
 
 PULLED: dict[str, Any] = {name: {"handler": {"type": "pull"}} for name in ("left", "mixed")}
@@ -52,14 +53,18 @@ def seen(host: Member, daemon: str) -> dict[str, Any]:
     return next((each for each in daemons if each["daemon"] == daemon), {})
 
 
-def has(host: Member, owner: Member, queue: str, *, items: int, leased: int = 0) -> bool:
-    """Whether the owner has so much of a queue in Valkey."""
+def until_has(host: Member, owner: Member, queue: str, *, items: int, leased: int = 0) -> None:
+    """Waits until the owner has so much of a queue in Valkey."""
     wanted = {"queue": queue, "items": items, "leased": leased}
-    return wanted in seen(host, id_of(owner)).get("queues", [])
+
+    def has() -> None:
+        assert wanted in seen(host, id_of(owner)).get("queues", [])
+
+    eventually_sync(has)
 
 
 def wait_for_lapse(lost: Member, other: Member) -> None:
-    until(lambda: not seen(other, id_of(lost))["is_valid"])
+    eventually_sync(lambda: not seen(other, id_of(lost))["is_valid"], f"{lost.name} has lapsed")
 
 
 def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_returns(
@@ -67,7 +72,7 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_r
 ) -> None:
     a, b, _ = both.hosts
     a.push("left", 100, run_items=20)
-    until(lambda: has(b, a, "left", items=100))
+    until_has(b, a, "left", items=100)
     found = listed(b)
     assert found[id_of(a)]["state"] == "valid"
     assert not found[id_of(a)]["is_this"]
@@ -94,8 +99,8 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_r
     taken = b.drain("left", 97)
     assert len({*done, *taken}) == 100
     assert b.finds_nothing("left")
-    assert b.queue("left")["delivered"] >= 97
-    assert [entry["items"] for entry in b.events("fleet.adopted")] == [97]
+    eventually_sync(lambda: b.queue("left")["delivered"] >= 97)
+    eventually_sync(lambda: [entry["items"] for entry in b.events("fleet.adopted")] == [97])
     # It returns after all: its journal has them, and they are delivered again.
     a.start()
     assert sorted(b.drain("left", 97)) == sorted(taken)
@@ -104,19 +109,19 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_r
 def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) -> None:
     a, b, c = both.hosts
     a.push("mixed", 10)
-    with b.take("mixed", 3) as in_hand:
-        with b.take("mixed", 1) as failing:
+    with b.take("mixed", 3, lease_s=3600) as in_hand:
+        with b.take("mixed", 1, lease_s=3600) as failing:
             [failed] = failing.ids
             failing.nack(failing.items, delay_s=0, error="not now")
             failing.ack()
-        until(lambda: has(b, a, "mixed", items=10, leased=3))
+        until_has(b, a, "mixed", items=10, leased=3)
         a.kill()
         wait_for_lapse(a, b)
         # Who cannot store it takes nothing out, and lets others have it at once.
         refused = c.command("fleet", "adopt", id_of(a), "--yes")
         assert refused.returncode == 5
         assert b"UNKNOWN_QUEUE" in refused.stderr
-        assert has(b, a, "mixed", items=10, leased=3)
+        until_has(b, a, "mixed", items=10, leased=3)
         told = b.command("fleet", "adopt", id_of(a), "--yes")
         assert b": 7 items adopted" in told.stdout
         assert b"3 items in other hands" in told.stderr
@@ -144,30 +149,35 @@ def publish(host: Member, queue: str, items: int) -> bytes:
     return write
 
 
-def receipt(host: Member, write: bytes) -> dict[str, int]:
-    with host.client() as client:
-        found = client.receipt(write)
-    return {name: getattr(found, name) for name in ("accepted", "delivered", "dead", "pending")}
+def until_receipt(host: Member, write: bytes, **wanted: int) -> None:
+    """Waits until a receipt says this."""
+
+    def agrees() -> None:
+        with host.client() as client:
+            found = client.receipt(write)
+        assert {name: getattr(found, name) for name in wanted} == wanted
+
+    eventually_sync(agrees)
 
 
 def test_a_receipt_goes_on_where_the_items_are_when_their_owner_is_lost(both: World) -> None:
     a, b, c = both.hosts
     write = publish(a, "written", 20)
     b.drain("written", 5)
-    until(lambda: receipt(c, write)["delivered"] == 5)
-    with b.take("written", 3) as in_hand, b.take("written", 2) as failing:
+    until_receipt(c, write, delivered=5)
+    with b.take("written", 3, lease_s=3600) as in_hand, b.take("written", 2) as failing:
         a.kill()
         # Nobody reads of it any more: these two are dead, and in no journal but the lost one's.
         in_hand.ack()
         failing.nack(failing.items, error="no")
         failing.ack()
     wait_for_lapse(a, b)
-    assert receipt(b, write) == {"accepted": 20, "delivered": 5, "dead": 0, "pending": 15}
+    until_receipt(b, write, accepted=20, delivered=5, dead=0, pending=15)
     # Perhaps with what another test has left there; and nothing the second time.
     assert adopted(b, a) >= 12
-    assert receipt(c, write)["delivered"] == 8
+    until_receipt(c, write, delivered=8)
     assert adopted(b, a) == 0
-    assert receipt(c, write)["delivered"] == 8
+    until_receipt(c, write, delivered=8)
     b.kill()
     b.start()
     with b.take("written", 12) as taken:
@@ -175,22 +185,22 @@ def test_a_receipt_goes_on_where_the_items_are_when_their_owner_is_lost(both: Wo
         assert [item.attempt for item in spent] == [1, 1]
         taken.nack(spent, error="no")
         taken.ack()
-    everything = {"accepted": 20, "delivered": 18, "dead": 2, "pending": 0}
-    until(lambda: receipt(b, write) == receipt(c, write) == everything)
+    for host in (b, c):
+        until_receipt(host, write, accepted=20, delivered=18, dead=2, pending=0)
     a.start()
 
 
 def test_the_daemon_at_hand_and_unknown_ones_are_not_adopted(both: World) -> None:
     a, b, _ = both.hosts
     a.push("left", 1)
-    until(lambda: seen(a, id_of(a)))
+    eventually_sync(lambda: seen(a, id_of(a)) != {})
     mine = a.command("fleet", "adopt", id_of(a), "--yes")
     assert mine.returncode == 5
     assert b"this is the daemon that you ask" in mine.stderr
     unknown = b.command("fleet", "adopt", "ffffffffffff", "--yes")
     assert unknown.returncode == 4
     assert b"NOT_FOUND" in unknown.stderr
-    assert "valid (this one)" in a.ok("fleet", "ls")
+    eventually_sync(lambda: "valid (this one)" in a.ok("fleet", "ls"))
 
 
 def test_a_daemon_alone_says_that_it_is_no_fleet() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from forebay import KeyOutcome, LeaseLost, Lock, LockLost, Refused, connect
 from forebay.client import Client
+from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host, running
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
@@ -60,7 +61,7 @@ def test_an_item_is_offered_polled_and_acknowledged_by_commands(host: Host) -> N
     assert b"LEASE_LOST" in late.stderr
     assert host.command("items", "ack", "no-lock").returncode == 2
     assert host.command("items", "extend", "1.commands", "30d").returncode == 2
-    assert host.books("commands") == {"accepted": 1, "delivered": 1}
+    host.until_books({"accepted": 1, "delivered": 1}, "commands")
 
 
 def test_items_are_listed_and_deleted_by_key_and_by_id(host: Host, client: Client) -> None:
@@ -101,11 +102,14 @@ def test_what_is_not_acknowledged_comes_again_and_shows_it(host: Host, client: C
     assert third.attempt == 2
     # The third attempt was the last one: its lease runs out, and the item is a dead letter.
     assert queue.try_poll(wait_s=0.5) is None
-    while (held := queue.read("k")) is not None and held.state != "dead":
-        pass  # It is the cold store's in a moment.
-    assert held is not None
-    assert (held.payload, held.attempt) == (b"v", 3)
-    assert host.books("runout") == {"accepted": 1, "dead": 1}
+
+    def dead() -> None:
+        held = queue.read("k")
+        assert held is not None
+        assert (held.state, held.payload, held.attempt) == ("dead", b"v", 3)
+
+    eventually_sync(dead)
+    host.until_books({"accepted": 1, "dead": 1}, "runout")
 
 
 def test_a_batch_is_acknowledged_by_one_lock_from_another_process(
@@ -125,7 +129,7 @@ def test_a_batch_is_acknowledged_by_one_lock_from_another_process(
             other.delayed("batches").ack(str(batch.lock))
     assert polled == [key for key, _, _ in timed]
     assert not queue.try_poll_many(10)
-    assert host.books("batches") == {"accepted": 11, "delivered": 10, "held": 1}
+    host.until_books({"accepted": 11, "delivered": 10, "held": 1}, "batches")
 
 
 def test_what_a_key_stands_for_is_read_and_dropped(client: Client) -> None:
@@ -175,4 +179,4 @@ def test_a_queue_whose_keys_are_not_unique_says_so(host: Host, client: Client) -
     queue.ack(third.lock)
     with pytest.raises(LeaseLost):
         queue.extend(third.lock, 60)
-    assert host.books("plain") == {"accepted": 2, "delivered": 2}
+    host.until_books({"accepted": 2, "delivered": 2}, "plain")

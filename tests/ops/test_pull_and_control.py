@@ -15,6 +15,8 @@ import trio.testing
 
 from actors.refusals import not_found, unknown_op
 from forebay.run import encode_run
+from tests import forked
+from tests.ops.commands import HANG_S
 from tests.wire.harness import Served, serve
 from tests.wire.lending import Lending
 
@@ -120,15 +122,8 @@ def command(*arguments: str) -> list[str]:
 
 
 async def forebay(served: Served, *arguments: str, stdin: bytes = b"", **env: str) -> Done:
-    done: Done = await trio.run_process(
-        command(*arguments),
-        stdin=stdin,
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-        env={**os.environ, "FOREBAY_SOCKET": str(served.path), **env},
-    )
-    return done
+    environment = {**os.environ, "FOREBAY_SOCKET": str(served.path), **env}
+    return await trio.to_thread.run_sync(forked.run, arguments, environment, stdin, HANG_S)
 
 
 async def said(served: Served, *arguments: str, stdin: bytes = b"", **env: str) -> str:

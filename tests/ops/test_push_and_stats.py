@@ -15,6 +15,8 @@ from actors.messages import Append
 from forebay.errors import Refused
 from forebay.run import Run, read_run
 from forebay.wire import Outcome
+from tests import forked
+from tests.ops.commands import HANG_S
 from tests.wire.harness import Served, serve
 
 Done = subprocess.CompletedProcess[bytes]
@@ -31,15 +33,8 @@ def command(*arguments: str) -> list[str]:
 
 
 async def forebay(served: Served, *arguments: str, stdin: bytes = b"") -> Done:
-    done: Done = await trio.run_process(
-        command(*arguments),
-        stdin=stdin,
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-        env={**os.environ, "FOREBAY_SOCKET": str(served.path)},
-    )
-    return done
+    environment = {**os.environ, "FOREBAY_SOCKET": str(served.path)}
+    return await trio.to_thread.run_sync(forked.run, arguments, environment, stdin, HANG_S)
 
 
 def run_of(served: Served) -> Run:

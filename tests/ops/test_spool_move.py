@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +16,8 @@ from daemon.journal.inspect import list_chunks
 from forebay import connect, encode_run
 from forebay.writes import WRITE_HEADER, new_write_id
 from tests.crash.forgetful_files import ForgetfulFiles
-from tests.ops.commands import LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host, running
 
 RUNS, RUN_ITEMS = 40, 25
 
@@ -45,7 +45,7 @@ def drain(host: Host, queue: str, items: int) -> list[Any]:
     taken: list[Any] = []
     with connect(host.socket) as client:
         while len(taken) < items:
-            with client.lease(queue, items - len(taken), wait_s=30) as lease:
+            with client.lease(queue, items - len(taken), wait_s=HANG_S) as lease:
                 assert lease, f"{len(taken)} of {items}"
                 taken += lease
         with client.lease(queue, 1) as rest:
@@ -64,7 +64,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Host:
             items = list(lease)
             lease.nack(items[3:], delay_s=0.5, error="not now")
             lease.close()
-        assert host.books()["delivered"] == 3
+        host.until_books({"accepted": 1000, "delivered": 3, "held": 997})
         host.stop(signal.SIGKILL)
     return host
 
@@ -90,7 +90,7 @@ def test_items_of_a_killed_daemon_are_delivered_once_by_another(tmp_path: Path, 
         again = other.ok("spool", "import", str(file))
         assert "997 items in 41 runs, 41 of them stored before" in again
         taken = drain(other, "crm", 997)
-        assert other.books() == {"accepted": 997, "delivered": 997, "duplicate": 997}
+        other.until_books({"accepted": 997, "delivered": 997, "duplicate": 997})
     assert {item.id: item.payload.decode() for item in taken} == {
         item: line["payload"] for item, line in before.items()
     }
@@ -106,7 +106,7 @@ def test_what_was_released_is_moved_out_and_not_delivered_at_home(
     lost.ok("spool", "export", str(lost.state_dir), str(file), "--release")
     assert dumped(lost) == {}
     with running(lost):
-        assert lost.books() == {"accepted": 1000, "delivered": 3, "moved_out": 997}
+        lost.until_books({"accepted": 1000, "delivered": 3, "moved_out": 997})
         assert drain(lost, "crm", 0) == []
     empty = lost.ok("spool", "export", str(lost.state_dir), str(tmp_path / "rest.fbx"))
     assert "0 items in 0 runs" in empty
@@ -187,16 +187,21 @@ def test_runs_that_are_too_long_for_the_other_daemon_are_cut(tmp_path: Path) -> 
     }
 
 
-def counts(host: Host, write: bytes) -> dict[str, int]:
-    """What a receipt says, without what is 0."""
-    with connect(host.socket) as client:
-        receipt = client.receipt(write)
+def until_receipt(host: Host, write: bytes, wanted: dict[str, int]) -> None:
+    """Waits until a receipt says this, and of everything else 0."""
     names = ("accepted", "delivered", "dead", "dropped", "deleted", "pending")
-    return {name: count for name in names if (count := getattr(receipt, name))}
+
+    def agree() -> None:
+        with connect(host.socket) as client:
+            receipt = client.receipt(write)
+        found = {name: count for name in names if (count := getattr(receipt, name))}
+        assert found == wanted
+
+    eventually_sync(agree)
 
 
 def take_one(host: Host) -> Any:
-    with connect(host.socket) as client, client.lease("crm", 1, wait_s=30) as lease:
+    with connect(host.socket) as client, client.lease("crm", 1, wait_s=HANG_S) as lease:
         [item] = lease
         return item
 
@@ -233,25 +238,24 @@ def test_staged_items_are_in_the_file_apart_and_receipts_follow_published_ones(
     with running(other):
         for again in ("", ", 1 of them stored before"):
             assert f"3 items in 1 run{again}" in other.ok("spool", "import", str(file))
-        assert counts(other, first) == {"accepted": 3, "pending": 3}
+        until_receipt(other, first, {"accepted": 3, "pending": 3})
         item = take_one(other)
         headers = {"kept": "yes", WRITE_HEADER: first.hex()}
         assert (item.payload, item.headers) == (b"published", headers)
-        with connect(other.socket) as client, client.lease("crm", 1) as lease:
+        with connect(other.socket) as client, client.lease("crm", 1, wait_s=HANG_S) as lease:
             lease.nack(lease, error="no")
         told = {"accepted": 3, "delivered": 1, "dead": 1, "pending": 1}
-        while counts(other, first) != told:
-            time.sleep(LOOK_S)
+        until_receipt(other, first, told)
         other.stop(signal.SIGKILL)
         other.start()
-        assert counts(other, first) == told
+        until_receipt(other, first, told)
         drain(other, "crm", 1)
         with connect(other.socket) as client:
-            client.wait_receipt(first, timeout=60)
-        assert counts(other, first) == {"accepted": 3, "delivered": 2, "dead": 1}
+            client.wait_receipt(first, timeout=HANG_S)
+        until_receipt(other, first, {"accepted": 3, "delivered": 2, "dead": 1})
     with running(host):
         # Where it came from, it is none of what is there.
-        assert counts(host, first) == {"accepted": 1, "delivered": 1}
+        until_receipt(host, first, {"accepted": 1, "delivered": 1})
 
 
 def test_what_the_hosts_own_cold_store_has_is_told_and_stays(tmp_path: Path) -> None:
@@ -259,8 +263,7 @@ def test_what_the_hosts_own_cold_store_has_is_told_and_stays(tmp_path: Path) -> 
     with running(host):
         push(host)
         with connect(host.socket) as client:
-            while not client.stats()["daemon"]["cold"]:
-                time.sleep(LOOK_S)
+            eventually_sync(lambda: client.stats()["daemon"]["cold"] > 0, "nothing is in cold")
         assert host.stop() == 0
     file = tmp_path / "host.fbx"
     done = host.command("spool", "export", str(host.state_dir), str(file), "--json")

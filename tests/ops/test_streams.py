@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +10,23 @@ import pytest
 from forebay import Refused, connect, read_run
 from forebay.client import Client
 from forebay.streams import Claim, FetchedRow
-from tests.ops.commands import LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host, running
 
-ITEMS = 50_000
-STEP = 12_000
+ITEMS = 20_000
+STEP = 8_000
 
 
-def push_numbers(client: Client, items: int = ITEMS, queue: str = "crm") -> None:
-    client.push(queue, [b"%d" % number for number in range(items)])
+def push_numbers(client: Client, items: int = ITEMS) -> None:
+    client.push("crm", [b"%d" % number for number in range(items)])
+
+
+def push_to_stream(host: Host, client: Client, items: int = ITEMS) -> None:
+    """To a queue that is read as a stream: all of it has come to cold, so that what a claim has
+    does not depend on how much was on its way."""
+    assert client.claim("crm", "reader", after=0, items=0).number is None
+    push_numbers(client, items)
+    host.until_counts("crm", cold=items)
 
 
 def rows_of(client: Client, claim: Claim, queue: str = "crm") -> list[FetchedRow]:
@@ -50,7 +58,7 @@ def test_what_was_claimed_is_read_again_after_kill_9_and_what_was_acknowledged_n
     done = 0
     with running(host):
         with connect(host.socket) as client:
-            push_numbers(client)
+            push_to_stream(host, client)
         while len(seen) < ITEMS:
             with connect(host.socket) as client:
                 claim = client.claim("crm", "reader", after=done, items=STEP)
@@ -76,37 +84,43 @@ def test_what_was_claimed_is_read_again_after_kill_9_and_what_was_acknowledged_n
             with connect(host.socket) as client:
                 status = client.stream_status("crm", "reader")
                 assert status.acknowledged == done
-                assert host.books("crm")["delivered"] == len(seen)
+                host.until_counts("crm", delivered=len(seen))
                 with pytest.raises(Refused, match="acknowledged"):
                     client.claim("crm", "reader", after=done - 1)
         with connect(host.socket) as client:
             last = client.claim("crm", "reader", after=done)
             assert (last.number, last.items, last.backlog) == (None, 0, 0)
         assert sorted(map(int, seen)) == list(range(ITEMS))
-        assert host.books("crm") == {"accepted": ITEMS, "delivered": ITEMS}
+        host.until_books({"accepted": ITEMS, "delivered": ITEMS}, "crm")
 
 
 def test_items_that_warm_has_when_the_first_consumer_comes_are_its_own(tmp_path: Path) -> None:
     host = Host(tmp_path)
     with running(host), connect(host.socket) as client:
         push_numbers(client, 9000)
-        lease = client.lease("crm", 10, wait_s=30)
+        lease = client.lease("crm", 10, wait_s=HANG_S, lease_s=3600)
         assert len(lease) == 10
+        host.until_counts("crm", spooled=0)
         got: list[bytes] = []
-        claim = client.claim("crm", "reader", after=0)
-        while claim.number is not None:
+        done = 0
+
+        def next_claim() -> Claim:
+            claim = client.claim("crm", "reader", after=done)
+            assert claim.number is not None, f"{len(got)} items were read"
+            return claim
+
+        while len(got) < 8990:
+            claim = eventually_sync(next_claim)
             got += payloads(rows_of(client, claim))
-            claim = client.claim("crm", "reader", after=claim.number)
+            done = claim.number or 0
+        last = client.claim("crm", "reader", after=done)
+        assert (last.number, last.backlog) == (None, 10)
         assert sorted(map(int, got)) == list(range(10, 9000))
-        assert claim.backlog == 10
         # Given back, they follow.
         lease.release()
-        while claim.number is None:
-            claim = client.claim(
-                "crm", "reader", after=client.stream_status("crm", "reader").acknowledged
-            )
+        claim = eventually_sync(next_claim)
         assert sorted(map(int, payloads(rows_of(client, claim)))) == list(range(10))
-        assert host.books("crm") == {"accepted": 9000, "delivered": 8990, "held": 10}
+        host.until_books({"accepted": 9000, "delivered": 8990, "held": 10}, "crm")
 
 
 def test_a_dropped_stream_gives_its_items_back_to_the_handler(tmp_path: Path) -> None:
@@ -114,15 +128,13 @@ def test_a_dropped_stream_gives_its_items_back_to_the_handler(tmp_path: Path) ->
     queues = {"crm": {"handler": {"type": "file", "path": str(out)}}}
     host = Host(tmp_path, {"queues": queues})
     with running(host), connect(host.socket) as client:
-        assert client.claim("crm", "reader", after=0).number is None
-        push_numbers(client, 3000)
+        push_to_stream(host, client, 3000)
         claim = client.claim("crm", "reader", after=0, items=1000)
         assert (claim.number, claim.items) == (1, 1000)
         assert not out.exists()
         assert client.stream_drop("crm", "reader") == 1000
         assert client.stream_drop("crm", "reader") == 0
-        while host.books("crm") != {"accepted": 3000, "delivered": 3000}:
-            time.sleep(LOOK_S)
+        host.until_books({"accepted": 3000, "delivered": 3000}, "crm")
         assert client.stream_status("crm", "reader").acknowledged == 0
         with pytest.raises(Refused, match="NOT_FOUND"):
             client.fetch("crm", "reader", 1)
@@ -133,10 +145,11 @@ def test_looks_change_nothing(tmp_path: Path) -> None:
     host = Host(tmp_path, {"queues": queues})
     with running(host), connect(host.socket) as client:
         push_numbers(client, 5000)
-        lease = client.lease("crm", 7, wait_s=30)
+        lease = client.lease("crm", 7, wait_s=HANG_S)
         lease.ack(lease)
-        while host.books("crm") != {"accepted": 5000, "delivered": 7, "held": 4993}:
-            time.sleep(LOOK_S)
+        books = {"accepted": 5000, "delivered": 7, "held": 4993}
+        host.until_books(books, "crm")
+        host.until_counts("crm", spooled=0)
         seen: list[int] = []
         for state in ("queued", "cold"):
             cursor: str | None = ""
@@ -145,7 +158,7 @@ def test_looks_change_nothing(tmp_path: Path) -> None:
                 seen += map(int, payloads(fetched.rows))
                 cursor = fetched.cursor
         assert sorted(seen) == list(range(7, 5000))
-        assert host.books("crm") == {"accepted": 5000, "delivered": 7, "held": 4993}
+        host.until_books(books, "crm")
         for bad in ("x", "-1", "9" * 50):
             for state in ("queued", "cold"):
                 with pytest.raises(Refused, match="cursor"):
@@ -156,7 +169,7 @@ def test_streams_are_listed_with_how_far_they_are(tmp_path: Path) -> None:
     host = Host(tmp_path)
     with running(host), connect(host.socket) as client:
         assert host.ok("streams", "ls") == ""
-        push_numbers(client, 3000)
+        push_to_stream(host, client, 3000)
         claim = client.claim("crm", "reader", after=0, items=1000)
         assert claim.number == 1
         # Runs of 1,000 items, and a claim has whole runs.
@@ -187,7 +200,7 @@ def test_streams_are_listed_with_how_far_they_are(tmp_path: Path) -> None:
 def test_command_drops_a_stream_and_says_what_was_given_back(tmp_path: Path) -> None:
     host = Host(tmp_path)
     with running(host), connect(host.socket) as client:
-        push_numbers(client, 10)
+        push_to_stream(host, client, 10)
         assert client.claim("crm", "reader", after=0).items == 10
         unasked = host.command("streams", "drop", "crm", "reader")
         assert unasked.returncode == 2
@@ -196,5 +209,5 @@ def test_command_drops_a_stream_and_says_what_was_given_back(tmp_path: Path) -> 
         done = host.ok("streams", "drop", "crm", "reader", "--yes")
         assert done == "reader of crm is dropped: 10 items given back\n"
         assert host.ok("streams", "ls") == ""
-        assert len(client.lease("crm", 10, wait_s=30)) == 10
+        assert len(client.lease("crm", 10, wait_s=HANG_S)) == 10
         assert host.command("streams", "drop", "crm", "reader", "--yes").returncode == 4

@@ -15,7 +15,8 @@ from daemon.cli.top_app import TopApp, column_of
 from daemon.cli.top_screens import Question, Sheet
 from daemon.cli.top_table import QueueTable
 from forebay import connect
-from tests.ops.commands import HANG_S, LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host, running
 
 REFRESH_S = 0.2
 
@@ -54,10 +55,16 @@ def play(host: Host, scene: Scene, size: tuple[int, int] = (130, 36)) -> None:
 
 
 async def until(pilot: Pilot[None], is_so: Callable[[], Any]) -> None:
+    """As `eventually`, on the screen's own loop: it is drawn between two looks."""
     deadline = time.monotonic() + HANG_S
-    while not is_so():
-        assert time.monotonic() < deadline
+    while not (found := is_so()):
+        assert time.monotonic() < deadline, f"the last look: {found!r}\n{shown(pilot)}"
         await pilot.pause(0.01)
+
+
+def shown(pilot: Pilot[None]) -> str:
+    """What stands on the screen."""
+    return "\n".join(str(part.render()) for part in pilot.app.screen.query(Static))
 
 
 async def choose(app: TopApp, pilot: Pilot[None], queue: str) -> None:
@@ -99,7 +106,7 @@ def test_dead_letters_are_shown_by_error_and_retried_when_asked_for(host: Host) 
     async def scene(app: TopApp, pilot: Pilot[None]) -> None:
         await choose(app, pilot, "scoring")
         await until(pilot, lambda: "model not found" in text_of(app, "#groups"))
-        assert "3 dead letters" in text_of(app, "#groups")
+        await until(pilot, lambda: "3 dead letters" in text_of(app, "#groups"))
         (host.directory / "up").touch()
         await pilot.press("r")
         await until(pilot, lambda: isinstance(app.screen, Question))
@@ -119,7 +126,8 @@ def test_dead_letters_are_shown_by_error_and_retried_when_asked_for(host: Host) 
 def test_filter_sort_details_and_help(host: Host) -> None:
     async def scene(app: TopApp, pilot: Pilot[None]) -> None:
         table = app.query_one(QueueTable)
-        assert [str(key.value) for key in table.rows] == ["feed", "lost", "rest", "scoring"]
+        names = ["feed", "lost", "rest", "scoring"]
+        await until(pilot, lambda: [str(key.value) for key in table.rows] == names)
         await pilot.press("slash", *"RES", "enter")
         await until(pilot, lambda: table.row_count == 1)
         assert app.chosen_name == "rest"
@@ -134,6 +142,7 @@ def test_filter_sort_details_and_help(host: Host) -> None:
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, Sheet))
         await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, Sheet))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Sheet))
         assert "type: pull" in str(app.screen.query_one(Static).render())
@@ -147,19 +156,18 @@ def test_a_daemon_that_goes_away_is_said_and_waited_for(host: Host) -> None:
     async def scene(app: TopApp, pilot: Pilot[None]) -> None:
         host.stop()
         await until(pilot, lambda: "no daemon answers" in text_of(app, "#head"))
-        assert app.screen_stack[0].has_class("-away")
+        await until(pilot, lambda: app.screen_stack[0].has_class("-away"))
         assert app.query_one(QueueTable).row_count == 4
         await asyncio.to_thread(host.start)
         await until(pilot, lambda: app.away_since_s is None)
-        assert not app.screen_stack[0].has_class("-away")
-        assert "no daemon answers" not in text_of(app, "#head")
+        await until(pilot, lambda: not app.screen_stack[0].has_class("-away"))
+        await until(pilot, lambda: "no daemon answers" not in text_of(app, "#head"))
 
     play(host, scene, size=(80, 24))
 
 
 def test_one_screen_as_text_and_what_cannot_be_as_one_line(host: Host) -> None:
-    while books(host, "lost")["dead"] != 3:
-        time.sleep(LOOK_S)
+    eventually_sync(lambda: books(host, "lost")["dead"] == 3)
     shown = host.ok("top", "--once", "--interval", "0.1", "--sort", "dead")
     lines = shown.splitlines()
     assert str(host.socket) in lines[0]

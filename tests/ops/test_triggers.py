@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
-from forebay import connect
-from tests.ops.commands import HANG_S, LOOK_S, Host, running
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host, running
 
 
 def jobs(directory: Path) -> dict[str, Any]:
@@ -31,7 +30,7 @@ class Gate:
             os.fdopen(os.open(directory / name, os.O_RDWR), "r+b", buffering=0)
             for name in ("begun", "gate")
         )
-        script = f"cat >{directory}/begun && timeout 60 head -c 1 {directory}/gate"
+        script = f"cat >{directory}/begun && timeout 600 head -c 1 {directory}/gate"
         self.command = ["sh", "-c", script]
 
     def next_begun(self) -> tuple[str, str]:
@@ -47,22 +46,11 @@ class Gate:
         self._gate.close()
 
 
-def until_books(host: Host, queue: str, **wanted: int) -> None:
-    deadline = time.monotonic() + HANG_S
-    with connect(host.socket) as client:
-        while time.monotonic() < deadline:
-            books = client.stats()["queues"].get(queue, {})
-            if all(books.get(name, 0) == count for name, count in wanted.items()):
-                return
-            time.sleep(LOOK_S)
-    raise AssertionError(f"{queue} has {books}, not {wanted}")
-
-
 def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
     handler = {"type": "file", "path": str(tmp_path / "jobs.jsonl")}
     doomed = {"handler": {"type": "command", "command": ["false"]}, "max_retries": 0}
     gate = Gate(tmp_path)
-    gated = {"handler": {"type": "command", "command": gate.command}}
+    gated = {"handler": {"type": "command", "command": gate.command, "timeout": "1h"}}
     queues = {"jobs": {"handler": handler}, "doomed": doomed, "slow": gated}
     pager = {"on": ["trigger_failed"], "queue": "alerts"}
     host = Host(tmp_path, {"queues": queues, "notifications": {"pager": pager}})
@@ -75,7 +63,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         assert "embed" in host.ok("triggers", "ls")
 
         host.ok("push", "documents", stdin=b"".join(b"%d\n" % n for n in range(10)))
-        until_books(host, "documents", accepted=10, delivered=10)
+        host.until_counts("documents", accepted=10, delivered=10)
         found = jobs(tmp_path)
         assert sum(job["count"] for job in found.values()) == 10
         assert len({id_ for job in found.values() for id_ in job["ids"]}) == 10
@@ -93,15 +81,15 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         host.start()
         assert "(paused)" in host.ok("triggers", "show", "embed")
         assert gate.next_begun() == first
-        until_books(host, "files", accepted=3, held=3)
+        host.until_counts("files", accepted=3, held=3)
         # The program of the first life is still there.
         gate.let_through(2)
-        until_books(host, "files", accepted=3, delivered=3, held=0)
-        until_books(host, "slow", accepted=1, delivered=1)
+        host.until_counts("files", accepted=3, delivered=3, held=0)
+        host.until_counts("slow", accepted=1, delivered=1)
         gate.close()
-        until_books(host, "documents", cold=2)
+        host.until_counts("documents", cold=2)
         assert host.ok("triggers", "run-now", "embed").endswith(" is in jobs, of 2 items\n")
-        until_books(host, "documents", delivered=12)
+        host.until_counts("documents", delivered=12)
         host.ok("triggers", "resume", "embed")
 
         # A reload brings one of the configuration, which is changed there.
@@ -114,19 +102,22 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         assert host.daemon is not None
         os.kill(host.daemon.pid, signal.SIGHUP)
         host.ok("push", "in", stdin=b"z\n")
-        until_books(host, "in", accepted=1, delivered=1)
+        host.until_counts("in", accepted=1, delivered=1)
         # One whose job dies gives back what it had, and those are told who want to know.
         host.ok("push", "bad", stdin=b"z\n")
-        until_books(host, "alerts", accepted=1)
-        assert "is dead: its items are given back" in host.ok("triggers", "show", "d")
+        host.until_counts("alerts", accepted=1)
+        dead = "is dead: its items are given back"
+        eventually_sync(lambda: dead in host.ok("triggers", "show", "d"))
+        host.until_logged("triggers.failed")
         failed = [line for line in host.log() if line["event"] == "triggers.failed"]
         assert {line["trigger"] for line in failed} == {"d"}
-        until_books(host, "bad", held=1)
-        until_books(host, "nights", held=4)
+        host.until_counts("bad", held=1)
+        host.until_counts("nights", held=4)
         refused = host.command("triggers", "rm", "f", "--yes")
         assert (refused.returncode, b"change it there" in refused.stderr) == (5, True)
         assert host.ok("triggers", "rm", "embed", "--yes") == "embed is removed\n"
         assert host.command("triggers", "show", "embed").returncode == 4
         # Its queue is anybody's again.
         host.ok("push", "documents", stdin=b"free\n")
-        assert json.loads(host.ok("pull", "documents", "-n", "1"))["payload"] == "free"
+        pulled = host.ok("pull", "documents", "-n", "1", "--wait", f"{HANG_S}s")
+        assert json.loads(pulled)["payload"] == "free"

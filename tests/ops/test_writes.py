@@ -28,7 +28,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def client(host: Host) -> Iterator[Client]:
-    client = connect(host.socket, 30)
+    client = connect(host.socket, HANG_S)
     yield client
     client.abort()
 
@@ -78,12 +78,12 @@ def test_staged_items_are_seen_when_published_and_those_of_other_stages_never(
     write = new_write_id()
     kept, other = stage(client, write, "a", "b", "c"), stage(client, write, "a", "b", "c")
     assert (kept.runs, kept.items) == (2, 3)
-    assert host.books() == {"staged": 6}
+    host.until_books({"staged": 6})
     assert not client.lease("crm", 10)
     done = client.publish(write, [kept.stage])
     assert (done.outcome, done.write, done.items) == ("published", write, 3)
     assert take_all(client) == Counter("abc")
-    assert host.books() == {"accepted": 3, "delivered": 3}
+    host.until_books({"accepted": 3, "delivered": 3})
     assert client.publish(write, [kept.stage]) == done
     assert refused(client, new_write_id(), [other.stage]) == "NOT_FOUND"
 
@@ -105,7 +105,7 @@ def test_missing_or_unsealed_stage_fails_the_publish_and_changes_nothing(
     unsealed.submit(make_run(write, "b"))
     client.drain()
     assert refused(client, write, [sealed.stage, unsealed.id]) == "BAD_REQUEST"
-    assert host.books() == {"staged": 2}
+    host.until_books({"staged": 2})
     unsealed.seal()
     assert client.publish(write, [sealed.stage, unsealed.id]).items == 2
 
@@ -119,14 +119,14 @@ def test_version_that_was_published_is_a_duplicate_and_its_write_is_dropped(
     assert again == Published("duplicate", first, 1, done.published_ms)
     older = client.publish(third, [stage(client, third, "a").stage], app="feed", version=3)
     assert (older.outcome, older.write) == ("duplicate", None)
-    assert host.books("crm") == {"accepted": 1, "held": 1}
+    host.until_books({"accepted": 1, "held": 1}, "crm")
 
 
 def test_aborted_write_is_dropped_and_takes_nothing_more(host: Host, client: Client) -> None:
     write = new_write_id()
     sealed = stage(client, write, "a", "b")
     assert client.abort_write(write).outcome == "aborted"
-    assert host.books() == {}
+    host.until_books({})
     late = client.stage(write)
     late.submit(make_run(write, "c"))
     with pytest.raises(Refused, match="STAGE_OVER"):
@@ -236,7 +236,7 @@ def test_write_goes_on_through_a_daemon_that_is_killed_at_every_step(
     assert client.publish(write, [sealed.stage], app="feed", version=1) == done
     assert client.receipt(write).accepted == 3
     assert take_all(client) == Counter("abc")
-    assert client.receipt(write).wait(timeout=30).delivered == 3
+    assert client.receipt(write).wait(timeout=HANG_S).delivered == 3
 
 
 def test_receipt_balances_while_items_are_delivered_and_die(client: Client) -> None:
@@ -373,10 +373,10 @@ def test_command_aborts_a_write_whose_driver_is_gone(host: Host, client: Client)
     unasked = host.command("writes", "abort", write.hex())
     assert unasked.returncode == 2
     assert b"Drop 2 staged items for crm" in unasked.stderr
-    assert host.books() == {"staged": 2}
+    host.until_books({"staged": 2})
     done = f"{write.hex()} is aborted: 2 items dropped\n"
     assert host.ok("writes", "abort", write.hex(), "--yes") == done
-    assert host.books() == {}
+    host.until_books({})
     assert host.ok("writes", "ls") == ""
     assert refused(client, write, [sealed.stage]) == "STAGE_OVER"
     again = json.loads(host.ok("writes", "abort", write.hex(), "--yes", "--json"))
@@ -405,7 +405,7 @@ def test_claim_is_read_again_by_another_client_and_acknowledged_by_the_next(
     assert client.claim("crm", "reader", after=0) == claim
     seen = read_claim(client, 1, rows=1)
     assert seen == Counter("abcde")
-    with connect(host.socket, 30) as another:
+    with connect(host.socket, HANG_S) as another:
         assert read_claim(another, 1) == seen
     status = client.stream_status("crm", "reader")
     assert (status.acknowledged, status.claim, status.items) == (0, 1, 5)

@@ -73,11 +73,10 @@ def test_admin_token_changes_and_the_log_says_who(guarded: Serving) -> None:
     made = guarded.http.post("/api/v2/queues", json={"queue": "made"}, headers=bearer(ADMIN))
     assert made.status_code == 201
     guarded.http.delete("/api/v2/queues/made", headers=bearer(ADMIN))
-    lines = [line for line in guarded.host.log() if line["event"] == "http.admin"]
-    assert [(line["who"], line["method"], line["path"], line["status"]) for line in lines[-2:]] == [
-        ("admin", "POST", "/api/v2/queues", 201),
-        ("admin", "DELETE", "/api/v2/queues/made", 204),
-    ]
+    for method, path, status in (("POST", "", 201), ("DELETE", "/made", 204)):
+        guarded.until_logged(
+            "http.admin", who="admin", method=method, path=f"/api/v2/queues{path}", status=status
+        )
 
 
 def test_health_needs_no_token(guarded: Serving) -> None:
@@ -100,8 +99,7 @@ def test_tokens_are_read_again_at_sighup(tmp_path: Path) -> None:
 def hang_up(served: Serving, event: str) -> None:
     assert served.host.daemon is not None
     served.host.daemon.send_signal(signal.SIGHUP)
-    while not any(line["event"] == event for line in served.host.log()):
-        assert served.host.daemon.poll() is None
+    served.until_logged(event)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +225,7 @@ def default_port_taken() -> socket.socket:
 
 def test_address_is_told_and_forgotten(tmp_path: Path) -> None:
     with serving_on(tmp_path) as served:
-        ready = next(line for line in served.host.log() if line["event"] == "daemon.ready")
-        assert ready["http"] == served.address
+        served.until_logged("daemon.ready", http=served.address)
         assert served.host.stop() == 0
         assert not (served.host.state_dir / "http.address").exists()
 

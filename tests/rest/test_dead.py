@@ -1,13 +1,11 @@
 """Dead letters over HTTP against a real daemon, and the jobs on many of them."""
 
-import json
-import time
 from typing import Any
 
 import pytest
 
 from forebay.ids import format_item_id, new_run_id
-from tests.ops.commands import LOOK_S
+from tests.eventually import eventually_sync
 from tests.rest.serving import Serving, problem
 
 LETTERS = "/api/v2/dead-letters"
@@ -25,23 +23,20 @@ def queue(serving: Serving, request: pytest.FixtureRequest) -> str:
 def die(serving: Serving, queue: str, error: str, payload: str = "x") -> str:
     new = {"queue": queue, "payload": payload, "reference": "k"}
     item_id: str = serving.http.post("/api/queue-items/add", json=new).json()["id"]
-    leased = serving.http.get("/api/queue-items/next", params={"queue": queue, "wait_s": 10}).json()
+    leased = serving.lease(queue)
     body = {"token": leased["token"], "error": error, "permanent": True}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
-    while serving.http.get(f"{LETTERS}/{item_id}").status_code == 404:
-        time.sleep(LOOK_S)
+    eventually_sync(lambda: serving.http.get(f"{LETTERS}/{item_id}").status_code != 404)
     return item_id
 
 
 def finished(serving: Serving, job: dict[str, Any]) -> dict[str, Any]:
-    while job["state"] in ("waiting", "running"):
-        job = serving.http.get(f"/api/v2/jobs/{job['id']}").json()
-    return job
+    def over() -> dict[str, Any]:
+        found: dict[str, Any] = serving.http.get(f"/api/v2/jobs/{job['id']}").json()
+        assert found["state"] not in ("waiting", "running"), found
+        return found
 
-
-def books(serving: Serving, queue: str) -> dict[str, int]:
-    report = json.loads(serving.host.ok("stats", "--json"))
-    return {name: count for name, count in report["queues"][queue].items() if count}
+    return eventually_sync(over)
 
 
 def test_dead_letters_are_listed_shown_and_grouped(serving: Serving, queue: str) -> None:
@@ -63,7 +58,7 @@ def test_one_is_edited_and_retried(serving: Serving, queue: str) -> None:
     answer = serving.http.put(f"{LETTERS}/{item_id}/payload", json={"payload": {"good": True}})
     assert answer.status_code == 200, answer.text
     assert serving.http.post(f"{LETTERS}/{item_id}/retry").json()["outcome"] == "retried"
-    leased = serving.http.get("/api/queue-items/next", params={"queue": queue, "wait_s": 10}).json()
+    leased = serving.lease(queue)
     assert (leased["id"], leased["payload"]) == (item_id, '{"good":true}')
     problem(serving.http.post(f"{LETTERS}/{item_id}/retry"), 404, "not-found")
 
@@ -72,8 +67,8 @@ def test_one_is_deleted(serving: Serving, queue: str) -> None:
     item_id = die(serving, queue, "bad")
     assert serving.http.delete(f"{LETTERS}/{item_id}").json()["outcome"] == "deleted"
     problem(serving.http.delete(f"{LETTERS}/{item_id}"), 404, "not-found")
-    assert serving.http.get(f"/api/queue-items/{item_id}").json()["state"] == "DELETED"
-    assert books(serving, queue) == {"accepted": 1, "deleted": 1}
+    serving.until_state(item_id, "DELETED")
+    serving.host.until_books({"accepted": 1, "deleted": 1}, queue)
 
 
 def test_chosen_ones_and_all_that_match_are_jobs(serving: Serving, queue: str) -> None:
@@ -85,8 +80,7 @@ def test_chosen_ones_and_all_that_match_are_jobs(serving: Serving, queue: str) -
     chosen = {"which": {"queue": queue, "error": "ONE"}}
     job = finished(serving, serving.http.post(f"{LETTERS}/retry", json=chosen).json())
     assert (job["state"], job["done"], job["total"]) == ("done", 2, 2)
-    found = books(serving, queue)
-    assert (found["accepted"], found["deleted"], found["dead"], found["held"]) == (4, 1, 1, 2)
+    serving.host.until_books({"accepted": 4, "deleted": 1, "dead": 1, "held": 2}, queue)
     assert job["id"] in [known["id"] for known in serving.http.get("/api/v2/jobs").json()["jobs"]]
     assert serving.http.delete(f"/api/v2/jobs/{job['id']}").json()["state"] == "done"
 

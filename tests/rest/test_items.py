@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -13,7 +12,8 @@ import httpx
 import pytest
 
 from forebay.ids import format_item_id, format_run_id, new_run_id
-from tests.ops.commands import HANG_S, LOOK_S
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S
 from tests.rest.serving import Serving, problem, serving_on
 
 PULLED: dict[str, Any] = {"handler": {"type": "pull"}, "history": "all"}
@@ -35,53 +35,24 @@ def add(serving: Serving, queue: str, **fields: Any) -> str:
     return item_id
 
 
-def lease(serving: Serving, queue: str, **query: Any) -> dict[str, Any]:
-    answer = serving.http.get(
-        "/api/queue-items/next", params={"queue": queue, "wait_s": 10, **query}
-    )
-    assert answer.status_code == 200, answer.text
-    leased: dict[str, Any] = answer.json()
-    return leased
-
-
-def show(serving: Serving, item_id: str) -> dict[str, Any]:
-    answer = serving.http.get(f"/api/queue-items/{item_id}")
-    assert answer.status_code == 200, answer.text
-    shown: dict[str, Any] = answer.json()
-    return shown
-
-
-def books(serving: Serving, queue: str) -> dict[str, int]:
-    report = json.loads(serving.host.ok("stats", "--json"))
-    return {name: count for name, count in report["queues"][queue].items() if count}
-
-
-def until(serving: Serving, item_id: str, state: str) -> dict[str, Any]:
-    while True:
-        shown = show(serving, item_id)
-        if shown["state"] == state:
-            return shown
-        time.sleep(LOOK_S)
-
-
 def test_an_item_is_added_leased_and_acknowledged(serving: Serving, queue: str) -> None:
     item_id = add(serving, queue, payload={"a": 1}, reference="k", headers={"x": "y"}, priority=1)
-    leased = lease(serving, queue, consumer="me", lease_s=30)
+    leased = serving.lease(queue, consumer="me")
     assert (leased["id"], leased["payload"], leased["key"]) == (item_id, '{"a":1}', "k")
     assert (leased["headers"], leased["consumer"]) == ({"x": "y"}, "me")
-    assert until(serving, item_id, "RUNNING")["attempt"] == 0
+    assert serving.until_state(item_id, "RUNNING")["attempt"] == 0
     answer = serving.http.post(f"/api/queue-items/{item_id}/ack", json={"token": leased["token"]})
     assert (answer.status_code, answer.json()["outcome"]) == (200, "delivered")
     again = serving.http.post(f"/api/queue-items/{item_id}/ack", json={"token": leased["token"]})
     problem(again, 409, "lease-lost")
-    assert books(serving, queue) == {"accepted": 1, "delivered": 1}
-    until(serving, item_id, "DONE")
+    serving.host.until_books({"accepted": 1, "delivered": 1}, queue)
+    serving.until_state(item_id, "DONE")
 
 
 def test_by_the_queue_s_id(serving: Serving, queue: str) -> None:
     answer = serving.http.post("/api/queue-items", json={"queue_id": queue, "payload": "x"})
     assert answer.status_code == 201
-    assert show(serving, answer.json()["id"])["payload"] == "x"
+    assert serving.item(answer.json()["id"])["payload"] == "x"
 
 
 def test_nothing_to_lease(serving: Serving, queue: str) -> None:
@@ -91,29 +62,29 @@ def test_nothing_to_lease(serving: Serving, queue: str) -> None:
 
 def test_a_refused_item_comes_again_and_dies(serving: Serving, queue: str) -> None:
     item_id = add(serving, queue, payload="x")
-    leased = lease(serving, queue)
+    leased = serving.lease(queue)
     assert leased["scheduled_at_ms"] == leased["scheduled_at_initially_ms"] == leased["enqueued_ms"]
     body = {"token": leased["token"], "error": "not now", "delay_s": 0}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
-    leased = lease(serving, queue)
+    leased = serving.lease(queue)
     assert (leased["id"], leased["attempt"]) == (item_id, 1)
     assert leased["scheduled_at_ms"] > leased["scheduled_at_initially_ms"]
     body = {"token": leased["token"], "error": "never", "permanent": True}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
-    shown = until(serving, item_id, "FAILED")
+    shown = serving.until_state(item_id, "FAILED")
     assert [error["text"] for error in shown["errors"]] == ["not now", "never"]
-    assert books(serving, queue) == {"accepted": 1, "dead": 1}
+    serving.host.until_books({"accepted": 1, "dead": 1}, queue)
 
 
 def test_a_business_failure_is_dead_at_once_and_counted_apart(serving: Serving, queue: str) -> None:
     ids = [add(serving, queue, payload="x") for _ in range(2)]
     said: list[dict[str, Any]] = [{"failure_reason": "business"}, {"permanent": True}]
     for more in said:
-        leased = lease(serving, queue)
+        leased = serving.lease(queue)
         body = {"token": leased["token"], "error": "no credit", **more}
         path = f"/api/queue-items/{leased['id']}/nack"
         assert serving.http.post(path, json=body).status_code == 200
-    shown = [until(serving, item_id, "FAILED") for item_id in ids]
+    shown = [serving.until_state(item_id, "FAILED") for item_id in ids]
     assert [item["failure_reason"] for item in shown] == ["business", "application"]
     assert {item["locked_by"] for item in shown} == {f"{socket.gethostname()}/{queue}/consumer"}
     params = {"queue": queue, "failure_reason": "business"}
@@ -121,9 +92,13 @@ def test_a_business_failure_is_dead_at_once_and_counted_apart(serving: Serving, 
     assert [item["id"] for item in found] == ids[:1]
     letters = serving.http.get("/api/v2/dead-letters", params=params).json()
     assert [letter["id"] for letter in letters["letters"]] == ids[:1]
-    stats = serving.http.get(f"/api/v2/queues/{queue}/stats").json()
-    assert stats["exceptions"] == {"application": 1, "business": 1}
-    assert (stats["states"]["FAILED"], stats["processing"]["items"]) == (2, 2)
+
+    def counted() -> None:
+        stats = serving.http.get(f"/api/v2/queues/{queue}/stats").json()
+        assert stats["exceptions"] == {"application": 1, "business": 1}
+        assert (stats["states"]["FAILED"], stats["processing"]["items"]) == (2, 2)
+
+    eventually_sync(counted)
 
 
 def test_an_item_goes_on_with_what_its_request_is_part_of(serving: Serving, queue: str) -> None:
@@ -131,29 +106,29 @@ def test_an_item_goes_on_with_what_its_request_is_part_of(serving: Serving, queu
     new = {"queue": queue, "payload": "x", "headers": {"Correlation-Id": "mine"}}
     for body, expected in ((new, "mine"), ({"queue": queue, "payload": "x"}, "c-1")):
         answer = serving.http.post("/api/queue-items/add", json=body, headers=request)
-        shown = show(serving, answer.json()["id"])
+        shown = serving.item(answer.json()["id"])
         assert (shown["correlation_id"], shown["traceparent"]) == (expected, "00-a-b-01")
 
 
 def test_who_has_an_item_and_what_was_said_of_it_is_shown(serving: Serving, queue: str) -> None:
     item_id = add(serving, queue, payload="x")
-    leased = lease(serving, queue, consumer="robot 7")
-    shown = show(serving, item_id)
+    leased = serving.lease(queue, consumer="robot 7")
+    shown = serving.until_state(item_id, "RUNNING")
     me = f"{socket.gethostname()}/{queue}/robot 7"
-    assert (shown["state"], shown["locked_by"], shown["retries"]) == ("RUNNING", me, 0)
+    assert (shown["locked_by"], shown["retries"]) == (me, 0)
     assert shown["enqueued_ms"] <= shown["locked_ms"] == shown["updated_ms"]
     body = {"token": leased["token"], "result": "invoice 4711"}
     assert serving.http.post(f"/api/queue-items/{item_id}/ack", json=body).status_code == 200
-    shown = until(serving, item_id, "DONE")
+    shown = serving.until_state(item_id, "DONE")
     assert (shown["result"], shown["locked_by"]) == ("invoice 4711", me)
 
 
 def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: str) -> None:
     first, second = add(serving, queue, payload="1"), add(serving, queue, payload="2")
-    leased = lease(serving, queue)
+    leased = serving.lease(queue)
     other = second if leased["id"] == first else first
     path = f"/api/queue-items/{leased['id']}/extend"
-    answer = serving.http.post(path, json={"token": leased["token"], "lease_s": 600})
+    answer = serving.http.post(path, json={"token": leased["token"], "lease_s": 7200})
     assert answer.json()["until_ms"] > leased["until_ms"]
     wrong = serving.http.post(f"/api/queue-items/{other}/ack", json={"token": leased["token"]})
     problem(wrong, 409, "lease-lost")
@@ -167,33 +142,33 @@ def test_the_same_run_id_is_stored_once(serving: Serving, queue: str) -> None:
     assert first.json()["id"] == second.json()["id"]
     other = serving.http.post("/api/queue-items/add", json=new | {"payload": "y"})
     assert "other content" in problem(other, 422, "bad-run")["detail"]
-    assert books(serving, queue)["accepted"] == 1
+    serving.host.until_counts(queue, accepted=1)
 
 
 def test_an_item_is_deleted_and_still_seen(serving: Serving, queue: str) -> None:
     item_id = add(serving, queue, payload="x")
-    until(serving, item_id, "QUEUED")
+    serving.until_state(item_id, "QUEUED")
     answer = serving.http.delete(f"/api/queue-items/{item_id}")
     assert answer.json() == {"id": item_id, "queue": queue, "state": "DELETED"}
-    shown = show(serving, item_id)
-    assert (shown["state"], shown["timeline"][-1]["what"]) == ("DELETED", "deleted")
+    shown = serving.until_state(item_id, "DELETED")
+    assert shown["timeline"][-1]["what"] == "deleted"
     found = problem(serving.http.delete(f"/api/queue-items/{item_id}"), 409, "wrong-state")
     assert found["allowed"] == []
-    assert books(serving, queue) == {"accepted": 1, "deleted": 1}
+    serving.host.until_books({"accepted": 1, "deleted": 1}, queue)
 
 
 def test_a_change_that_the_states_do_not_allow_names_those_that_they_do(
     serving: Serving, queue: str
 ) -> None:
     item_id = add(serving, queue, payload="x")
-    until(serving, item_id, "QUEUED")
+    serving.until_state(item_id, "QUEUED")
     answer = serving.http.put(f"/api/queue-items/{item_id}", json={"state": "DONE"})
     found = problem(answer, 409, "wrong-state")
     assert (found["state"], found["allowed"]) == ("QUEUED", ["SCHEDULED", "FAILED", "DELETED"])
     answer = serving.http.put(f"/api/queue-items/{item_id}", json={"payload": "y", "priority": 0})
     assert (answer.status_code, answer.json()["priority"]) == (200, 0)
-    assert until(serving, item_id, "QUEUED")["payload"] == "y"
-    leased = lease(serving, queue)
+    assert serving.until_state(item_id, "QUEUED")["payload"] == "y"
+    leased = serving.lease(queue)
     assert leased["payload"] == "y"
     answer = serving.http.put(f"/api/queue-items/{item_id}", json={"state": "DELETED"})
     found = problem(answer, 409, "wrong-state")
@@ -202,6 +177,9 @@ def test_a_change_that_the_states_do_not_allow_names_those_that_they_do(
 
 def test_items_are_searched_page_by_page(serving: Serving, queue: str) -> None:
     ids = [add(serving, queue, payload=str(n), reference=f"k{n}") for n in range(5)]
+    for item_id in ids:
+        # What moves between two pages may be on none of them.
+        serving.until_state(item_id, "QUEUED")
     found: list[str] = []
     params: dict[str, Any] = {"queue": queue, "limit": 2}
     while True:
@@ -283,8 +261,8 @@ def test_a_stream_is_answered_line_by_line(serving: Serving, queue: str) -> None
         None,
     ]
     assert answers[-1] == {"lines": 8, "stored": 3, "refused": 3}
-    assert show(serving, answers[1]["id"])["priority"] == 0
-    assert books(serving, queue)["accepted"] == 3
+    assert serving.item(answers[1]["id"])["priority"] == 0
+    serving.host.until_counts(queue, accepted=3)
 
 
 def test_a_long_stream_of_a_client_that_reads_nothing_meanwhile(
@@ -297,17 +275,17 @@ def test_a_long_stream_of_a_client_that_reads_nothing_meanwhile(
         for first in range(0, count, 1000):
             yield b"".join(b'{"payload":"%d"}\n' % n for n in range(first, first + 1000))
 
-    with httpx.Client(base_url=serving.address, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=serving.address, trust_env=False, timeout=HANG_S) as client:
         answer = client.post(f"/api/v2/queues/{queue}/items", content=lines())
     answers = answer.text.splitlines()
     assert json.loads(answers[-1]) == {"lines": count + 1, "stored": count, "refused": 0}
     assert len(answers) == count + 1
-    assert books(serving, queue)["accepted"] == count
+    serving.host.until_counts(queue, accepted=count)
 
 
 def test_a_stream_is_answered_while_it_is_open(serving: Serving, queue: str) -> None:
     host, port = serving.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
         head = f"POST /api/v2/queues/{queue}/items HTTP/1.1\r\nHost: {host}\r\n"
         connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         line = b'{"payload":"x"}\n'
@@ -322,7 +300,7 @@ def test_a_stream_is_answered_while_it_is_open(serving: Serving, queue: str) -> 
 
 def test_a_client_that_goes_away_has_stored_whole_lines_only(serving: Serving, queue: str) -> None:
     host, port = serving.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
         head = f"POST /api/v2/queues/{queue}/items HTTP/1.1\r\nHost: {host}\r\n"
         connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode())
         connection.sendall(b'{"payload":"x"}\n{"payload":"y"}\n{"payl')
@@ -330,7 +308,7 @@ def test_a_client_that_goes_away_has_stored_whole_lines_only(serving: Serving, q
         while received.count(b"STORED") < 2:
             received += connection.recv(65536)
     serving.push(queue, "last")
-    assert books(serving, queue)["accepted"] == 3
+    serving.host.until_counts(queue, accepted=3)
 
 
 def test_an_unknown_queue(tmp_path: Path) -> None:
@@ -392,7 +370,7 @@ def test_a_reference_that_is_taken_names_its_holder(serving: Serving) -> None:
         assert outcomes == ["CONFLICT" if policy == "reject" else "IGNORED", "CREATED", None]
         # The key is free again once its item is deleted.
         item_id = first.json()["id"]
-        until(serving, item_id, "QUEUED")
+        serving.until_state(item_id, "QUEUED")
         assert serving.http.delete(f"/api/queue-items/{item_id}").status_code == 200
         third = serving.http.post("/api/queue-items/add", json=new)
         assert (third.status_code, third.json()["outcome"]) == (201, "CREATED")

@@ -1,7 +1,6 @@
 """/api/v2/metrics/ of a real daemon: what waits, what runs, who handles it, and the last hour."""
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +8,8 @@ from typing import Any
 import pytest
 
 from forebay import Client
-from tests.ops.commands import LOOK_S
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S
 from tests.rest.serving import Serving, problem, serving_on
 
 CONFIG: dict[str, Any] = {
@@ -44,9 +44,13 @@ def ask_until(
     served: Serving, path: str, holds: Callable[[dict[str, Any]], bool], **query: Any
 ) -> dict[str, Any]:
     """What is shown may be a second old, a sample five: asked again until it is not."""
-    while not holds(found := ask(served, path, **query)):
-        time.sleep(LOOK_S)
-    return found
+
+    def found() -> dict[str, Any]:
+        answer = ask(served, path, **query)
+        assert holds(answer), answer
+        return answer
+
+    return eventually_sync(found)
 
 
 def of(queue: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -112,15 +116,18 @@ def test_plugins_name_the_distribution_of_each_handler(serving: Serving) -> None
 def test_running_shows_what_a_consumer_has_leased(serving: Serving) -> None:
     with serving.client() as client:
         push(client, "consumed", 5, "f", "pay")
-        with client.lease("consumed", 3, wait_s=30, lease_s=40, consumer="cashier") as lease:
-            (task,) = of("consumed", ask(serving, "queues/running")["tasks"])
+        with client.lease("consumed", 3, wait_s=HANG_S, lease_s=4000, consumer="cashier") as lease:
+            found = ask_until(
+                serving, "queues/running", lambda found: bool(of("consumed", found["tasks"]))
+            )
+            (task,) = of("consumed", found["tasks"])
             assert task["did"] == lease[0].id
             assert (task["count"], task["actionName"], task["actionClass"]) == (3, "pay", "pull")
             assert task["appName"].endswith("/consumed/cashier")
-            assert task["heartbeatThresholdMs"] == 40_000
+            assert task["heartbeatThresholdMs"] == 4_000_000
             assert task["runningForMs"] >= 0
             assert datetime.fromisoformat(task["startTime"]).utcoffset() == timedelta(0)
-        assert of("consumed", ask(serving, "queues/running")["tasks"]) == []
+        ask_until(serving, "queues/running", lambda found: not of("consumed", found["tasks"]))
 
 
 def test_running_shows_what_a_worker_is_sending(serving: Serving) -> None:
@@ -167,9 +174,9 @@ def test_history_of_several_queues_of_the_whole_and_of_none(serving: Serving) ->
     assert [series["queue"] for series in both["series"]] == ["null", "never-seen"]
     assert both["series"][1]["at"] == []
     assert len(both["series"][0]["at"]) <= 2
-    (whole,) = ask(serving, "history")["series"]
+    found = ask_until(serving, "history", lambda found: len(found["series"][0]["at"]) >= 1)
+    (whole,) = found["series"]
     assert whole["queue"] == ""
-    assert len(whole["at"]) >= 1
 
 
 @pytest.mark.parametrize(
@@ -183,9 +190,12 @@ def test_stats_of_a_queue_have_percentiles(serving: Serving) -> None:
     with serving.client() as client:
         push(client, "null", 1, "f")
 
-    stats: dict[str, Any] = {"processing": None}
-    while stats["processing"] is None:
-        stats = serving.http.get("/api/v2/queues/null/stats").json()
+    def processed() -> dict[str, Any]:
+        found: dict[str, Any] = serving.http.get("/api/v2/queues/null/stats").json()
+        assert found["processing"] is not None, found
+        return found
+
+    stats = eventually_sync(processed)
     assert stats["processing"]["items"] >= 1
     assert stats["processing"]["p50_ms"] <= stats["processing"]["p99_ms"]
     assert stats["exceptions"] == {"application": 0, "business": 0}

@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 
 from daemon.http.routes.dead import LETTERS
-from tests.ops.commands import HANG_S, LOOK_S
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S
 from tests.rest.serving import Serving, serving_on
 
 got: Queue[dict[str, Any]] = Queue()
@@ -77,8 +77,7 @@ def test_dead_letters_are_told(served: Serving) -> None:
     by_hook, in_queue = got.get(timeout=HANG_S), told(served)
     assert (by_hook["notification"], in_queue["notification"]) == ("pager", "board")
     # The notice may come before the letters are recorded.
-    while served.books("crm").get("dead") != 3:
-        time.sleep(LOOK_S)
+    served.host.until_books({"accepted": 3, "dead": 3}, "crm")
     letters = served.http.get(LETTERS, params={"queue": "crm"}).json()["letters"]
     for notice in (by_hook, in_queue):
         assert (notice["on"], notice["queue"], notice["count"]) == ("dead", "crm", 3)
@@ -88,19 +87,25 @@ def test_dead_letters_are_told(served: Serving) -> None:
 
 
 def test_the_events_and_the_figures_show_it(served: Serving) -> None:
-    events = served.http.get("/api/v2/events/recent").json()["events"]
-    notices = [event for event in events if event["kind"] == "notice"]
-    found = {(event["destination"], event["state"], event["queue"]) for event in notices}
-    assert found == {("pager", "dead", "crm"), ("board", "dead", "crm")}
+    def noticed() -> None:
+        events = served.http.get("/api/v2/events/recent").json()["events"]
+        notices = [event for event in events if event["kind"] == "notice"]
+        found = {(event["destination"], event["state"], event["queue"]) for event in notices}
+        assert found == {("pager", "dead", "crm"), ("board", "dead", "crm")}
+
+    eventually_sync(noticed)
     figures = {
         'forebay_sent_notices_total{notification="pager",way="webhook"} 1',
         'forebay_sent_notices_total{notification="board",way="queue"} 1',
         'forebay_failed_notices_total{notification="pager",way="webhook"} 0',
     }
+
+    def counted() -> None:
+        shown = served.http.get("/metrics").text.splitlines()
+        assert figures <= set(shown), [line for line in shown if "_notices_total{" in line]
+
     # What is shown there is up to a second old.
-    deadline = time.monotonic() + HANG_S
-    while not figures <= set(served.http.get("/metrics").text.splitlines()):
-        assert time.monotonic() < deadline
+    eventually_sync(counted)
     settings = served.http.get("/api/v2/configuration").json()["settings"]
     assert settings["notifications"]["pager"]["webhook"]["url"].endswith("/***")
 
@@ -120,7 +125,6 @@ def test_a_reload_tells_others(served: Serving) -> None:
     config["notifications"]["board"]["queues"] = ["mail"]
     host.config.write_text(json.dumps(config))
     host.daemon.send_signal(signal.SIGHUP)
-    while not any(entry["event"] == "daemon.reloaded" for entry in host.log()):
-        time.sleep(LOOK_S)
+    host.until_logged("daemon.reloaded")
     served.push("mail", "x")
     assert told(served)["queue"] == "mail"

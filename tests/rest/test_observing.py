@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +14,8 @@ from daemon.http.routes.health import readiness
 from forebay.encode import encode_run
 from forebay.stage_frames import WRITE_HEADER
 from forebay.writes import new_write_id
-from tests.ops.commands import HANG_S, LOOK_S
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S
 from tests.rest.serving import Serving, problem, serving_on
 
 
@@ -55,10 +55,14 @@ def test_breaker_opens_and_is_forced(tmp_path: Path, destination: str) -> None:
     }
     with serving_on(tmp_path, {"queues": {"crm": queue}}, rate_limit=0) as served:
         served.push("crm", "one")
-        while (breaker_of(served, destination) or {}).get("state") != "open":
-            time.sleep(LOOK_S)
-        found = breaker_of(served, destination)
-        assert found is not None
+
+        def opened() -> dict[str, Any]:
+            found = breaker_of(served, destination)
+            assert found is not None
+            assert found["state"] == "open", found
+            return found
+
+        found = eventually_sync(opened)
         assert found["failures"] == 1
         assert found["last_error"]
         name = {"destination": found["destination"]}
@@ -70,8 +74,11 @@ def test_breaker_opens_and_is_forced(tmp_path: Path, destination: str) -> None:
         wrong = served.http.put("/api/v2/breakers", params=name, json={"state": "ajar"})
         problem(wrong, 422, "invalid")
 
-        events = served.http.get("/api/v2/events/recent").json()["events"]
-        assert ["breaker", "open"] in [[event["kind"], event.get("state")] for event in events]
+        def told() -> None:
+            events = served.http.get("/api/v2/events/recent").json()["events"]
+            assert ["breaker", "open"] in [[event["kind"], event.get("state")] for event in events]
+
+        eventually_sync(told)
 
 
 def test_unknown_breaker_is_404(serving: Serving) -> None:
@@ -160,7 +167,7 @@ def test_stream_has_samples_and_changes_and_ends_when_the_daemon_stops(tmp_path:
             rest = list(events)
         changes = [json.loads(event["data"]) for event in rest if event.get("event") == "change"]
         assert [change["state"] for change in changes if change["kind"] == "daemon"] == ["draining"]
-        assert served.host.daemon.wait(30) == 0
+        assert served.host.daemon.wait(HANG_S) == 0
 
 
 def test_stream_goes_on_after_an_event(serving: Serving) -> None:
@@ -175,15 +182,22 @@ def test_stream_goes_on_after_an_event(serving: Serving) -> None:
 
 def test_stream_to_a_client_that_is_gone_is_ended(serving: Serving) -> None:
     """More of them, one after the other, than may watch at a time."""
-    for _ in range(70):
+
+    def watch() -> None:
         with serving.http.stream("GET", "/api/v2/events") as answer:
             assert answer.status_code == 200
+
+    for _ in range(70):
+        # The end of those before it may take a moment to be noticed.
+        eventually_sync(watch)
 
 
 def test_too_many_watchers_are_refused(serving: Serving) -> None:
     clients: list[httpx.Response] = []
     limits = httpx.Limits(max_connections=200)
-    with httpx.Client(base_url=serving.address, trust_env=False, limits=limits) as client:
+    with httpx.Client(
+        base_url=serving.address, trust_env=False, limits=limits, timeout=HANG_S
+    ) as client:
         try:
             refused = None
             while refused is None:
@@ -203,14 +217,23 @@ def test_too_many_watchers_are_refused(serving: Serving) -> None:
 # Health.
 
 
+def not_ready(served: Serving) -> list[str]:
+    """Why it is not, once it is not."""
+
+    def refused() -> list[str]:
+        answer = served.http.get("/readyz")
+        assert answer.status_code == 503
+        reasons: list[str] = answer.json()["reasons"]
+        return reasons
+
+    return eventually_sync(refused)
+
+
 def test_ready_says_why_not(tmp_path: Path) -> None:
     config = {"spool": {"chunk_size": "4Mi", "min_free_bytes": "900Ti", "spare_chunks": 0}}
     with serving_on(tmp_path, config) as served:
         assert served.http.get("/healthz").status_code == 200
-        while (answer := served.http.get("/readyz")).status_code == 200:
-            time.sleep(LOOK_S)
-        assert answer.status_code == 503
-        assert answer.json()["reasons"][0].startswith("disk: ")
+        assert not_ready(served)[0].startswith("disk: ")
 
 
 def test_readiness() -> None:
@@ -224,18 +247,16 @@ def test_readiness() -> None:
 
 def test_draining_daemon_is_alive_and_not_ready(tmp_path: Path) -> None:
     """A consumer that has an item keeps it draining for a while."""
-    with serving_on(tmp_path) as served, served.client() as client:
+    with serving_on(tmp_path, {"drain_timeout": "1h"}) as served, served.client() as client:
         served.push("crm", "one")
-        lease = client.lease("crm", 1, wait_s=HANG_S)
+        lease = client.lease("crm", 1, wait_s=HANG_S, lease_s=3600)
         assert served.host.daemon is not None
         served.host.daemon.terminate()
-        while (answer := served.http.get("/readyz")).status_code == 200:
-            time.sleep(LOOK_S)
-        assert answer.json()["reasons"] == ["draining: the daemon is shutting down"]
+        assert not_ready(served) == ["draining: the daemon is shutting down"]
         assert served.http.get("/healthz").status_code == 200
         lease.ack(list(lease))
         client.close()
-        assert served.host.daemon.wait(30) == 0
+        assert served.host.daemon.wait(HANG_S) == 0
 
 
 # The description, and what is not there.

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as open_metrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.ops.commands import LOOK_S
+from tests.eventually import eventually_sync
 from tests.rest.serving import Serving, serving_on
 
 NULL = {"handler": {"type": "null"}}
@@ -43,11 +42,10 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         served.push("kept", *map(str, range(25)))
         served.push("down", "a", "b")
         served.push("nobody-defined-it", "a", "b", "c")
-        while not is_quiet(served):
-            time.sleep(LOOK_S)
+        eventually_sync(lambda: is_quiet(served))
         # What is shown may be a second old.
-        while scrape(served).get("died_items_total", {}).get(("connection", "down")) != 2:
-            time.sleep(LOOK_S)
+        died = ("connection", "down")
+        eventually_sync(lambda: scrape(served).get("died_items_total", {}).get(died) == 2)
         yield served
 
 
@@ -93,51 +91,62 @@ def test_open_metrics_where_it_is_accepted(serving: Serving) -> None:
 
 
 def test_the_books_add_up_for_every_queue(serving: Serving) -> None:
-    found = scrape(serving)
-    queues = found["accepted_items_total"].keys()
-    assert queues == {("done",), ("kept",), ("down",), ("other",)}
-    for queue in queues:
-        came = found["accepted_items_total"][queue] + found["moved_in_items_total"][queue]
-        gone = sum(
-            found[f"{fate}_items_total"][queue]
-            for fate in ("delivered", "dropped", "deleted", "moved_out")
-        )
-        held = sum(
-            items for (_, of_queue), items in found["held_items"].items() if of_queue == queue[0]
-        )
-        assert came == gone + found["dead_items"][queue] + held
-    assert found["accepted_items_total"]["other",] == 3
+    def shown() -> None:
+        found = scrape(serving)
+        queues = found["accepted_items_total"].keys()
+        assert queues == {("done",), ("kept",), ("down",), ("other",)}
+        for queue in queues:
+            came = found["accepted_items_total"][queue] + found["moved_in_items_total"][queue]
+            gone = sum(
+                found[f"{fate}_items_total"][queue]
+                for fate in ("delivered", "dropped", "deleted", "moved_out")
+            )
+            parts = found["held_items"].items()
+            held = sum(items for (_, of_queue), items in parts if of_queue == queue[0])
+            assert came == gone + found["dead_items"][queue] + held
+        assert found["accepted_items_total"]["other",] == 3
+
+    eventually_sync(shown)
 
 
 def test_the_tiers_and_flows_are_shown(serving: Serving) -> None:
-    found = scrape(serving)
-    assert found["flow_items"]["", "kept", "warm"] == 10
-    assert found["flow_items"]["", "kept", "cold"] == 15
-    assert found["flow_oldest_age_seconds"]["", "kept", "cold"] >= 0
-    assert found["queue_oldest_age_seconds"]["kept",] > 0
-    assert found["warm_utilization_ratio"]["kept",] == 1
-    assert found["warm_max_items"]["kept",] == 10
+    def shown() -> None:
+        found = scrape(serving)
+        assert found["flow_items"]["", "kept", "warm"] == 10
+        assert found["flow_items"]["", "kept", "cold"] == 15
+        assert found["flow_oldest_age_seconds"]["", "kept", "cold"] >= 0
+        assert found["queue_oldest_age_seconds"]["kept",] > 0
+        assert found["warm_utilization_ratio"]["kept",] == 1
+        assert found["warm_max_items"]["kept",] == 10
+
+    eventually_sync(shown)
 
 
 def test_delivery_is_shown(serving: Serving) -> None:
-    found = scrape(serving)
-    assert found["died_items_total"]["connection", "down"] == 2
-    assert found["processing_duration_seconds_count"]["done",] == 30
-    assert found["dequeue_latency_seconds_count"]["done",] == 30
-    assert found["workers"]["done", "worker"] > 0
-    assert found["send_latency_ewma_seconds"]["done",] > 0
-    assert found["breaker_state"]["http://127.0.0.1:1", "closed"] == 1
+    def shown() -> None:
+        found = scrape(serving)
+        assert found["died_items_total"]["connection", "down"] == 2
+        assert found["processing_duration_seconds_count"]["done",] == 30
+        assert found["dequeue_latency_seconds_count"]["done",] == 30
+        assert found["workers"]["done", "worker"] > 0
+        assert found["send_latency_ewma_seconds"]["done",] > 0
+        assert found["breaker_state"]["http://127.0.0.1:1", "closed"] == 1
+
+    eventually_sync(shown)
 
 
 def test_the_spool_and_the_stores_are_shown(serving: Serving) -> None:
-    found = scrape(serving)
-    assert found["spool_stored_runs_total"][()] == 4
-    assert found["spool_flushes_total"][()] > 0
-    assert found["spool_chunk_rotations_total"][()] == 1
-    assert found["spool_meta_syncs_total"][()] > 0
-    assert found["disk_available_bytes"][()] > 0
-    assert found["store_up"] == {("cold",): 1, ("disk",): 1, ("warm",): 1}
-    assert found["process_resident_memory_bytes"][()] > 0
+    def shown() -> None:
+        found = scrape(serving)
+        assert found["spool_stored_runs_total"][()] == 4
+        assert found["spool_flushes_total"][()] > 0
+        assert found["spool_chunk_rotations_total"][()] == 1
+        assert found["spool_meta_syncs_total"][()] > 0
+        assert found["disk_available_bytes"][()] > 0
+        assert found["store_up"] == {("cold",): 1, ("disk",): 1, ("warm",): 1}
+        assert found["process_resident_memory_bytes"][()] > 0
+
+    eventually_sync(shown)
 
 
 def test_what_is_refused_is_counted_by_why(tmp_path: Path) -> None:
@@ -145,9 +154,8 @@ def test_what_is_refused_is_counted_by_why(tmp_path: Path) -> None:
     with serving_on(tmp_path, config, rate_limit=0) as served:
         assert served.host.command("push", "nowhere", stdin=b"a\nb").returncode != 0
         # What is shown may be a second old.
-        while "refused_requests_total" not in (found := scrape(served)):
-            time.sleep(LOOK_S)
-        assert found["refused_requests_total"] == {("UNKNOWN_QUEUE",): 1}
+        refused = {("UNKNOWN_QUEUE",): 1}
+        eventually_sync(lambda: scrape(served).get("refused_requests_total") == refused)
 
 
 def test_promtool_has_nothing_to_say(serving: Serving) -> None:

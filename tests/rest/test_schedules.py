@@ -19,16 +19,11 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield served
 
 
-def held(serving: Serving, queue: str) -> int:
-    found: int = serving.host.books(queue).get("held", 0)
-    return found
-
-
 def test_a_schedule_is_made_seen_changed_run_and_deleted(serving: Serving) -> None:
     made = serving.http.post(SCHEDULES, json={"name": "hourly", "settings": HOURLY})
     assert made.status_code == 201, made.text
     assert (made.json()["origin"], made.json()["when"]) == ("control", "every 1h")
-    assert held(serving, "hours") == 4
+    serving.host.until_counts("hours", held=4)
     names = [each["name"] for each in serving.http.get(SCHEDULES).json()["schedules"]]
     assert names == ["fixed", "hourly"]
 
@@ -44,7 +39,7 @@ def test_a_schedule_is_made_seen_changed_run_and_deleted(serving: Serving) -> No
     wanted = {"settings": {"every": None, "cron": "0 12 * * *", "zone": "Europe/Berlin"}}
     changed = serving.http.patch(address, json=wanted)
     assert changed.json()["when"] == "0 12 * * * (Europe/Berlin)", changed.text
-    assert held(serving, "hours") == 4
+    serving.host.until_counts("hours", held=4)
 
     pushed = serving.http.post(f"{address}/run")
     assert (pushed.status_code, pushed.json()["queue"]) == (200, "hours")
@@ -53,7 +48,7 @@ def test_a_schedule_is_made_seen_changed_run_and_deleted(serving: Serving) -> No
 
     serving.http.patch(address, json={"settings": {"enabled": False}})
     assert serving.http.get(address).json()["next_ms"] is None
-    assert held(serving, "hours") == 1
+    serving.host.until_counts("hours", held=1)
     assert serving.http.delete(address).status_code == 204
     problem(serving.http.get(address), 404, "not-found")
 

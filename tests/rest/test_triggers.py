@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.eventually import eventually_sync
 from tests.rest.serving import Serving, problem, serving_on
 
 TRIGGERS = "/api/v2/triggers"
@@ -36,16 +37,24 @@ def test_a_queue_trigger_is_made_seen_changed_run_and_deleted(serving: Serving) 
 
     assert http.post(f"{address}/run").json()["id"] is None
     serving.host.ok("push", "documents", stdin=b"a\nb\nc\n")
-    while (ran := http.post(f"{address}/run").json())["id"] is None:
-        pass
+    serving.host.until_counts("documents", cold=3)
+    ran = http.post(f"{address}/run").json()
     assert (ran["target"], ran["items"]) == ("embedding", 2)
-    (job,) = http.get(address).json()["live_jobs"]
-    assert (job["id"], job["items"]) == (ran["id"], 2)
+
+    def is_live() -> None:
+        (job,) = http.get(address).json()["live_jobs"]
+        assert (job["id"], job["items"]) == (ran["id"], 2)
+
+    eventually_sync(is_live, errors=(ValueError,))
     item = http.get(f"/api/queue-items/{ran['id']}").json()
     assert (item["queue"], item["headers"]["trigger"]) == ("embedding", "embed")
-    claimed = http.get("/api/queue-items", params={"queue": "documents"}).json()
-    shown = [http.get(f"/api/queue-items/{each['id']}").json()["job"] for each in claimed["items"]]
-    assert sorted(shown, key=str) == [ran["id"], ran["id"], None]
+
+    def claimed() -> None:
+        found = http.get("/api/queue-items", params={"queue": "documents"}).json()["items"]
+        shown = [serving.item(each["id"])["job"] for each in found]
+        assert sorted(shown, key=str) == [ran["id"], ran["id"], None]
+
+    eventually_sync(claimed)
 
     paused = http.post(f"{address}/pause").json()
     assert (paused["paused"], paused["enabled"]) == (True, True)

@@ -193,7 +193,7 @@ async def test_half_a_frame_that_times_out_is_cut_off(
 async def test_client_that_pushes_without_reading_answers_loses_none(served: Served) -> None:
     """Far more answers than the socket holds: the daemon stops reading, and goes on later."""
     client = await served.greeted()
-    runs = 40_000
+    runs = 25_000
     frames = b"".join(push_frame(sequence, make_run(b"")) for sequence in range(1, runs + 1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.send, frames)
@@ -380,9 +380,10 @@ async def test_client_that_vanishes_with_answers_unread_harms_nobody(served: Ser
 
 async def test_client_that_vanishes_while_its_answers_wait_harms_nobody(served: Served) -> None:
     client, other = await served.greeted(), await served.greeted()
-    with trio.move_on_after(0.01):
-        await client.send(wire.frame(Kind.PING, 1, bytes(64)) * 60_000)
-    await settled()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, wire.frame(Kind.PING, 1, bytes(64)) * 60_000)
+        await settled()
+        nursery.cancel_scope.cancel()
     await client.stream.aclose()
     await settled()
     await other.push(1, make_run())
