@@ -20,7 +20,7 @@ for a machine that is many times overloaded, and only a check that never holds r
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, overload
 
 import trio
 
@@ -30,13 +30,29 @@ PAUSE_S: Final = 0.02
 T = TypeVar("T")
 
 
+@overload
 async def eventually(
-    check: Callable[[], T | Awaitable[T]],
+    check: Callable[[], Awaitable[T]],
+    message: str = ...,
+    *,
+    errors: tuple[type[Exception], ...] = ...,
+    deadline_s: float = ...,
+) -> T: ...
+@overload
+async def eventually(
+    check: Callable[[], T],
+    message: str = ...,
+    *,
+    errors: tuple[type[Exception], ...] = ...,
+    deadline_s: float = ...,
+) -> T: ...
+async def eventually(
+    check: Callable[[], Any],
     message: str = "",
     *,
     errors: tuple[type[Exception], ...] = (),
     deadline_s: float = DEADLINE_S,
-) -> T:
+) -> Any:
     """The first result of `check` that is not False; for tests that run on trio."""
     until = time.monotonic() + deadline_s
     while True:
@@ -48,7 +64,7 @@ async def eventually(
         except _misses(errors) as raised:
             problem = raised
         if problem is None and result is not False:
-            return cast("T", result)
+            return result
         if time.monotonic() >= until:
             raise _never(message, result, problem, deadline_s) from problem
         await trio.sleep(PAUSE_S)

@@ -117,7 +117,9 @@ def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
                 served.push(queue, "one")
 
             def dead() -> bool:
-                return all(served.books(queue).get("dead") for queue in ("crm", "program", "made"))
+                return all(
+                    served.host.books(queue).get("dead") for queue in ("crm", "program", "made")
+                )
 
             def not_told() -> bool:
                 said = served.host.log()

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from actors.internal_errors import INTERNAL_ERRORS
+from actors.large_bodies import LargeBodies
 from actors.settings import HttpSettings
 from daemon.http import bulk, problems
 from daemon.http.access import Access
@@ -60,7 +61,7 @@ def failing_api() -> FastAPI:
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     settings = HttpSettings()
-    app: Any = Guard(failing_api(), settings, Access(settings))
+    app: Any = Guard(failing_api(), settings, Access(settings), LargeBodies())
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
@@ -85,10 +86,9 @@ async def test_bug_in_an_answer_that_has_begun_is_logged_and_counted(
     client: httpx.AsyncClient,
 ) -> None:
     before = INTERNAL_ERRORS.total
-    with structlog.testing.capture_logs() as logged:
-        # The transport misses the end of the answer.
-        with suppress(AssertionError):
-            await client.get("/begun")
+    # The transport misses the end of the answer.
+    with structlog.testing.capture_logs() as logged, suppress(AssertionError):
+        await client.get("/begun")
     assert [line["event"] for line in logged] == ["daemon.internal_error"]
     assert INTERNAL_ERRORS.total == before + 1
 

@@ -69,8 +69,8 @@ def test_breaker_opens_and_is_forced(tmp_path: Path, destination: str) -> None:
 
         closed = served.http.put("/api/v2/breakers", params=name, json={"state": "closed"})
         assert closed.json()["state"] == "closed"
-        opened = served.http.put("/api/v2/breakers", params=name, json={"state": "open"})
-        assert (opened.json()["state"], opened.json()["forced"]) == ("open", True)
+        forced = served.http.put("/api/v2/breakers", params=name, json={"state": "open"})
+        assert (forced.json()["state"], forced.json()["forced"]) == ("open", True)
         wrong = served.http.put("/api/v2/breakers", params=name, json={"state": "ajar"})
         problem(wrong, 422, "invalid")
 

@@ -78,7 +78,7 @@ def test_a_deleted_queue_is_gone_until_something_is_pushed_to_it(
         address = f"{QUEUES}/{queue}{path}"
         problem(serving.http.request(method, address, **body), 404, "not-found")
     # Its books stay.
-    assert serving.books(queue) == {"accepted": 2, "deleted": 2}
+    assert serving.host.books(queue) == {"accepted": 2, "deleted": 2}
     serving.push(queue, "three")
     assert queue in names(serving)
     assert serving.http.get(f"{QUEUES}/{queue}").json()["held"] == 1
@@ -105,7 +105,7 @@ def test_a_queue_with_dead_letters_stays(serving: Serving) -> None:
         lease.nack(list(lease), error="no", permanent=True)
 
     def is_dead() -> bool:
-        return serving.books("mourns").get("dead") == 1
+        return serving.host.books("mourns").get("dead") == 1
 
     eventually_sync(is_dead)
     assert problem(serving.http.delete(f"{QUEUES}/mourns"), 409, "not-empty")["dead"] == 1
