@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 from actors.handling import Failure, ItemsFailed, Report
 from actors.queue_settings import BackoffSettings, QueueSettings, RetryRule
 from actors.slices import HeldBy, ItemError, Slice, remember
+from forebay.limits import ATTEMPT_MAX
 
 RETRY_AFTER_MAX_S: Final = 86400.0
 """A destination that asks for more does not get it: a typing error must not park items."""
@@ -139,7 +140,8 @@ def _conclude(
     delivered = piece.bits
     again: list[Slice] = []
     dead: list[Slice] = []
-    attempt = piece.attempt + 1
+    # A run may come with as many attempts as it has room for.
+    attempt = min(piece.attempt + 1, ATTEMPT_MAX)
     for failure, bits in failed.items():
         delivered &= ~bits
         error = ItemError(attempt, now_ms, failure.text, failure.failure_reason, *(holder or ()))
