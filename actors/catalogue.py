@@ -22,6 +22,7 @@ import structlog
 import trio
 from pydantic import ValidationError
 
+from actors import kept as kept_documents
 from actors.handling import HandlerUnusable
 from actors.queue_settings import QueueSettings
 from actors.section import Clash
@@ -277,8 +278,13 @@ class Catalogue:
             if definition.keys is not None and name not in self._settings.queues:
                 try:
                     self._run_time[name] = self._build(name, definition.keys)
-                except Refused as problem:
-                    log.error("catalogue.definition_unusable", queue=name, error=problem.text)
+                except Exception as problem:
+                    log.error(
+                        "catalogue.definition_unusable",
+                        queue=name,
+                        error=str(problem),
+                        hint="it stays in queues.json: change or delete it",
+                    )
         flows: dict[str, set[str]] = {}
         for queue, flow in definitions.paused:
             if flow is not None:
@@ -348,26 +354,32 @@ def definitions_to_json(definitions: Definitions) -> str:
     return json.dumps(content, indent=1)
 
 
-def definitions_from_json(text: str) -> Definitions:
-    """ValueError if it makes no sense."""
-    try:
-        content = json.loads(text)
-        if content["version"] != 1:
-            raise ValueError(f"version {content['version']}")
-        if not all(isinstance(entry["keys"], dict | None) for entry in content["queues"].values()):
-            raise ValueError("the keys of a queue are no object")
-        return Definitions(
-            {
-                name: Definition(
-                    int(entry["created_ms"]),
-                    int(entry["updated_ms"]),
-                    entry["keys"],
-                    str(entry["fingerprint"]),
-                )
-                for name, entry in content["queues"].items()
-            },
-            frozenset((queue, flow) for queue, flow in content["paused"]),
-            {name: int(accepted) for name, accepted in content.get("deleted", {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"not a catalogue: {problem!r}") from problem
+def definitions_from_json(text: str, rejected: list[str]) -> Definitions:
+    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    content = kept_documents.read_document(text)
+    queues = kept_documents.members(content, "queues")
+    paused = kept_documents.elements(content, "paused")
+    deleted = kept_documents.members(content, "deleted") if "deleted" in content else {}
+    return Definitions(
+        dict(kept_documents.readable(queues, _read_definition, rejected)),
+        frozenset(kept_documents.readable(paused, _read_paused, rejected)),
+        dict(kept_documents.readable(deleted, _read_deleted, rejected)),
+    )
+
+
+def _read_definition(name: str, entry: Any) -> tuple[str, Definition]:
+    keys = entry["keys"]
+    if not isinstance(keys, dict | None):
+        raise ValueError("its keys are not an object")
+    times = int(entry["created_ms"]), int(entry["updated_ms"])
+    return check_queue(name), Definition(*times, keys, str(entry["fingerprint"]))
+
+
+def _read_paused(queue: str, flow: str | None) -> tuple[str, str | None]:
+    if not isinstance(flow, str | None):
+        raise ValueError("a flow is a text")
+    return check_queue(queue), flow
+
+
+def _read_deleted(name: str, accepted: Any) -> tuple[str, int]:
+    return check_queue(name), int(accepted)
