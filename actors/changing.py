@@ -129,7 +129,7 @@ class Changer:
             return await self._tell_owner(part, new)
         except Unrecorded:
             raise
-        except (StoreUnavailable, trio.Cancelled):
+        except BaseException:
             # Nobody else would bring it back.
             if line is not None:
                 line.join([part])

@@ -27,6 +27,7 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from actors.frame_limits import check, refuse_size
 from actors.inbox import Inbox
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.outbox import Outbox
 from actors.peer import Peer
 from actors.refusals import draining, no_common_version, too_slow
@@ -106,6 +107,8 @@ class Connection:
         except OSError:
             # The client is gone; `put` and `flush` will find out.
             return b""
+        except Exception as problem:
+            refused = INTERNAL_ERRORS.note(problem, "reading", fatal=True, **self._about())
         else:
             refused = draining(fatal=True)
         return self._fatal(refused)
@@ -210,13 +213,29 @@ class Connection:
 
     def answer(self, sequence: int, data: bytes) -> None:
         """`put`, for an answer that is encoded already."""
-        self._window.release(sequence)
-        self._outbox.put(data)
+        try:
+            self._window.release(sequence)
+            self._outbox.put(data)
+        except Exception as problem:
+            self.give_up(problem)
 
     def refuse(self, sequence: int, refused: Refused) -> None:
         self._shared.refused[refused.code] += 1
-        self.drop(sequence)
-        self._outbox.put(wire.error(sequence, refused))
+        try:
+            self.drop(sequence)
+            self._outbox.put(wire.error(sequence, refused))
+        except Exception as problem:
+            self.give_up(problem)
+
+    def fail(self, sequence: int, kind: Kind, problem: Exception) -> None:
+        """The request has met a bug: its client is told so, and the connection goes on."""
+        self.refuse(sequence, INTERNAL_ERRORS.note(problem, kind.name, **self._about()))
+
+    def give_up(self, problem: Exception) -> None:
+        """A bug keeps answers from this client, which would wait for them: it loses its
+        connection."""
+        INTERNAL_ERRORS.note(problem, "answering", **self._about())
+        self._lose()
 
     def drop(self, sequence: int) -> None:
         """Frees the place of a request that may have no answer."""
@@ -235,10 +254,13 @@ class Connection:
     def flush(self) -> None:
         """Sends the answers, as far as the socket takes them; a task sends the rest."""
         self._answered_at = trio.current_time()
-        if not self._is_writing and not self._outbox.is_closed:
-            self._send()
-        if self._shared.is_draining:
-            self._end_when_done()
+        try:
+            if not self._is_writing and not self._outbox.is_closed:
+                self._send()
+            if self._shared.is_draining:
+                self._end_when_done()
+        except Exception as problem:
+            self.give_up(problem)
         self._changed.set()
         self._shared.budget.wake()
 
@@ -295,9 +317,7 @@ class Connection:
                 "ingest.connection_ended",
                 code=refused.code,
                 text=refused.text,
-                client=self.client,
-                pid=self.peer.pid,
-                uid=self.peer.uid,
+                **self._about(),
             )
         return wire.error(wire.CONNECTION, refused)
 
@@ -305,13 +325,11 @@ class Connection:
         """One line a connection, however many bad runs it sends; `refused` counts them all."""
         if not self._has_bad_run:
             self._has_bad_run = True
-            log.warning(
-                "ingest.bad_run",
-                text=str(problem),
-                client=self.client,
-                pid=self.peer.pid,
-                uid=self.peer.uid,
-            )
+            log.warning("ingest.bad_run", text=str(problem), **self._about())
+
+    def _about(self) -> dict[str, object]:
+        """Who is connected, for the log."""
+        return {"client": self.client, "pid": self.peer.pid, "uid": self.peer.uid}
 
     async def _finish(self, last_words: bytes) -> None:
         """Waits for the answers that are outstanding and sees everything sent."""

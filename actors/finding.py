@@ -20,6 +20,7 @@ from actors.refusals import bad_request, not_found
 from actors.sightings import Sighting, of_cold, of_journal
 from actors.slices import lowest_bit
 from actors.tiers import ColdItems, ColdSight, StoreUnavailable, WarmQueue, Whereabouts
+from forebay.errors import Refused
 from forebay.ids import parse_item_id
 from forebay.run import IDS
 
@@ -112,6 +113,8 @@ async def scan_runs(
 
 def readable(answer: Any) -> Any:
     """StoreUnavailable if it says that the journal is not."""
+    if isinstance(answer, Refused):
+        raise answer
     if isinstance(answer, OSError):
         raise StoreUnavailable(f"the journal cannot be read: {answer.strerror}") from answer
     return answer

@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from actors.connection import Connection
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.messages import Inquire, OfferRun, SpoolerMessage
 from actors.peer import Peer, is_allowed, read_peer, read_peer_groups
 from actors.pull import Pull
@@ -109,6 +110,13 @@ class Ingest:
         }
 
     async def _serve(self, stream: trio.SocketStream) -> None:
+        """Serves one client. A bug ends its connection and no other."""
+        try:
+            await self._serve_client(stream)
+        except* Exception as problems:
+            INTERNAL_ERRORS.note(problems, "connection")
+
+    async def _serve_client(self, stream: trio.SocketStream) -> None:
         # The plain socket: sending and receiving without a checkpoint is what makes it fast.
         sock = socket.socket(fileno=stream.socket.detach())
         sock.setblocking(False)
@@ -157,7 +165,10 @@ class Ingest:
             await trio.sleep(REAP_INTERVAL_S)
             now = trio.current_time()
             for connection in self._connections:
-                connection.tend(now)
-                what = connection.overdue(now)
-                if what is not None:
-                    connection.expire(what)
+                try:
+                    connection.tend(now)
+                    what = connection.overdue(now)
+                    if what is not None:
+                        connection.expire(what)
+                except Exception as problem:
+                    connection.give_up(problem)

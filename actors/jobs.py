@@ -20,7 +20,8 @@ import structlog
 import trio
 
 from actors.control import STOP_AT, Fields, Operation, bad, read_filter
-from actors.tiers import DeadChange, DeadFilter, DeadLetters, StoreUnavailable
+from actors.internal_errors import INTERNAL_ERRORS
+from actors.tiers import DeadChange, DeadFilter, DeadLetters, StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused
 
 log = structlog.get_logger()
@@ -162,8 +163,11 @@ class Jobs:
                 cursor = change.cursor
                 if cursor is None:
                     break
-        except (StoreUnavailable, Refused) as problem:
+        except (StoreUnavailable, StoreCorrupt, Refused) as problem:
             job.error = str(problem)
+            self._end(job, "failed")
+        except Exception as problem:
+            job.error = str(INTERNAL_ERRORS.note(problem, job.what, job=job.id))
             self._end(job, "failed")
         else:
             self._end(job, "done")

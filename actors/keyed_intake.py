@@ -27,6 +27,7 @@ from typing import Final
 import trio
 
 from actors.intake import QUEUES_MAX
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.keys import ItemRef, Offer
 from actors.messages import OfferRun, Pinned, QueueSeen
 from actors.presence import Presence
@@ -118,10 +119,15 @@ class KeyedIntake:
                 answers = await self._cold.offer(offers)
         except (StoreUnavailable, StoreCorrupt) as problem:
             self._presence.lost("offer", problem)
-            refuse((each.push for each in candidates), unavailable(problem))
-            for queue in {each.push.head.queue for each in candidates}:
-                # What was taken back waits there.
-                self._has_come(queue)
+            self._refuse(candidates, unavailable(problem))
+            return
+        except Exception as problem:
+            if len(candidates) > 1:
+                # The transaction was undone. Only the push that is to blame must fail.
+                for each in candidates:
+                    await self._store([each.push])
+            else:
+                self._refuse(candidates, INTERNAL_ERRORS.note(problem, "PUSH"))
             return
         self._presence.found("offer")
         pushes = [each.push for each in candidates]
@@ -132,6 +138,12 @@ class KeyedIntake:
         flush(pushes)
         for queue in {push.head.queue for push in pushes}:
             await self._tell(queue)
+
+    def _refuse(self, candidates: Sequence[_Candidate], refused: Refused) -> None:
+        refuse((each.push for each in candidates), refused)
+        for queue in {each.push.head.queue for each in candidates}:
+            # What was taken back waits there.
+            self._has_come(queue)
 
     def _is_allowed(self, push: OfferRun) -> bool:
         """Names of queues are kept in memory: there may be only so many."""
@@ -171,6 +183,9 @@ def read(push: OfferRun) -> _Candidate | None:
         run.packed_ids(0, 1)
     except BadRun as problem:
         refuse([push], Refused("BAD_RUN", str(problem)))
+        return None
+    except Exception as problem:
+        refuse([push], INTERNAL_ERRORS.note(problem, "PUSH"))
         return None
     return _Candidate(push, Offer(run, None if named is None else ItemRef(*named)))
 

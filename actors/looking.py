@@ -10,6 +10,7 @@ import trio
 
 from actors.messages import Inquire, Peek, SpoolerMessage
 from actors.tiers import Look, StoreUnavailable
+from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
 
 T = TypeVar("T")
@@ -43,10 +44,12 @@ async def look_at_journal(spooler: trio.MemorySendChannel[SpoolerMessage], wish:
             raise ValueError("not a cursor of a look")
         after = int(wish.cursor)
 
-    def peek(answer: Callable[[Look | OSError], None]) -> Peek:
+    def peek(answer: Callable[[Look | OSError | Refused], None]) -> Peek:
         return Peek(wish.queue, after, wish.rows, wish.bytes, answer)
 
     look = await _ask(spooler, peek)
+    if isinstance(look, Refused):
+        raise look
     if isinstance(look, OSError):
         raise StoreUnavailable(f"the journal cannot be read: {look}")
     return look

@@ -18,7 +18,8 @@ class Answers(Protocol):
     """Where a connection takes the answers to its pushes.
 
     `put` never blocks: a connection has no more requests in flight than its window allows, so
-    that its answers are bounded as well. `flush` is called once after a batch of answers.
+    that its answers are bounded as well. `flush` is called once after a batch of answers. Neither
+    raises an exception, whatever is wrong with the connection: the caller works for others too.
     """
 
     def put(self, sequence: int, answer: Outcome | Refused) -> None: ...
@@ -334,7 +335,7 @@ class Peek:
     after_position: int
     rows_max: int
     bytes_max: int
-    answer: Callable[[Look | OSError], None]
+    answer: Callable[[Look | OSError | Refused], None]
     """The look's cursor is a position. OSError: the disk cannot be read for now."""
 
 
@@ -353,7 +354,7 @@ class FindRun:
     """Answer with the run of this id, if some of it is held; more than one if it came twice."""
 
     run_id: bytes
-    answer: Callable[[list[JournalRun] | OSError], None]
+    answer: Callable[[list[JournalRun] | OSError | Refused], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +365,7 @@ class ScanRuns:
     after_position: int
     rows_max: int
     bytes_max: int
-    answer: Callable[[tuple[list[JournalRun], int | None] | OSError], None]
+    answer: Callable[[tuple[list[JournalRun], int | None] | OSError | Refused], None]
     """The runs, and the position behind which the next ones lie; None: there are none."""
 
 
@@ -373,6 +374,8 @@ class Inquire:
     """Answer with the books and the state of the spool."""
 
     answer: Callable[[dict[str, Any]], None]
+    refuse: Callable[[Refused], None] = lambda _: None
+    """Called instead if the report cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Purging:
         """What was withdrawn goes back to warm if a step fails: nobody else would bring it."""
         try:
             yield
-        except (StoreUnavailable, trio.Cancelled):
+        except BaseException:
             with trio.CancelScope(shield=True):
                 await self._warm.enter(queue, slices, NO_LIMITS)
             raise

@@ -17,13 +17,22 @@ import trio
 
 from actors.backlog import Backlog
 from actors.books import Totals
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.ledger import Ledger
 from actors.loans import Loans
 from actors.messages import Inquire, SpoolerMessage
 from actors.ports import Room
 from actors.presence import Presence
+from actors.refusals import unavailable
 from actors.settings import SpoolSettings
-from actors.tiers import ColdQueue, ColdTotals, Fill, StoreUnavailable, WarmQueue
+from actors.tiers import (
+    ColdQueue,
+    ColdTotals,
+    Fill,
+    StoreCorrupt,
+    StoreUnavailable,
+    WarmQueue,
+)
 
 INQUIRIES_MAX: Final = 64
 
@@ -187,7 +196,14 @@ class Reporter:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         async for inquiry in self._inbox:
-            inquiry.answer(await self.report())
+            try:
+                report = await self.report()
+            except (StoreUnavailable, StoreCorrupt) as problem:
+                inquiry.refuse(unavailable(problem))
+            except Exception as problem:
+                inquiry.refuse(INTERNAL_ERRORS.note(problem, "STATS"))
+            else:
+                inquiry.answer(report)
 
     async def held_items(self) -> dict[str, int]:
         """Of every queue that was ever seen, how many items it holds, the staged ones with them."""

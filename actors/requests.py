@@ -42,6 +42,8 @@ from forebay.stage_frames import MOVED, WRITE_HEADER, unpack_stage, write_of
 from forebay.wire import Kind
 
 M = TypeVar("M")
+Work = Callable[[int, bytes], Awaitable[bytes]]
+"""Carries out a request: its number and body, for the frame that answers it."""
 
 LEASES_AT_ONCE: Final = 16
 """A connection's LEASE requests that may wait: each may be answered with megabytes."""
@@ -79,6 +81,9 @@ class Replies(Answers, Protocol):
     def start(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
     def note_bad_run(self, problem: BadRun) -> None: ...
+
+    def fail(self, sequence: int, kind: Kind, problem: Exception) -> None:
+        """Answers INTERNAL: the request has met a bug."""
 
 
 @dataclass(slots=True)
@@ -118,27 +123,30 @@ class Requests:
 
     async def take(self, kind: Kind, sequence: int, body: bytes) -> None:
         """A request, whole, in the window and in the connection's hands."""
-        match kind:
-            case Kind.PUSH:
-                await self._push(sequence, body)
-            case Kind.STAGE:
-                await self._stage(sequence, body)
-            case Kind.PING:
-                self._replies.answer(sequence, wire.frame(Kind.PONG, sequence, body))
-            case Kind.STATS:
-                await self._stats(sequence)
-            case Kind.LEASE:
-                self._begin(self._lease, sequence, body)
-            case Kind.SETTLE:
-                self._begin(self._settle, sequence, body)
-            case Kind.EXTEND:
-                self._begin(self._extend, sequence, body)
-            case Kind.CONTROL:
-                self._begin(self._control, sequence, body)
-            case Kind.FETCH:
-                self._begin(self._fetch, sequence, body)
-            case _:
-                raise AssertionError(f"a connection takes no {kind.name} for a request")
+        try:
+            match kind:
+                case Kind.PUSH:
+                    await self._push(sequence, body)
+                case Kind.STAGE:
+                    await self._stage(sequence, body)
+                case Kind.PING:
+                    self._replies.answer(sequence, wire.frame(Kind.PONG, sequence, body))
+                case Kind.STATS:
+                    await self._stats(sequence)
+                case Kind.LEASE:
+                    self._begin(kind, self._lease, sequence, body)
+                case Kind.SETTLE:
+                    self._begin(kind, self._settle, sequence, body)
+                case Kind.EXTEND:
+                    self._begin(kind, self._extend, sequence, body)
+                case Kind.CONTROL:
+                    self._begin(kind, self._control, sequence, body)
+                case Kind.FETCH:
+                    self._begin(kind, self._fetch, sequence, body)
+                case _:
+                    raise AssertionError(f"a connection takes no {kind.name} for a request")
+        except Exception as problem:
+            self._replies.fail(sequence, kind, problem)
 
     def end_waits(self) -> None:
         """No more is leased on this connection; who waits for items is told that there are none."""
@@ -203,16 +211,22 @@ class Requests:
 
     async def _stats(self, sequence: int) -> None:
         def answer(report: dict[str, Any]) -> None:
-            figures = self._shared.figures()
             try:
+                figures = self._shared.figures()
                 document = _document(Kind.REPORT, sequence, {**report, "ingest": figures})
             except Refused as refused:
                 self._replies.refuse(sequence, refused)
+            except Exception as problem:
+                self._replies.fail(sequence, Kind.STATS, problem)
             else:
                 self._replies.answer(sequence, document)
             self._replies.flush()
 
-        await self._hand_over(sequence, Inquire(answer), self._shared.inquiries)
+        def refuse(refused: Refused) -> None:
+            self._replies.refuse(sequence, refused)
+            self._replies.flush()
+
+        await self._hand_over(sequence, Inquire(answer, refuse), self._shared.inquiries)
 
     async def _hand_over(
         self, sequence: int, message: M, channel: trio.MemorySendChannel[M]
@@ -229,15 +243,11 @@ class Requests:
         else:
             self._replies.hand_over()
 
-    def _begin(
-        self, work: Callable[[int, bytes], Awaitable[bytes]], sequence: int, body: bytes
-    ) -> None:
+    def _begin(self, kind: Kind, work: Work, sequence: int, body: bytes) -> None:
         self._replies.hand_over()
-        self._replies.start(self._see_through, work, sequence, body)
+        self._replies.start(self._see_through, kind, work, sequence, body)
 
-    async def _see_through(
-        self, work: Callable[[int, bytes], Awaitable[bytes]], sequence: int, body: bytes
-    ) -> None:
+    async def _see_through(self, kind: Kind, work: Work, sequence: int, body: bytes) -> None:
         """Does what was asked for, and answers."""
         replies = self._replies
         try:
@@ -255,6 +265,8 @@ class Requests:
         except trio.Cancelled:
             replies.drop(sequence)
             raise
+        except Exception as problem:
+            replies.fail(sequence, kind, problem)
         else:
             replies.answer(sequence, data)
         replies.flush()

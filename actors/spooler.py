@@ -19,9 +19,9 @@ wait with it.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 import structlog
 import trio
@@ -30,6 +30,7 @@ from actors.adoption import Adoption
 from actors.backlog import Backlog
 from actors.clock import wall_ms
 from actors.intake import DRAINING, Group, Intake, answer
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.ledger import Ledger
 from actors.lending import Lending
 from actors.loans import Loans, PendingMark
@@ -80,6 +81,8 @@ from forebay.stage_frames import MOVED
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
+
+M = TypeVar("M", Peek, FindRun, ScanRuns)
 
 TICK_S: Final = 0.1
 MARKS_SYNC_S: Final = 1.0
@@ -273,17 +276,14 @@ class Spooler:
                 self._inquiries.append(message)
                 self._marks_are_due = True
             case Peek():
-                assert self._nursery is not None
-                self._nursery.start_soon(self._peeking.look, message)
+                self._look(self._peeking.look, message)
             case Borrow():
                 assert self._nursery is not None
                 self._nursery.start_soon(self._lending.borrow, message)
             case FindRun():
-                assert self._nursery is not None
-                self._nursery.start_soon(self._peeking.find, message)
+                self._look(self._peeking.find, message)
             case ScanRuns():
-                assert self._nursery is not None
-                self._nursery.start_soon(self._peeking.scan, message)
+                self._look(self._peeking.scan, message)
             case Tick():
                 self._intake.expire(trio.current_time())
                 self._lending.ready.update(self._backlog.wake_due(wall_ms()))
@@ -296,6 +296,19 @@ class Spooler:
                 self._is_finishing = True
             case _:
                 assert_never(message)
+
+    def _look(self, look: Callable[[M], Awaitable[None]], message: M) -> None:
+        """Answers a look at the journal in a task of its own. A look changes nothing: a bug in it
+        fails the request that asked for it and nothing else."""
+
+        async def answer() -> None:
+            try:
+                await look(message)
+            except Exception as problem:
+                message.answer(INTERNAL_ERRORS.note(problem, "looking at the journal"))
+
+        assert self._nursery is not None
+        self._nursery.start_soon(answer)
 
     def _settle(self, message: Settle) -> None:
         accepted = [

@@ -23,13 +23,22 @@ import trio
 from actors.catalogue import Catalogue
 from actors.control import Fields, Operation, bad
 from actors.finished import FinishedRow
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.looking import Journaled, ask_journal, look_at_journal
 from actors.messages import SpoolerMessage
 from actors.refusals import bad_request, unknown_queue
 from actors.router import Router, Routing
 from actors.slices import item_bits
 from actors.tiering import Tier
-from actors.tiers import ColdQueue, SeenRow, StoreUnavailable, Stream, WarmQueue, WrongClaim
+from actors.tiers import (
+    ColdQueue,
+    SeenRow,
+    StoreCorrupt,
+    StoreUnavailable,
+    Stream,
+    WarmQueue,
+    WrongClaim,
+)
 from forebay.errors import Refused
 from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
 from forebay.head import check_queue_name
@@ -245,8 +254,10 @@ class Streams:
     async def _clear(self, queue: str) -> None:
         try:
             # A store that is away is the claim's to report.
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable, StoreCorrupt):
                 await self._router.set_aside(queue)
+        except Exception as problem:
+            INTERNAL_ERRORS.note(problem, "stream.claim", queue=queue)
         finally:
             self._clearing.pop(queue).set()
             self.wake(queue)

@@ -116,6 +116,10 @@ class TakingBack:
                 size = sum(slice_.bytes for slice_ in slices)
                 await self._failover.hold(Held(size, again, let_go))
             raise
+        except Exception:
+            # The step was undone, and would fail again.
+            await let_go()
+            raise
 
 
 def replacing(offers: Iterable[Offer], rule: Callable[[str], KeyRule]) -> dict[str, set[bytes]]:

@@ -21,6 +21,7 @@ from actors.deciding import Deciding
 from actors.decisions import Follower
 from actors.fleet_control import FleetControl
 from actors.ingest import Ingest
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.items import make_items
 from actors.jobs import Jobs
 from actors.key_control import KeyControl
@@ -126,6 +127,7 @@ def compose_faces(
         return describe(*known) | {
             "events": core.events.figures(),
             "history_dropped_total": core.history.dropped_total,
+            "internal_errors_total": INTERNAL_ERRORS.total,
             "keyed": keyed.figures(),
             "cron": cron.figures(),
             "triggers": triggers.figures(),

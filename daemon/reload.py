@@ -12,6 +12,7 @@ import structlog
 from actors.catalogue import Catalogue
 from actors.cron import Cron
 from actors.handling import HandlerUnusable
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.notifications import Notifier
 from actors.rate import SendLimit
 from actors.settings import Settings
@@ -65,9 +66,12 @@ class Reload:
 
     async def __call__(self) -> None:
         notify(*reloading())
-        await self._reload()
-        for other in self._others:
-            other()
+        try:
+            await self._reload()
+            for other in self._others:
+                other()
+        except Exception as problem:
+            INTERNAL_ERRORS.note(problem, "SIGHUP")
         notify("READY=1")
 
     async def _reload(self) -> None:

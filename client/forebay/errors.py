@@ -30,6 +30,7 @@ Code = Literal[
     "VERSION",
     "BUSY",
     "TIMEOUT",
+    "INTERNAL",
 ]
 CODES: Final[frozenset[str]] = frozenset(get_args(Code))
 RETRYABLE: Final[frozenset[Code]] = frozenset(

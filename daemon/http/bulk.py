@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from actors.clock import wall_ms
+from actors.internal_errors import INTERNAL_ERRORS
 from daemon.http.answer_log import AnswerLog, Stalled
 from daemon.http.desk import Desk
 from daemon.http.models.items import NewItem
@@ -100,6 +101,10 @@ class Bulk(Response):
                 await self._answer_oldest()
         except Problem as problem:
             await self._say({"problem": as_object(problem)})
+        except Stalled:
+            raise
+        except Exception as problem:
+            await self._say({"problem": as_object(internal(problem))})
         summary = {"lines": numbered, "stored": self._stored, "refused": self._refused}
         await self._say(summary)
         self._answers.end()
@@ -205,6 +210,13 @@ def read_line(text: bytes, priorities: Mapping[str, int]) -> Made | Problem:
         return Problem(422, f"{where}: {first['msg']}" if where else first["msg"], "invalid")
     except Problem as problem:
         return problem
+    except Exception as problem:
+        return internal(problem)
+
+
+def internal(problem: Exception) -> Problem:
+    """The answer to one line, or the end of a stream, because of a bug."""
+    return problem_of(INTERNAL_ERRORS.note(problem, "HTTP", path="a stream of items"))
 
 
 def stored_lines(lines: list[Line], ids: list[str], outcomes: list[str]) -> bytes:

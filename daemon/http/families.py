@@ -66,6 +66,8 @@ def _daemon(page: Page, snapshot: Snapshot, now_ms: int) -> None:
     for code, requests in sorted(ingest["refused"].items()):
         text = "Requests on the socket that were refused, by code."
         page.counter("refused_requests", text, requests, labelled({"code": code}))
+    text = "Requests that failed because of a bug: the log has the traceback of each."
+    page.counter("internal_errors", text, report["internal_errors_total"])
     page.gauge("sends_in_flight", "Sends under way, of all queues.", snapshot.sends_in_flight)
     text = "Sends that wait for the global limit."
     page.gauge("sends_waiting", text, snapshot.sends_waiting)

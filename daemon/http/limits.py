@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.settings import HttpSettings
 from actors.units import format_size
 from daemon.http.access import Access
-from daemon.http.problems import Problem, internal_error, render
+from daemon.http.problems import Problem, problem_of, render
 from daemon.masking import masked_query
 
 log = structlog.get_logger()
@@ -210,11 +211,9 @@ class Guard:
             await self._app(scope, body.receive, answer.send)
         except Problem as problem:
             await answer.refuse(problem)
-        except trio.Cancelled:
-            raise
-        except Exception:
-            log.exception("http.failed", method=scope["method"], path=scope["path"])
-            await answer.refuse(internal_error())
+        except Exception as problem:
+            about = {"method": scope["method"], "path": scope["path"]}
+            await answer.refuse(problem_of(INTERNAL_ERRORS.note(problem, "HTTP", **about)))
 
     def _check(self, scope: Mapping[str, Any], size_max: int | None) -> None:
         headers = single(scope["headers"])

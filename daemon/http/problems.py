@@ -1,7 +1,7 @@
 """Problems: every answer that is not what was asked for, in one shape (RFC 9457).
 
 `Problem` is raised by routes; what the actors raise (`Refused`, `StoreUnavailable`) is translated
-here, once. An unexpected exception is logged once and answered without internals.
+here, once. What is a bug is answered by the guard (limits.py).
 """
 
 from collections.abc import Mapping
@@ -48,6 +48,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "DRAINING": 503,
     "BUSY": 503,
     "TIMEOUT": 503,
+    "INTERNAL": 500,
 }
 """Of the codes of docs/protocol.md."""
 
@@ -66,7 +67,10 @@ EXAMPLES: Final[Mapping[int, tuple[str, str]]] = {
     421: ("wrong-host", "this server is not example.org: see http.hosts"),
     422: ("invalid", "limit: Input should be less than or equal to 1000"),
     429: ("too-many-requests", "at most 200 requests a second"),
-    500: ("internal-error", "something went wrong here; the log says what"),
+    500: (
+        "internal",
+        "unexpected error in the daemon: its log has the details under 5f1c03a9",
+    ),
     503: ("unavailable", "the cold store did not answer within 10 s"),
     507: ("disk-full", "the disk has less than min_free_bytes"),
 }
@@ -210,13 +214,13 @@ def install(app: FastAPI) -> None:
     async def on_slow(request: Request, _: Exception) -> Response:
         return render(unavailable(Exception("no answer in time")), request.url.path)
 
+    async def on_bug(_: Request, __: Exception) -> Response:
+        # The framework passes the exception on to the guard, which answers.
+        return Unanswered()
+
     async def on_ending(request: Request, _: Exception) -> Response:
         # The spooler ends before its clients only when the daemon does.
         return render(draining(), request.url.path)
-
-    async def on_bug(request: Request, _: Exception) -> Response:
-        # It goes on to the guard, which logs it.
-        return render(internal_error(), request.url.path)
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_bug)
@@ -231,8 +235,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(trio.ClosedResourceError, on_ending)
 
 
-def internal_error() -> Problem:
-    return Problem(500, EXAMPLES[500][1], "internal-error")
+class Unanswered(Response):
+    """Sends nothing."""
+
+    async def __call__(self, *_: object) -> None:
+        return
 
 
 def translated(error: HTTPException, request: Request) -> Problem:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.messages import Append, OfferRun
 from actors.refusals import draining, too_large, unknown_queue
 from daemon.http.desk import ANSWER_S, Desk
@@ -65,8 +66,11 @@ class Waiter:
         self._answer = answer if isinstance(answer, Refused) else [answer.name] * self._items
 
     def answer(self, _sequence: int, data: bytes) -> None:
-        outcomes = read_decided(data[FRAME_HEAD_BYTES:], self._items)
-        self._answer = [outcome.name for outcome in read_outcomes(outcomes)]
+        try:
+            outcomes = read_decided(data[FRAME_HEAD_BYTES:], self._items)
+            self._answer = [outcome.name for outcome in read_outcomes(outcomes)]
+        except Exception as problem:
+            self._answer = INTERNAL_ERRORS.note(problem, "HTTP")
 
     def refuse(self, _sequence: int, refused: Refused) -> None:
         self._answer = refused

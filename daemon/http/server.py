@@ -100,7 +100,7 @@ class HttpServer:
                     ConnectionState({}),
                     patient,  # type: ignore[arg-type]
                 ).run()
-        except Exception:
+        except* Exception:
             log.exception("http.connection_failed")
         finally:
             self._streams.discard(stream)

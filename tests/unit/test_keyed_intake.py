@@ -1,6 +1,6 @@
 """The keyed intake: pushes share transactions, and every one is answered."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,8 +8,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.keyed_intake import KeyedIntake
-from actors.keys import KeyRule
+from actors.keys import KeyRule, Offer
 from actors.messages import OfferRun, Pinned, QueueSeen
 from actors.tiers import StoreUnavailable
 from daemon.cold.sqlite import SqliteCold
@@ -31,7 +32,7 @@ class Replies:
         self.said[sequence] = list(data[13:])
 
     def refuse(self, sequence: int, refused: Refused) -> None:
-        assert refused.retryable == (refused.code != "BAD_RUN")
+        assert refused.retryable == (refused.code not in ("BAD_RUN", "INTERNAL"))
         self.said[sequence] = refused.code
 
     def flush(self) -> None:
@@ -124,3 +125,26 @@ async def test_a_low_disk_refuses_pushes_for_now(desk: Desk) -> None:
     await desk.intake.run()
     assert desk.replies.said == {1: "DISK_FULL"}
     assert await desk.cold.totals() == {}
+
+
+async def test_bug_fails_the_push_that_meets_it_and_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = desk.cold.offer
+
+    async def failing(offers: Sequence[Offer]) -> list[bytes]:
+        answers = await offer(offers)
+        keys = [key for one in offers for key in one.run.keys(0, 1)]
+        if b"bad" in keys:
+            raise OverflowError("a bug")
+        return answers
+
+    monkeypatch.setattr(desk.cold, "offer", failing)
+    before = INTERNAL_ERRORS.total
+    for key in (b"a", b"bad", b"c"):
+        desk.push(key)
+    desk.pushes.close()
+    await desk.intake.run()
+    # The transaction of the three was committed: each is told what was decided then.
+    assert desk.replies.said == {1: [CREATED], 2: "INTERNAL", 3: [CREATED]}
+    assert INTERNAL_ERRORS.total == before + 1

@@ -114,6 +114,7 @@ def snapshot(**given: Any) -> Snapshot:
         "stale_outcomes_total": 0,
         "away_total": {"cold": 2, "warm": 0},
         "history_dropped_total": 0,
+        "internal_errors_total": 0,
         "cron": {"schedules": 0, "installed_total": 0, "missed_total": 0},
         "triggers": {
             "triggers": 0,

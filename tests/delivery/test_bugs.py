@@ -1,0 +1,106 @@
+"""What a request sets going fails alone when it meets a bug: the actors go on, nothing is lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from actors.internal_errors import INTERNAL_ERRORS
+from actors.messages import Inquire
+from actors.peeking import Peeking
+from actors.purging import Purging
+from actors.refusals import unavailable
+from actors.report import Reporter
+from actors.tiers import StoreCorrupt
+from forebay.errors import Refused
+from tests.delivery.rig import Rig, running
+from tests.delivery.test_control import dead
+from tests.eventually import eventually
+
+
+async def bug(*_args: object, **_options: object) -> Any:
+    raise OverflowError("a bug")
+
+
+async def corrupt(*_args: object, **_options: object) -> Any:
+    raise StoreCorrupt("cold.sqlite: damaged")
+
+
+@pytest.mark.parametrize("failure", [bug, corrupt])
+async def test_job_that_meets_a_bug_has_failed_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Any
+) -> None:
+    async with running(tmp_path) as rig:
+        await dead(rig, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.life.sqlite.dead_letters, "remove", failure)
+            job = await ended(rig, "failed")
+            assert ("INTERNAL" if failure is bug else "damaged") in job["error"]
+        assert (await ended(rig, "done"))["done"] == 3
+
+
+async def ended(rig: Rig, state: str) -> dict[str, Any]:
+    """A job that removes dead letters, once it has ended so."""
+    job = await rig.control("job.start", what="dead.remove", which={})
+
+    async def has_ended() -> dict[str, Any]:
+        shown = await rig.control("job.show", id=job["id"])
+        assert shown["state"] == state, shown
+        return shown
+
+    return await eventually(has_ended)
+
+
+async def test_look_that_meets_a_bug_fails_its_request_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = INTERNAL_ERRORS.total
+    async with running(tmp_path) as rig:
+        (item,) = await rig.push(1, due_s=3600)
+        with monkeypatch.context() as patch:
+            patch.setattr(Peeking, "_described", lambda *_: 1 / 0)
+            with pytest.raises(Refused, match="INTERNAL"):
+                await rig.control("items.show", id=item)
+        assert (await rig.control("items.show", id=item))["id"] == item
+    assert INTERNAL_ERRORS.total == before + 1
+
+
+async def test_purge_that_meets_a_bug_puts_back_what_it_withdrew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, {"held": {"handler": {"type": "pull"}}}) as rig:
+
+        async def are_in_warm() -> bool:
+            return (await rig.fill("held")).waiting == 5
+
+        await rig.push(5, "held")
+        await eventually(are_in_warm)
+        with monkeypatch.context() as patch:
+            patch.setattr(Purging, "_delete_cold", bug)
+            with pytest.raises(OverflowError):
+                await rig.control("queue.purge", queue="held")
+        assert await are_in_warm()
+        assert (await rig.control("queue.purge", queue="held"))["deleted"] == 5
+
+
+async def test_report_that_meets_a_bug_is_refused_and_the_next_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = []
+    to_reporter, inbox = trio.open_memory_channel[Inquire](8)
+    async with running(tmp_path) as rig, trio.open_nursery() as nursery:
+        rig.life.reporter._inbox = inbox
+        nursery.start_soon(rig.life.reporter.run)
+        for failure in (bug, corrupt):
+            with monkeypatch.context() as patch:
+                patch.setattr(Reporter, "report", failure)
+                await to_reporter.send(Inquire(answers.append, answers.append))
+                await eventually(lambda: bool(answers))
+            refused = answers.pop()
+            expected = "INTERNAL" if failure is bug else unavailable(StoreCorrupt("x")).code
+            assert refused.code == expected
+        await to_reporter.send(Inquire(answers.append, answers.append))
+        await eventually(lambda: bool(answers))
+        assert "queues" in answers.pop()
+        nursery.cancel_scope.cancel()
