@@ -42,8 +42,8 @@ FRAMES_AT_ONCE: Final = 256
 """After so many frames others have their turn, however many more there are."""
 UNREAD_BYTES_MAX: Final = 256 * 1024
 """With more answers than this waiting for the client to read them, nothing is read from it."""
-QUIET_S: Final = 1.0
-"""After that long the memory of a large frame is given back."""
+PRESSED_S: Final = 5.0
+"""The most patience with a client that holds memory which others wait for."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Connection:
         self._sock = sock
         self._shared = shared
         self._settings = shared.settings
-        self._inbox = Inbox()
+        self._inbox = Inbox(shared.budget)
         self._outbox = Outbox(sock)
         self._window = Window(
             shared.settings.window_frames, shared.settings.window_bytes, shared.budget
@@ -90,6 +90,7 @@ class Connection:
                         self._outbox.close()
         finally:
             self._window.drop_in_hand()
+            self._inbox.close()
             self._shared.budget.wake()
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
@@ -154,11 +155,13 @@ class Connection:
                     self.refuse(head.sequence, refused)
                     continue
                 if not self._has_room(head.body_bytes):
-                    await self._wait_for_room(head.body_bytes)
+                    await self._wait_until(self._has_room, head.body_bytes)
                 self._window.admit(head.sequence, head.body_bytes)
                 self._receiving = head
-            if len(inbox) < FRAME_HEAD_BYTES + head.body_bytes:
-                inbox.make_room(FRAME_HEAD_BYTES + head.body_bytes)
+            frame_bytes = FRAME_HEAD_BYTES + head.body_bytes
+            if len(inbox) < frame_bytes:
+                if not inbox.make_room(frame_bytes):
+                    await self._wait_until(inbox.make_room, frame_bytes)
                 return None
             self._receiving = None
             self._frame_since = None
@@ -166,6 +169,7 @@ class Connection:
             if taken % FRAMES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             body = inbox.take(FRAME_HEAD_BYTES, head.body_bytes)
+            self._window.arrived()
             if head.kind is Kind.HELLO:
                 self._hello(body)
             elif head.kind is Kind.GOODBYE:
@@ -178,10 +182,10 @@ class Connection:
         """Whether a frame may come in now."""
         return self._outbox.waiting_bytes <= UNREAD_BYTES_MAX and self._window.has_room(size)
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def _wait_until(self, has_room: Callable[[int], bool], size: int) -> None:
         self._is_waiting = True
         self.flush()
-        while not self._has_room(size):
+        while not has_room(size):
             await self._wait_for_change(also_others=True)
         self._is_waiting = False
         self._frame_since = trio.current_time()
@@ -281,8 +285,10 @@ class Connection:
         if not self._is_greeted:
             return "saying HELLO" if now - self._opened_at >= settings.hello_timeout else None
         if self._frame_since is not None:
-            is_late = now - self._frame_since >= settings.frame_timeout
-            return "finishing a frame" if is_late else None
+            patience_s = settings.frame_timeout
+            if self._inbox.shared_bytes and self._shared.budget.is_short:
+                patience_s = min(patience_s, PRESSED_S)
+            return "finishing a frame" if now - self._frame_since >= patience_s else None
         if self._window or self._requests.holds_leases or not settings.idle_timeout:
             return None
         return "saying anything" if now - self._answered_at >= settings.idle_timeout else None
@@ -304,8 +310,7 @@ class Connection:
                 self._outbox.flush()
             except OSError:
                 self._lose()
-        if now - self._answered_at >= QUIET_S:
-            self._inbox.shrink()
+        self._inbox.shrink()
         if self._shared.is_draining:
             # A lease that was waited for may have run out.
             self._end_when_done()
@@ -344,7 +349,8 @@ class Connection:
             await self._wait_for_change()
 
     async def _wait_for_change(self, *, also_others: bool = False) -> None:
-        self._changed = trio.Event()
+        if self._changed.is_set():
+            self._changed = trio.Event()
         if also_others:
             self._shared.budget.wake_at_release(self._changed)
         await self._changed.wait()

@@ -12,6 +12,7 @@ changes nothing. On cancel nothing is settled, and the owner's next life deliver
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -25,7 +26,7 @@ from actors.handling import DeliveryFailed, Failure, Handler, Prepared, Report, 
 from actors.in_hand import InHand, Task, holder
 from actors.queue_settings import QueueSettings
 from actors.rate import SendLimit
-from actors.retry import conclude
+from actors.retry import conclude, takes_long
 from actors.settlement import Settlement
 from actors.slices import HeldBy
 from actors.tallies import Tallies
@@ -128,7 +129,8 @@ class Delivering:
             shared.breakers.give_up(admission)
         items = batch.items
         self._note(items, report, took_s)
-        conclusions = conclude(
+        conclude_batch = partial(
+            conclude,
             batch.prepared.batch,
             report,
             self._settings,
@@ -136,6 +138,12 @@ class Delivering:
             random.random,
             HeldBy(self._name(place), started_ms),
         )
+        # A failure of the whole batch is concluded for each of its slices.
+        failures = batch.leased if isinstance(report, Failure) else report.failures
+        if takes_long(len(failures), self._settings):
+            conclusions = await trio.to_thread.run_sync(conclude_batch)
+        else:
+            conclusions = conclude_batch()
         sending = Sending(self._destination, items, started_ms, round(took_s * 1000, 3))
         await shared.settlement.settle(self._queue, batch.leased, conclusions, sending)
 

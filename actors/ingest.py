@@ -9,8 +9,10 @@ and `run` returns when the last connection is closed. On cancel all connections 
 they stand: pushes without an answer are unknown to their clients, which send them again; those
 that reached the spooler are stored, and their answers go nowhere.
 
-What it cannot do: bound the memory of connections that have nothing in flight. Each may hold one
-frame, so the worst case is `inflight_bytes` + `max_connections` × the largest frame.
+Memory is bounded, and follows the bytes that have come, not those that are announced. Each
+connection has 16 KiB, and up to 256 KiB for a frame that has begun. All that is larger comes out of
+`inflight_bytes`, which one frame at a time may exceed; a frame exists twice while it is taken out
+of its inbox.
 """
 
 import socket

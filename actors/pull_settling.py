@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from trio import to_thread
+
 from actors.consumer_reports import Ended
 from actors.handling import ItemsFailed, Report
 from actors.queue_settings import QueueSettings
-from actors.retry import Conclusion, conclude
+from actors.retry import Conclusion, conclude, takes_long
 from actors.settlement import Settlement
 
 
@@ -24,11 +26,15 @@ class PullSettling:
 
     async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
         settings, now_ms = self._queue_settings(queue), self._now_ms()
-        return await self._settlement.settle(
-            queue,
-            [one.leased for one in ended],
-            [conclude_pulled(one, settings, now_ms) for one in ended],
-        )
+        if takes_long(sum(len(one.failed) for one in ended), settings):
+            conclusions = await to_thread.run_sync(conclude_all, ended, settings, now_ms)
+        else:
+            conclusions = conclude_all(ended, settings, now_ms)
+        return await self._settlement.settle(queue, [one.leased for one in ended], conclusions)
+
+
+def conclude_all(ended: Sequence[Ended], settings: QueueSettings, now_ms: int) -> list[Conclusion]:
+    return [conclude_pulled(one, settings, now_ms) for one in ended]
 
 
 def conclude_pulled(ended: Ended, settings: QueueSettings, now_ms: int) -> Conclusion:

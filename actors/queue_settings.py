@@ -1,13 +1,16 @@
 """What can be said of a queue: its handler, its limits, and how failures are met."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from actors.handler_settings import Handler, PullHandler
+from actors.patterns import check_pattern
 from actors.section import MIB, Clash, Count, Section
 from actors.units import Duration, Size, durations, format_duration, numbers, sizes
+
+RETRY_RULES_MAX: Final = 100
 
 
 class BackoffSettings(Section):
@@ -36,7 +39,7 @@ class RetryRule(Section):
     status: tuple[str, ...] = ()
     """HTTP statuses or exit codes, "404" or "5xx"; empty: any."""
     error: str = ""
-    """A regular expression, searched in the error's text; empty: any."""
+    """A regular expression (actors/patterns.py), searched in the error's text; empty: any."""
     then: Literal["retry", "dead"] = "retry"
     delay: Annotated[Duration, durations("0s", "30d")] | None = None
     """Instead of the backoff's."""
@@ -56,10 +59,7 @@ class RetryRule(Section):
     @field_validator("error")
     @classmethod
     def _error_is_a_pattern(cls, error: str) -> str:
-        try:
-            re.compile(error)
-        except re.error as problem:
-            raise ValueError(f"{error!r} is no regular expression: {problem}") from None
+        check_pattern(error)
         return error
 
 
@@ -113,7 +113,7 @@ class QueueSettings(Section):
     unique_window: Annotated[Duration, durations("0s", "365d")] = 0
     """So long a key stays taken after its item is delivered."""
     backoff: BackoffSettings = BackoffSettings()
-    retry_rules: tuple[RetryRule, ...] = Field(default=())
+    retry_rules: tuple[RetryRule, ...] = Field(default=(), max_length=RETRY_RULES_MAX)
     breaker: BreakerSettings = BreakerSettings()
     workers: WorkersSettings = WorkersSettings()
     pipeline_split: PipelineSplitSettings = PipelineSplitSettings()

@@ -9,16 +9,21 @@ breaks runs up into single items.
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from actors.handling import Failure, ItemsFailed, Report
+from actors.patterns import finds
 from actors.queue_settings import BackoffSettings, QueueSettings, RetryRule
 from actors.slices import HeldBy, ItemError, Slice, remember
 
+SEARCHES_MAX: Final = 4
+"""More searches for a rule's pattern than this are a thread's work: one may take 16 ms, and a
+consumer may report thousands of different errors at once. A thread costs 0.1 ms."""
+FAILURES_MAX: Final = 1000
+"""So are more different failures than this: each takes about 10 µs."""
 RETRY_AFTER_MAX_S: Final = 86400.0
 """A destination that asks for more does not get it: a typing error must not park items."""
 
@@ -71,6 +76,12 @@ def conclude(
         else Conclusion(piece.bits, holder=holder)
         for order, piece in enumerate(batch)
     ]
+
+
+def takes_long(failures: int, settings: QueueSettings) -> bool:
+    """Whether to conclude from so many failures is a thread's work."""
+    patterns = sum(bool(rule.error) for rule in settings.retry_rules)
+    return failures > FAILURES_MAX or failures * patterns > SEARCHES_MAX
 
 
 def decide(failure: Failure, attempt: int, settings: QueueSettings, random: float) -> Retry | Dead:
@@ -162,7 +173,7 @@ def _asked_for_s(failure: Failure) -> float:
 def _matches(rule: RetryRule, failure: Failure) -> bool:
     if rule.status and failure.status not in _statuses(rule.status):
         return False
-    return not rule.error or _pattern(rule.error).search(failure.text) is not None
+    return not rule.error or finds(rule.error, failure.text)
 
 
 @lru_cache(maxsize=1024)
@@ -176,9 +187,3 @@ def _statuses(patterns: tuple[str, ...]) -> frozenset[int]:
         else:
             found.add(int(pattern))
     return frozenset(found)
-
-
-@lru_cache(maxsize=1024)
-def _pattern(error: str) -> re.Pattern[str]:
-    # The cache of `re` itself is shared with all libraries, and emptied when it is full.
-    return re.compile(error)

@@ -1,8 +1,12 @@
 """What is in flight: on one connection (`Window`), and on all of them together (`Budget`).
 
-A request is in flight from the moment its head is read until it is answered. A connection with
-nothing in flight may always have one frame, whatever the limits say: no frame waits forever, and
-the price is that the budget may be overdrawn by one frame a connection.
+A request is in flight from the moment its head is read until it is answered. A connection's window
+counts what its requests announce: it can only hold up itself. The budget counts memory that is
+there: requests that have arrived, and the part of each inbox that is larger than its own.
+
+Nothing waits for ever. A connection with nothing in flight may always have one frame. If that frame
+needs a larger inbox than the budget allows, one connection at a time may overdraw it (`allows`),
+until its frame has arrived.
 """
 
 import trio
@@ -11,12 +15,33 @@ import trio
 class Budget:
     """The bytes that may be in flight on all connections together."""
 
-    __slots__ = ("_starved", "limit", "taken")
+    __slots__ = ("_guest", "_starved", "limit", "taken")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
+        self._guest: object = None
+        """Who may overdraw it."""
         self._starved: list[trio.Event] = []
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody waits for a part of it."""
+        return bool(self._starved)
+
+    def allows(self, who: object, size: int) -> bool:
+        """Whether `who` may take that much now. Says yes to one at a time that overdraws it, until
+        that one calls `leave`: so one frame after the other becomes whole, however many have begun.
+        """
+        if self.taken + size <= self.limit:
+            return True
+        if self._guest is None:
+            self._guest = who
+        return self._guest is who
+
+    def leave(self, who: object) -> None:
+        if self._guest is who:
+            self._guest = None
 
     def wake_at_release(self, event: trio.Event) -> None:
         self._starved.append(event)
@@ -33,7 +58,15 @@ class Window:
     """The requests of one connection that are in flight. Those that are not yet handed over to
     somebody who will answer them are given back by `drop_in_hand`."""
 
-    __slots__ = ("_budget", "_bytes", "_bytes_max", "_frames_max", "_in_hand", "_sizes")
+    __slots__ = (
+        "_arriving",
+        "_budget",
+        "_bytes",
+        "_bytes_max",
+        "_frames_max",
+        "_in_hand",
+        "_sizes",
+    )
 
     def __init__(self, frames_max: int, bytes_max: int, budget: Budget) -> None:
         self._frames_max = frames_max
@@ -43,6 +76,8 @@ class Window:
         """By sequence number."""
         self._bytes = 0
         self._in_hand: int | None = None
+        self._arriving: int | None = None
+        """The request of which only a part has come: it is in its inbox, and counted there."""
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -60,11 +95,16 @@ class Window:
         )
 
     def admit(self, sequence: int, size: int) -> None:
-        """The request is in flight, and in the connection's own hands."""
+        """The request is in flight, in the connection's own hands, and still to come."""
         self._sizes[sequence] = size
         self._bytes += size
-        self._budget.taken += size
-        self._in_hand = sequence
+        self._in_hand = self._arriving = sequence
+
+    def arrived(self) -> None:
+        """The request that was admitted last is whole."""
+        if self._arriving is not None:
+            self._budget.taken += self._sizes[self._arriving]
+            self._arriving = None
 
     def hand_over(self) -> None:
         """Somebody else will answer the request in hand."""
@@ -74,7 +114,10 @@ class Window:
         """The request is answered."""
         size = self._sizes.pop(sequence)
         self._bytes -= size
-        self._budget.taken -= size
+        if sequence == self._arriving:
+            self._arriving = None
+        else:
+            self._budget.taken -= size
         if sequence == self._in_hand:
             self._in_hand = None
 

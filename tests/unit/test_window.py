@@ -28,7 +28,9 @@ def test_budget_is_shared() -> None:
     budget = Budget(100)
     first, second = make_window(budget), make_window(budget)
     first.admit(1, 50)
+    first.arrived()
     second.admit(1, 30)
+    second.arrived()
     assert second.has_room(20)
     assert not second.has_room(21)
     first.release(1)
@@ -39,6 +41,7 @@ def test_everything_is_given_back() -> None:
     budget = Budget(100)
     window = make_window(budget)
     window.admit(1, 10)
+    window.arrived()
     window.hand_over()
     window.admit(2, 20)
     window.drop_in_hand()
@@ -54,6 +57,7 @@ def test_request_that_was_answered_before_it_was_handed_over_is_not_dropped_twic
     budget = Budget(100)
     window = make_window(budget)
     window.admit(1, 10)
+    window.arrived()
     window.release(1)
     window.drop_in_hand()
     assert budget.taken == 0
@@ -62,3 +66,27 @@ def test_request_that_was_answered_before_it_was_handed_over_is_not_dropped_twic
 def test_answer_to_what_was_not_asked_is_a_bug_that_shows() -> None:
     with pytest.raises(KeyError):
         make_window(Budget(100)).release(1)
+
+
+def test_budget_counts_what_has_arrived_and_not_what_is_announced() -> None:
+    budget = Budget(100)
+    window = make_window(budget)
+    window.admit(1, 60)
+    assert (len(window), budget.taken) == (1, 0)
+    window.arrived()
+    assert budget.taken == 60
+    window.release(1)
+    assert (len(window), budget.taken) == (0, 0)
+
+
+def test_one_at_a_time_overdraws_the_budget() -> None:
+    budget = Budget(100)
+    budget.taken = 90
+    assert budget.allows("small", 10)
+    assert budget.allows("large", 11)
+    assert not budget.allows("other", 11)
+    assert budget.allows("large", 1000)
+    budget.leave("small")
+    assert not budget.allows("other", 11)
+    budget.leave("large")
+    assert budget.allows("other", 11)
