@@ -181,6 +181,7 @@ def compose_faces(
         to_spooler.clone(),
         core.warm,
         cold.items,
+        cold,
         reporter.report,
         lambda queue: controls.check_known(queue),
         wake_promoter,

@@ -173,6 +173,7 @@ class Life:
             self.to_spooler.clone(),
             self.warm,
             self.sqlite.items,
+            cold,
             self.reporter.report,
             lambda queue: self.controls.check_known(queue),
             self.promoter.wake,
