@@ -35,7 +35,11 @@ DESTINATION: Final = "http://127.0.0.1:9"
 
 queue: Final = Leaf(st.sampled_from(QUEUES), UNKNOWN_NAMES)
 flow: Final = one_of("", "nightly", "daily", odd=(long_text(255, "f"), long_text(200, "\\u00e9")))
-name: Final = Leaf(st.sampled_from(("one", "two", "three", "four")), UNKNOWN_NAMES)
+name: Final = Leaf(st.sampled_from(("one", "two", "new-1", "new-2")), UNKNOWN_NAMES)
+new: Final = Leaf(st.sampled_from(("@new@", "@new@", "other", "three")), UNKNOWN_NAMES)
+"""Of something that is to be made: nobody has the name, as a rule."""
+defined: Final = Leaf(st.sampled_from(QUEUES[:5]), UNKNOWN_NAMES)
+"""Queues that can be changed and deleted."""
 item: Final = Leaf(
     st.sampled_from(tuple(f"@item{n}@" for n in range(8))),
     (
@@ -202,7 +206,7 @@ SCHEDULE_PARTS: Final = {
     "enabled": flag,
 }
 KINDS_OF_TIME: Final = (
-    ("every", {"every": lasting("1s", "1h", 90)}),
+    ("every", {"every": lasting("1h", 90, "365d")}),
     ("cron", {"cron": one_of("30 2 * * *", "0 0 1 1 *", odd=CRONS), "zone": zone}),
     (
         "daily",
@@ -231,7 +235,7 @@ QUEUE_TRIGGER_PARTS: Final = {
     "description": one_of("", "for tests"),
     "queue": one_of("spare", "other", odd=UNKNOWN_NAMES),
     "target": one_of("jobs", "sink", "keyed", odd=UNKNOWN_NAMES),
-    "polling_interval": lasting("100ms", "1s", "1h"),
+    "polling_interval": lasting("10s", "1h", 86_400),
     "batch_size": whole(1, 10_000),
     "jobs_max": whole(1, 1000),
     "job_lease": lasting("10s", "30d"),
@@ -296,13 +300,13 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "queue.purge": (BY_QUEUE,),
     "queues.list": (NOTHING,),
     "queues.create": (
-        needs("queue", queue=queue, settings=QUEUE_SETTINGS),
-        needs("queue", "settings", queue=queue, settings=QUEUE_SETTINGS),
-        needs("queue", "settings", queue=queue, settings=HTTP_QUEUE),
+        needs("queue", queue=new, settings=QUEUE_SETTINGS),
+        needs("queue", "settings", queue=new, settings=QUEUE_SETTINGS),
+        needs("queue", "settings", queue=new, settings=HTTP_QUEUE),
     ),
     "queues.change": (
-        needs("queue", "settings", queue=queue, settings=QUEUE_SETTINGS),
-        needs("queue", "settings", queue=one_of("spare", "other"), settings=HTTP_QUEUE),
+        needs("queue", "settings", queue=defined, settings=QUEUE_SETTINGS),
+        needs("queue", "settings", queue=defined, settings=HTTP_QUEUE),
     ),
     "queues.delete": (BY_QUEUE,),
     "breakers.list": (NOTHING,),
@@ -377,15 +381,14 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "cron.list": (NOTHING,),
     "cron.show": (BY_NAME,),
     "cron.next": (needs("name", name=name, count=whole(1, 100)),),
-    "cron.add": tuple(needs("name", "settings", name=name, settings=one) for one in SCHEDULES),
+    "cron.add": tuple(needs("name", "settings", name=new, settings=one) for one in SCHEDULES),
     "cron.change": (needs("name", "settings", name=name, settings=SCHEDULE_CHANGE),),
     "cron.remove": (BY_NAME,),
     "cron.run": (BY_NAME,),
     "trigger.list": (NOTHING,),
     "trigger.show": (BY_NAME,),
     "trigger.add": tuple(
-        needs("name", "settings", name=name, settings=one)
-        for one in (QUEUE_TRIGGER, *TIME_TRIGGERS)
+        needs("name", "settings", name=new, settings=one) for one in (QUEUE_TRIGGER, *TIME_TRIGGERS)
     ),
     "trigger.change": (
         needs("name", "settings", name=name, settings=TRIGGER_CHANGE),

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from tests.fuzz.control.operations import (
     DESTINATION,
@@ -30,13 +30,14 @@ from tests.fuzz.control.operations import (
     limit,
     moment,
     name,
+    new,
     payload_b64,
     priority,
     queue,
     reason,
     write,
 )
-from tests.fuzz.control.steps import WAITS, Request, worth
+from tests.fuzz.control.steps import WAITS, Deck, Request, worth
 from tests.fuzz.control.values import (
     Each,
     Leaf,
@@ -120,8 +121,8 @@ CHOSEN: Final = (
 
 BODIES: Final[Mapping[str, Sequence[Shape]]] = {
     "createQueue": (
-        needs("queue", queue=queue, settings=QUEUE_SETTINGS),
-        needs("queue", "settings", queue=queue, settings=HTTP_QUEUE),
+        needs("queue", queue=new, settings=QUEUE_SETTINGS),
+        needs("queue", "settings", queue=new, settings=HTTP_QUEUE),
     ),
     "changeQueue": (needs("settings", settings=QUEUE_SETTINGS),),
     "addItemById": (needs("queue_id", queue_id=queue, **NEW_ITEM_PARTS),),
@@ -161,13 +162,10 @@ BODIES: Final[Mapping[str, Sequence[Shape]]] = {
         needs("payload_b64", payload_b64=payload_b64),
     ),
     "forceBreaker": (needs("state", state=one_of("open", "closed", "auto")),),
-    "createSchedule": tuple(
-        needs("name", "settings", name=name, settings=one) for one in SCHEDULES
-    ),
+    "createSchedule": tuple(needs("name", "settings", name=new, settings=one) for one in SCHEDULES),
     "changeSchedule": (needs("settings", settings=SCHEDULE_CHANGE),),
     "createTrigger": tuple(
-        needs("name", "settings", name=name, settings=one)
-        for one in (QUEUE_TRIGGER, *TIME_TRIGGERS)
+        needs("name", "settings", name=new, settings=one) for one in (QUEUE_TRIGGER, *TIME_TRIGGERS)
     ),
     "changeTrigger": (
         needs("settings", settings=TRIGGER_CHANGE),
@@ -203,14 +201,11 @@ def missing(document: Document) -> list[str]:
     return found
 
 
-def requests(document: Document) -> SearchStrategy[Request]:
-    return st.one_of(
-        [
-            _request(operation, *of)
-            for operation, of in described(document).items()
-            for _ in range(worth(BODIES.get(operation, ())))
-        ]
-    )
+def requests(document: Document) -> Deck:
+    return [
+        (worth(BODIES.get(operation, ())), _request(operation, *of))
+        for operation, of in described(document).items()
+    ]
 
 
 @st.composite

@@ -6,6 +6,7 @@ when it is sent; 0 is the latest one.
 """
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from tests.fuzz.control.operations import (
 )
 from tests.fuzz.control.values import Leaf, Shape, bodies, flag, leaves, needs, one_of, whole
 
-SHOWN_MAX: Final = 4000
+_REPEATED: Final = re.compile(r"((?:\\x[0-9a-f]{2}|[^'\\]){1,8}?)\1{15,}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,13 +78,19 @@ class Restart:
 
 
 Step = Frame | Push | Request | Restart
+Deck = list[tuple[int, SearchStrategy[Step]]]
+"""Strategies with weights."""
 
 
 def shown(body: bytes) -> str:
-    """As a Python literal, to be sent again by hand; a long one is cut."""
-    if len(body) <= SHOWN_MAX:
-        return repr(body)
-    return f"{body[: SHOWN_MAX // 2]!r} … ({len(body)} bytes) … {body[-200:]!r}"
+    """As a Python expression, to be sent again by hand: what is repeated is written once."""
+    # With a double quote in it, it is written between single ones.
+    text = repr(b'"' + body)[3:-1]
+
+    def times(found: re.Match[str]) -> str:
+        return f"' + b'{found[1]}' * {len(found[0]) // len(found[1])} + b'"
+
+    return f"b'{_REPEATED.sub(times, text)}'"
 
 
 def write_step(step: Step) -> str:
@@ -151,7 +158,7 @@ FETCHES: Final = (
 
 def worth(shapes: Sequence[Shape]) -> int:
     """How often something of these shapes is sent: more often if there is more to it."""
-    return max(1, min(8, sum(map(leaves, shapes)) // 4))
+    return max(1, min(5, sum(map(leaves, shapes)) // 4))
 
 
 def operation(op: str) -> SearchStrategy[Frame]:
@@ -244,18 +251,23 @@ def stagings() -> SearchStrategy[Push]:
     )
 
 
-def frames() -> SearchStrategy[Step]:
-    """Everything that goes over the socket; operations are most of it."""
-    lease = bodies(LEASE).map(lambda body: frame(Kind.LEASE, body))
+def frames() -> Deck:
+    """Everything that goes over the socket. What makes and takes items comes often, so that the
+    operations find something to act on."""
     fetch = st.one_of([bodies(shape) for shape in FETCHES])
-    others: list[SearchStrategy[Step]] = [
-        pushes(),
-        lease,
-        damaged(settles()).map(lambda body: frame(Kind.SETTLE, body)),
-        fetch.map(lambda body: frame(Kind.FETCH, body)),
-        stagings(),
-        damaged(extends()).map(lambda body: frame(Kind.EXTEND, body)),
+    others: Deck = [
+        (12, pushes()),
+        (10, bodies(LEASE).map(lambda body: frame(Kind.LEASE, body))),
+        (10, damaged(settles()).map(lambda body: frame(Kind.SETTLE, body))),
+        (5, stagings()),
+        (4, fetch.map(lambda body: frame(Kind.FETCH, body))),
+        (3, damaged(extends()).map(lambda body: frame(Kind.EXTEND, body))),
     ]
-    operations = [operation(op) for op, shapes in OPERATIONS.items() for _ in range(worth(shapes))]
-    # Pushes, leases and reports are there so that the others find something to act on.
-    return st.one_of([*others, *others, *others[:3], *operations])
+    return others + [(worth(shapes), operation(op)) for op, shapes in OPERATIONS.items()]
+
+
+@st.composite
+def dealt(draw: DrawFn, deck: Deck) -> Step:
+    """One of the deck, each as often as its weight says. (`one_of` takes each once.)"""
+    places = [place for place, (weight, _) in enumerate(deck) for _ in range(weight)]
+    return draw(deck[draw(st.sampled_from(places))][1])

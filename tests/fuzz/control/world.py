@@ -67,7 +67,7 @@ class World:
         self._http: http.client.HTTPConnection | None = None
         self._sequence = 0
         self._known: dict[str, deque[bytes]] = {}
-        self._runs = 0
+        self._runs = self._names = 0
         self._log_at = 0
         self._neighbour = Neighbour(self.host.socket)
         self._statuses: dict[str, set[int]] = {}
@@ -315,6 +315,9 @@ class World:
 
     def _filled_in(self, text: bytes) -> bytes:
         def value(found: re.Match[bytes]) -> bytes:
+            if found[1] == b"new":
+                self._names += 1
+                return b"new-%d" % self._names
             return self._word(found[1], int(found[2] or b"0")) or found[0]
 
         return _WORD.sub(value, text) if b"@" in text else text
