@@ -26,6 +26,7 @@ from actors.control import Fields, Operation
 from actors.finding import scan_runs
 from actors.handover import Asked
 from actors.messages import Fate, JournalRun, Settle, Settled, SpoolerMessage, Voided
+from actors.promotion import Promotion
 from actors.slices import InCold, InJournal, Slice, item_bits, ranges
 from actors.tiers import ColdItems, ColdPart, ColdQueue, Limits, StoreUnavailable, WarmQueue
 
@@ -50,16 +51,19 @@ class Purging:
         self,
         spooler: trio.MemorySendChannel[SpoolerMessage],
         warm: WarmQueue,
+        lines: Mapping[str, Promotion],
         cold: ColdItems,
         streams: ColdQueue,
         report: Callable[[], Awaitable[dict[str, Any]]],
         check_known: Callable[[str], Awaitable[None]],
         wake_promoter: Callable[[str], None],
     ) -> None:
-        """`streams`: the same cold store, which knows what is claimed. `check_known` refuses a
-        queue that is neither defined nor ever was seen."""
+        """`lines`: what the promoter has in hand for warm, by queue. `streams`: the same cold
+        store, which knows what is claimed. `check_known` refuses a queue that is neither defined
+        nor ever was seen."""
         self._spooler = spooler
         self._warm = warm
+        self._lines = lines
         self._cold = cold
         self._streams = streams
         self._report = report
@@ -125,6 +129,8 @@ class Purging:
 
     async def _from_warm(self, queue: str) -> int:
         slices = await self._warm.withdraw(queue)
+        if line := self._lines.get(queue):
+            slices += line.withdraw()
         others = [part for part in slices if not isinstance(part.run.owner, InJournal | InCold)]
         if others:
             # Another daemon's: its own purge deletes them.

@@ -180,6 +180,7 @@ def compose_faces(
     purging = Purging(
         to_spooler.clone(),
         core.warm,
+        core.routing.lines,
         cold.items,
         cold,
         reporter.report,

@@ -172,6 +172,7 @@ class Life:
         purging = Purging(
             self.to_spooler.clone(),
             self.warm,
+            self.routing.lines,
             self.sqlite.items,
             cold,
             self.reporter.report,
