@@ -85,7 +85,7 @@ class Fuzzer:
             (test if seed_ is None else seed(seed_)(test))()
         except (Broken, Flaky):
             # What Hypothesis adds is long, and says the same. Flaky: it needs what came before.
-            raise self._broken from None
+            raise Broken(str(self._broken)) from None
 
     def example(self, steps: Sequence[Step], order: int) -> None:
         world = self.world
