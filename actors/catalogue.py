@@ -18,6 +18,7 @@ import structlog
 import trio
 from pydantic import ValidationError
 
+from actors import kept as kept_documents
 from actors.handling import HandlerUnusable
 from actors.queue_settings import QueueSettings
 from actors.section import Clash
@@ -174,8 +175,8 @@ class Catalogue:
         async with self._changing:
             self._of_run_time(name)
             paused = frozenset(pair for pair in self._kept.paused if pair[0] != name)
-            self._kept = replace(self._kept, paused=paused)
-            await self._define(name, None)
+            queues = {key: value for key, value in self._kept.queues.items() if key != name}
+            await self._keep(replace(self._kept, queues=queues, paused=paused))
 
     async def reload(self, settings: Settings) -> None:
         """Another configuration is in force."""
@@ -227,10 +228,8 @@ class Catalogue:
             await self._keep(replace(self._kept, paused=paused))
             return True
 
-    async def _define(self, name: str, definition: Definition | None) -> None:
-        queues = {key: value for key, value in self._kept.queues.items() if key != name}
-        if definition is not None:
-            queues[name] = definition
+    async def _define(self, name: str, definition: Definition) -> None:
+        queues = {**self._kept.queues, name: definition}
         await self._keep(replace(self._kept, queues=queues))
 
     async def _keep(self, definitions: Definitions) -> None:
@@ -244,8 +243,13 @@ class Catalogue:
             if definition.keys is not None and name not in self._settings.queues:
                 try:
                     self._run_time[name] = self._build(name, definition.keys)
-                except Refused as problem:
-                    log.error("catalogue.definition_unusable", queue=name, error=problem.text)
+                except Exception as problem:
+                    log.error(
+                        "catalogue.definition_unusable",
+                        queue=name,
+                        error=str(problem),
+                        hint="it stays in queues.json: change or delete it",
+                    )
         flows: dict[str, set[str]] = {}
         for queue, flow in definitions.paused:
             if flow is not None:
@@ -314,25 +318,26 @@ def definitions_to_json(definitions: Definitions) -> str:
     return json.dumps(content, indent=1)
 
 
-def definitions_from_json(text: str) -> Definitions:
-    """ValueError if it makes no sense."""
-    try:
-        content = json.loads(text)
-        if content["version"] != 1:
-            raise ValueError(f"version {content['version']}")
-        if not all(isinstance(entry["keys"], dict | None) for entry in content["queues"].values()):
-            raise ValueError("the keys of a queue are no object")
-        return Definitions(
-            {
-                name: Definition(
-                    int(entry["created_ms"]),
-                    int(entry["updated_ms"]),
-                    entry["keys"],
-                    str(entry["fingerprint"]),
-                )
-                for name, entry in content["queues"].items()
-            },
-            frozenset((queue, flow) for queue, flow in content["paused"]),
-        )
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"not a catalogue: {problem!r}") from problem
+def definitions_from_json(text: str, rejected: list[str]) -> Definitions:
+    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    content = kept_documents.read_document(text)
+    queues = kept_documents.members(content, "queues")
+    paused = kept_documents.elements(content, "paused")
+    return Definitions(
+        dict(kept_documents.readable(queues, _read_definition, rejected)),
+        frozenset(kept_documents.readable(paused, _read_paused, rejected)),
+    )
+
+
+def _read_definition(name: str, entry: Any) -> tuple[str, Definition]:
+    keys = entry["keys"]
+    if not isinstance(keys, dict | None):
+        raise ValueError("its keys are not an object")
+    times = int(entry["created_ms"]), int(entry["updated_ms"])
+    return check_queue(name), Definition(*times, keys, str(entry["fingerprint"]))
+
+
+def _read_paused(queue: str, flow: str | None) -> tuple[str, str | None]:
+    if not isinstance(flow, str | None):
+        raise ValueError("a flow is a text")
+    return check_queue(queue), flow

@@ -19,7 +19,7 @@ before it reads or answers again, and cannot say why it closes to a client that 
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -332,7 +332,7 @@ class Connection:
             self._has_bad_run = True
             log.warning("ingest.bad_run", text=str(problem), **self._about())
 
-    def _about(self) -> dict[str, object]:
+    def _about(self) -> dict[str, Any]:
         """Who is connected, for the log."""
         return {"client": self.client, "pid": self.peer.pid, "uid": self.peer.uid}
 

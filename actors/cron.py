@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.keys import ItemRef, Offer, Phase
 from actors.look_ahead import FOREVER_MS, REFRESH_S_MAX, Step, Wanted, next_step
 from actors.presence import Presence
@@ -82,6 +83,8 @@ class Cron:
         self._marks: dict[str, TickMark] = {}
         """As they were seen last, for those who ask."""
         self._disputed: set[str] = set()
+        self._broken: set[str] = set()
+        """Schedules whose planning meets a bug, which the log has told."""
         self._is_away = False
         self.installed_total = 0
         self.missed_total = 0
@@ -187,6 +190,12 @@ class Cron:
                 # All of them are looked at when it is back.
                 self._look_at.clear()
                 self._see(problem)
+            except Exception as problem:
+                # The daemon can deliver without new ticks; it could not without a start.
+                self._look_at.clear()
+                if not self._is_away:
+                    INTERNAL_ERRORS.note(problem, "cron")
+                self._is_away = True
             else:
                 self._see(None)
 
@@ -199,7 +208,7 @@ class Cron:
         self._marks = dict(marks.by_name)
         planned: list[_Planned] = []
         for name in names:
-            found = self._plan(name, marks)
+            found = self._plan_alone(name, marks)
             if found is not None:
                 planned.append(found)
             # A configuration may have a thousand.
@@ -219,6 +228,19 @@ class Cron:
         self._look_at = {name: at for name, at in self._look_at.items() if name in known}
         now = trio.current_time()
         return sorted(name for name in known if self._look_at.get(name, now) <= now)
+
+    def _plan_alone(self, name: str, marks: Marks) -> _Planned | None:
+        """A bug that one schedule meets must not keep the others, or the daemon, from going on."""
+        try:
+            found = self._plan(name, marks)
+        except Exception as problem:
+            if name not in self._broken:
+                self._broken.add(name)
+                INTERNAL_ERRORS.note(problem, "cron", schedule=name)
+            self._problems[name] = "unexpected error: see daemon.internal_error in the log"
+            return None
+        self._broken.discard(name)
+        return found
 
     def _plan(self, name: str, marks: Marks) -> _Planned | None:
         self._look_at[name] = trio.current_time() + REFRESH_S_MAX

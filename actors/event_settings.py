@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 
-from actors.section import GIB, MIB, Clash, Section
+from actors.section import GIB, MIB, Clash, Number, Section
 from actors.units import Duration, Size, durations, format_size, numbers, sizes
 
 
@@ -13,7 +13,7 @@ class EventSettings(Section):
     mode: Literal["off", "sampled", "all"] = "off"
     """`sampled`: of some runs everything, of the others nothing."""
     format: Literal["ndjson", "parquet"] = "ndjson"
-    sample: Annotated[float, numbers(0.0001, 1)] = 0.01
+    sample: Annotated[Number, numbers(0.0001, 1)] = 0.01
     """The share of the runs, where `mode` is `sampled`."""
     directory: Path | None = None
     """None: `events` in the state directory."""

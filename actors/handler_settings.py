@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from actors.section import MIB, Clash, Count, Section
+from actors.section import MIB, Clash, Count, Flag, Section
 from actors.units import Duration, Size, durations, format_duration, numbers, sizes
 from forebay.limits import RUN_ITEMS_MAX
 
@@ -71,7 +71,7 @@ class FileHandler(Section):
     """A new file once there are so many; 0: never (Parquet: for each batch)."""
     roll_interval: Annotated[Duration, durations("0s", "365d")] = 0
     """A new file after that long; 0: never (Parquet: for each batch)."""
-    fsync: bool = False
+    fsync: Flag = False
     """Before it counts as delivered."""
     batch_items: BatchItems = 10000
     batch_bytes: BatchBytes = 16 * MIB
@@ -140,9 +140,9 @@ class HttpHandler(Section):
     """For a batch, from the connection to the end of the (last) answer."""
     answer_bytes_max: Annotated[Size, sizes("1Ki", "64Mi")] = 1 * MIB
     """A longer answer is not read."""
-    item_results: bool = True
+    item_results: Flag = True
     """An answer may say what became of each item."""
-    verify_tls: bool = True
+    verify_tls: Flag = True
     ca_file: Path | None = None
     """Beside the system's authorities."""
     cert_file: Path | None = None
@@ -201,7 +201,7 @@ class PythonHandler(Section):
     type: Literal["python"] = "python"
     function: str
     """`module:function`, async or not."""
-    batch: bool = False
+    batch: Flag = False
     """Called with a list of items, not with one."""
     mode: Literal["auto", "thread", "process"] = "auto"
     """auto: an async function in the daemon's own loop (trio), any other in a thread."""

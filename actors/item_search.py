@@ -38,6 +38,7 @@ from actors.tiers import (
 from forebay.errors import BadRun
 from forebay.failure_reason import FailureReason
 from forebay.run import KEYS, Run, RunHead
+from forebay.strict_json import loads
 
 STEP_ROWS: Final = 64
 STEP_BYTES: Final = 1024 * 1024
@@ -326,7 +327,7 @@ def read_cursor(text: str) -> Cursor:
     try:
         if len(text) > CURSOR_TEXT_MAX or not text.isascii():
             raise ValueError
-        content = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        content = loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         place, queue, at, item, letters = content
         is_good = (
             place in _PLACES
@@ -337,6 +338,6 @@ def read_cursor(text: str) -> Cursor:
         if not is_good:
             raise ValueError
         base64.b64decode(letters, validate=True)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         raise ValueError("not a cursor of items") from None
     return Cursor(place, queue, at, item, letters)

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
+from actors.cursors import read_number
 from actors.messages import Inquire, Peek, SpoolerMessage
 from actors.tiers import Look, StoreUnavailable
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
 
 T = TypeVar("T")
-
-POSITION_DIGITS_MAX = 20
 
 
 class Journaled(NamedTuple):
@@ -38,11 +37,7 @@ async def ask_journal(spooler: trio.MemorySendChannel[SpoolerMessage], queue: st
 
 async def look_at_journal(spooler: trio.MemorySendChannel[SpoolerMessage], wish: FetchWish) -> Look:
     """ValueError if the cursor is no position."""
-    after = -1
-    if wish.cursor:
-        if not wish.cursor.isdecimal() or len(wish.cursor) > POSITION_DIGITS_MAX:
-            raise ValueError("not a cursor of a look")
-        after = int(wish.cursor)
+    after = read_number(wish.cursor) if wish.cursor else -1
 
     def peek(answer: Callable[[Look | OSError | Refused], None]) -> Peek:
         return Peek(wish.queue, after, wish.rows, wish.bytes, answer)

@@ -7,19 +7,19 @@ from pydantic import Field, field_validator, model_validator
 
 from actors.handler_settings import Handler, PullHandler
 from actors.patterns import check_pattern
-from actors.section import MIB, Clash, Count, Section
+from actors.section import MIB, Clash, Count, Flag, Number, Section
 from actors.units import Duration, Size, durations, format_duration, numbers, sizes
 
 RETRY_RULES_MAX: Final = 100
 
 
 class BackoffSettings(Section):
-    enabled: bool = True
+    enabled: Flag = True
     """False: tried again at once."""
     initial: Annotated[Duration, durations("1ms", "1d")] = 5
-    multiplier: Annotated[float, numbers(1, 100)] = 2.0
+    multiplier: Annotated[Number, numbers(1, 100)] = 2.0
     max: Annotated[Duration, durations("1ms", "30d")] = 300
-    jitter: Annotated[float, numbers(0, 1)] = 0.2
+    jitter: Annotated[Number, numbers(0, 1)] = 0.2
 
     @model_validator(mode="after")
     def _initial_is_below_max(self) -> Self:
@@ -64,7 +64,7 @@ class RetryRule(Section):
 
 
 class BreakerSettings(Section):
-    enabled: bool = True
+    enabled: Flag = True
     threshold: Annotated[Count, numbers(1, 10**6)] = 5
     reset_timeout: Annotated[Duration, durations("10ms", "1d")] = 30
     half_open_probes: Annotated[Count, numbers(1, 1000)] = 1
@@ -74,7 +74,7 @@ class WorkersSettings(Section):
     """0 workers: from the number of cores."""
 
     count: Annotated[Count, numbers(0, 10000)] = 0
-    adaptive: bool = False
+    adaptive: Flag = False
     min: Annotated[Count, numbers(1, 10000)] = 1
     max: Annotated[Count, numbers(0, 10000)] = 0
     max_concurrent_sends: Annotated[Count, numbers(1, 1000)] = 1
@@ -88,7 +88,7 @@ class WorkersSettings(Section):
 
 
 class PipelineSplitSettings(Section):
-    enabled: bool = False
+    enabled: Flag = False
     preparer_count: Annotated[Count, numbers(0, 10000)] = 0
     sender_count: Annotated[Count, numbers(0, 10000)] = 0
     channel_size: Annotated[Count, numbers(1, 65536)] = 256
@@ -98,7 +98,7 @@ class QueueSettings(Section):
     description: str = ""
     external_id: str | None = None
     """What another system calls it."""
-    is_active: bool = True
+    is_active: Flag = True
     """False: takes pushes, delivers nothing."""
     handler: Handler = PullHandler()
     warm_max_items: Annotated[Count, numbers(1, 10**9)] = 5000
@@ -117,7 +117,7 @@ class QueueSettings(Section):
     breaker: BreakerSettings = BreakerSettings()
     workers: WorkersSettings = WorkersSettings()
     pipeline_split: PipelineSplitSettings = PipelineSplitSettings()
-    rate_limit: Annotated[float, numbers(0, 10**9)] = 0
+    rate_limit: Annotated[Number, numbers(0, 10**9)] = 0
     """Items a second; 0: none."""
     history: Literal["none", "failures", "all"] = "failures"
     retention: Annotated[Duration, durations("1m", "3650d")] = 7 * 86400

@@ -18,6 +18,7 @@ from actors.handling import Failure, ItemsFailed, Report
 from actors.patterns import finds
 from actors.queue_settings import BackoffSettings, QueueSettings, RetryRule
 from actors.slices import HeldBy, ItemError, Slice, remember
+from forebay.limits import ATTEMPT_MAX
 
 SEARCHES_MAX: Final = 4
 """More searches for a rule's pattern than this are a thread's work: one may take 16 ms, and a
@@ -150,7 +151,8 @@ def _conclude(
     delivered = piece.bits
     again: list[Slice] = []
     dead: list[Slice] = []
-    attempt = piece.attempt + 1
+    # A run may come with as many attempts as it has room for.
+    attempt = min(piece.attempt + 1, ATTEMPT_MAX)
     for failure, bits in failed.items():
         delivered &= ~bits
         error = ItemError(attempt, now_ms, failure.text, failure.failure_reason, *(holder or ()))

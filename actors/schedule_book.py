@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import structlog
 
+from actors import kept as kept_documents
 from actors.bad_settings import bad_setting
 from actors.schedules import SCHEDULES_MAX, ScheduleSettings, check_name
 from actors.settings import merge
@@ -113,10 +114,12 @@ class ScheduleBook:
         self._adopt(self._kept)
 
     def _check_is_ours(self, name: str) -> None:
-        self.find(name)
+        """Also one that cannot be used: it can be changed, or removed."""
         if name in self._configured:
             text = f"{name} is defined in the configuration: change it there"
             raise Refused("CONFLICT", text)
+        if name not in self._kept.run_time:
+            raise Refused("NOT_FOUND", f"there is no schedule {name}")
 
     async def _define(self, name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
         settings = build(name, keys)
@@ -134,8 +137,13 @@ class ScheduleBook:
         for name, keys in kept.run_time.items():
             try:
                 self._run_time[name] = build(name, keys)
-            except Refused as problem:
-                log.error("cron.definition_unusable", schedule=name, error=problem.text)
+            except Exception as problem:
+                log.error(
+                    "cron.definition_unusable",
+                    schedule=name,
+                    error=str(problem),
+                    hint="it stays in schedules.json: change or remove it",
+                )
 
 
 def build(name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
@@ -153,18 +161,24 @@ def kept_to_json(kept: Kept) -> str:
     )
 
 
-def kept_from_json(text: str) -> Kept:
-    """ValueError if it makes no sense."""
-    try:
-        content = json.loads(text)
-        if content["version"] != 1:
-            raise ValueError(f"version {content['version']}")
-        if not all(isinstance(keys, dict) for keys in content["schedules"].values()):
-            raise ValueError("the keys of a schedule are no object")
-        installed = {
-            name: Installed(str(fingerprint), bool(is_done))
-            for name, (fingerprint, is_done) in content["installed"].items()
-        }
-        return Kept(content["schedules"], installed)
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"not a book of schedules: {problem!r}") from problem
+def kept_from_json(text: str, rejected: list[str]) -> Kept:
+    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    content = kept_documents.read_document(text)
+    schedules, installed = (
+        kept_documents.members(content, name) for name in ("schedules", "installed")
+    )
+    return Kept(
+        dict(kept_documents.readable(schedules, read_definition, rejected)),
+        dict(kept_documents.readable(installed, _read_installed, rejected)),
+    )
+
+
+def read_definition(name: str, keys: Any) -> tuple[str, Mapping[str, Any]]:
+    if not isinstance(keys, dict):
+        raise ValueError("its keys are not an object")
+    return name, keys
+
+
+def _read_installed(name: str, entry: Any) -> tuple[str, Installed]:
+    fingerprint, is_done = entry
+    return name, Installed(str(fingerprint), bool(is_done))

@@ -17,8 +17,9 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from actors.grids import Grid, Period, cron_grid, daily_grid
-from actors.section import Clash, Count, Section
+from actors.section import Clash, Count, Flag, Section
 from actors.units import Duration, durations, numbers
+from forebay import strict_json
 from forebay.errors import BadRun
 from forebay.headers import pack_headers, short_text
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
@@ -28,6 +29,8 @@ SCHEDULES_MAX: Final = 1000
 """Of one daemon, in the configuration and at run time each."""
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 PAYLOAD_BYTES_MAX: Final = 64 * 1024
+PAYLOAD_DEPTH_MAX: Final = 64
+"""Levels of arrays and objects: answers that show it have a few more."""
 FINGERPRINT_DIGITS: Final = 12
 SCHEDULE_HEADER: Final = "schedule"
 TICK_HEADER: Final = "tick_ms"
@@ -100,7 +103,13 @@ class ScheduleSettings(Section):
     headers: dict[str, str] = Field(default={})
     missed: Missed = "run_once"
     """What becomes of ticks whose time has passed while no daemon was there."""
-    enabled: bool = True
+    enabled: Flag = True
+
+    @field_validator("payload")
+    @classmethod
+    def _payload_is_json(cls, payload: Any) -> Any:
+        strict_json.check(payload, PAYLOAD_DEPTH_MAX)
+        return payload
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:

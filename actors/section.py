@@ -9,6 +9,9 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 Count = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
+Number = Annotated[float, Strict()]
+"""Strict: true is not 1, 0 is not false, and "5" is a text."""
 
 
 class Section(BaseModel):

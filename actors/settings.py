@@ -32,6 +32,8 @@ from actors.section import (
     MIB,
     Clash,
     Count,
+    Flag,
+    Number,
     Section,
 )
 from actors.trigger_settings import Trigger, all_schedules, check_triggers
@@ -134,11 +136,11 @@ class HttpSettings(Section):
     admin_token_file: Path | None = None
     hosts: tuple[str, ...] = ()
     """Other names by which it may be asked, as behind a proxy."""
-    show_payloads: bool = False
+    show_payloads: Flag = False
     """Whether the read token shows payloads; the admin's does."""
     request_bytes_max: Annotated[Size, sizes("64Ki", "64Mi")] = 2 * MIB
     max_connections: Annotated[Count, numbers(1, 4096)] = 256
-    rate_limit: Annotated[float, numbers(0, 10**6)] = 200
+    rate_limit: Annotated[Number, numbers(0, 10**6)] = 200
     """Requests a second of one client; 0: no limit."""
     timeout: Annotated[Duration, durations("1s", "1h")] = 30
     """For a request's body to come, and for a client to take its answer."""
@@ -234,11 +236,11 @@ class ColdSettings(Section):
     """For one step of the store."""
     connections: Annotated[Count, numbers(1, 64)] = 8
     """To PostgreSQL, of this daemon, beside one that listens."""
-    pooled: bool = False
+    pooled: Flag = False
     """The URL leads to PgBouncer in transaction mode."""
     listen_url: str | None = None
     """Past PgBouncer, to hear at once of what others have put there."""
-    require_sync_standby: bool = False
+    require_sync_standby: Flag = False
     """Nothing is handed over to a server without a synchronous standby."""
     schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "forebay"
     """PostgreSQL's: daemons with the same one are a fleet."""
@@ -252,9 +254,9 @@ class ColdSettings(Section):
 class MemorySettings(Section):
     """Limits as a share of the memory that the daemon may use (cgroup aware)."""
 
-    memory_limit_ratio: Annotated[float, numbers(0.05, 1)] = 0.8
+    memory_limit_ratio: Annotated[Number, numbers(0.05, 1)] = 0.8
     """The daemon's share of the machine's, or its cgroup's, memory."""
-    queue_memory_percent: Annotated[float, numbers(0, 100)] = 0
+    queue_memory_percent: Annotated[Number, numbers(0, 100)] = 0
     """Of that, for runs in memory: warm and on their way there; 0: as the other limits say."""
 
 
@@ -285,7 +287,7 @@ class Settings(Section):
     priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
         default={"high": 0, "normal": 5, "low": 10}
     )
-    auto_create_queues: bool = True
+    auto_create_queues: Flag = True
     defaults: QueueSettings = QueueSettings()
     queues: dict[QueueName, QueueSettings] = Field(default={})
     """Each with the defaults merged in."""

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from actors import kept as kept_documents
 from actors.bad_settings import bad_setting
-from actors.schedule_book import Origin
-from actors.schedules import check_name
+from actors.schedule_book import Origin, read_definition
+from actors.schedules import check_name, check_queue
 from actors.settings import merge
 from actors.trigger_settings import (
     CIRCLE,
@@ -124,10 +125,12 @@ class TriggerBook:
         self._adopt(self._kept)
 
     def _check_is_ours(self, name: str) -> None:
-        self.find(name)
+        """Also one that cannot be used: it can be changed, or removed."""
         if name in self._configured:
             text = f"{name} is defined in the configuration: change it there"
             raise Refused("CONFLICT", text)
+        if name not in self._kept.run_time:
+            raise Refused("NOT_FOUND", f"there is no trigger {name}")
 
     async def _define(self, name: str, keys: Mapping[str, Any]) -> None:
         trigger = build(name, keys)
@@ -147,8 +150,13 @@ class TriggerBook:
         for name, keys in kept.run_time.items():
             try:
                 self._run_time[name] = build(name, keys)
-            except Refused as problem:
-                log.error("triggers.definition_unusable", trigger=name, error=problem.text)
+            except Exception as problem:
+                log.error(
+                    "triggers.definition_unusable",
+                    trigger=name,
+                    error=str(problem),
+                    hint="it stays in triggers.json: change or remove it",
+                )
         self._in_circles = in_circles(self.triggers)
 
 
@@ -167,15 +175,16 @@ def kept_to_json(kept: KeptTriggers) -> str:
     return json.dumps({"version": 1, "triggers": dict(kept.run_time), "held": held}, indent=1)
 
 
-def kept_from_json(text: str) -> KeptTriggers:
-    """ValueError if it makes no sense."""
-    try:
-        content = json.loads(text)
-        if content["version"] != 1:
-            raise ValueError(f"version {content['version']}")
-        if not all(isinstance(keys, dict) for keys in content["triggers"].values()):
-            raise ValueError("the keys of a trigger are no object")
-        held = frozenset(Hold(str(queue), str(name)) for queue, name in content["held"])
-        return KeptTriggers(content["triggers"], held)
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"not a book of triggers: {problem!r}") from problem
+def kept_from_json(text: str, rejected: list[str]) -> KeptTriggers:
+    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    content = kept_documents.read_document(text)
+    triggers = kept_documents.members(content, "triggers")
+    held = kept_documents.elements(content, "held")
+    return KeptTriggers(
+        dict(kept_documents.readable(triggers, read_definition, rejected)),
+        frozenset(kept_documents.readable(held, _read_hold, rejected)),
+    )
+
+
+def _read_hold(queue: str, name: str) -> Hold:
+    return Hold(check_queue(queue), check_name(name))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from actors.schedules import ScheduleSettings, check_queue
-from actors.section import Clash, Count, Section
+from actors.section import Clash, Count, Flag, Section
 from actors.units import Duration, durations, numbers
 from forebay.errors import BadRun
 from forebay.headers import pack_headers, short_text
@@ -51,7 +51,7 @@ class QueueTrigger(Section):
     flow: str = ""
     action: str = ""
     headers: dict[str, str] = Field(default={})
-    enabled: bool = True
+    enabled: Flag = True
 
     @model_validator(mode="after")
     def _can_make_jobs(self) -> Self:

@@ -28,6 +28,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from actors.internal_errors import INTERNAL_ERRORS
 from actors.presence import Presence
 from actors.refusals import draining
 from actors.tiers import StoreCorrupt, StoreUnavailable
@@ -208,6 +209,11 @@ class Triggers:
                     await self._look_at(name)
             except (StoreUnavailable, StoreCorrupt, OSError) as problem:
                 self._see(problem)
+            except Exception as problem:
+                # The daemon can deliver without new jobs; it could not without a start.
+                if not self._is_away:
+                    INTERNAL_ERRORS.note(problem, "triggers")
+                self._is_away = True
             else:
                 self._see(None)
 
@@ -239,6 +245,11 @@ class Triggers:
             if trio.current_time() >= watch.poll_at:
                 text = problem.text if isinstance(problem, Refused) else str(problem)
                 self._fail(name, text)
+            watch.look_at = watch.poll_at
+        except (StoreUnavailable, OSError):
+            raise
+        except Exception as problem:
+            self._fail(name, INTERNAL_ERRORS.note(problem, "triggers", trigger=name).text)
             watch.look_at = watch.poll_at
 
     async def _step(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:

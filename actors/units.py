@@ -3,6 +3,9 @@
 A plain number is bytes or seconds. `Ki`, `Mi`, … are powers of 1024 and `K`, `M`, … powers of
 1000, each with or without a `B`, as Kubernetes reads them. The formatters are exact: what they
 write parses to the same number, so that `forebay config show` can be fed back.
+
+Clients send these texts too, so the length of a text is checked before it is parsed, and its value
+afterwards: reading 100,000 digits takes seconds, and a million are more than Decimal takes.
 """
 
 import re
@@ -32,17 +35,26 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|us|d|h|m|s)\s*")
 _DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
+TEXT_MAX: Final = 400
+"""Characters; the smallest float takes 327."""
+SHOWN_MAX: Final = 60
+SIZE_MAX: Final = 2**63
+DURATION_S_MAX: Final = 1e12
+"""30,000 years. Every setting has a limit of its own below this."""
+
 
 def parse_size(value: object) -> int:
     """Bytes; ValueError for anything that is not a size."""
     text = _text(value)
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if len(text) <= TEXT_MAX else None
     if not match:
-        raise ValueError(f"{text!r} is not a size: write bytes or a unit, as 512Mi or 10MB")
+        raise ValueError(f"{shown(text)} is not a size: write bytes or a unit, as 512Mi or 10MB")
     number, unit = match.groups()
     size = Decimal(number) * (_SIZE_UNITS[unit.lower()] if unit else 1)
+    if size > SIZE_MAX:
+        raise ValueError(f"{shown(text)} is too large: a size is at most {format_size(SIZE_MAX)}")
     if size != int(size):
-        raise ValueError(f"{text!r} is not a whole number of bytes")
+        raise ValueError(f"{shown(text)} is not a whole number of bytes")
     return int(size)
 
 
@@ -59,12 +71,17 @@ def format_size(size: int) -> str:
 def parse_duration(value: object) -> float:
     """Seconds; ValueError for anything that is not a duration."""
     text = _text(value)
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration: write seconds or a unit, as 30s or 250ms")
-    parts = _DURATION_PART.findall(text)
-    return float(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts))
+    is_number = len(text) <= TEXT_MAX and _NUMBER.fullmatch(text)
+    if not is_number and (len(text) > TEXT_MAX or not _DURATION.fullmatch(text)):
+        raise ValueError(
+            f"{shown(text)} is not a duration: write seconds or a unit, as 30s or 250ms"
+        )
+    parts = [(text, "s")] if is_number else _DURATION_PART.findall(text)
+    seconds = float(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts))
+    if seconds > DURATION_S_MAX:
+        most = format_duration(DURATION_S_MAX)
+        raise ValueError(f"{shown(text)} is too long: a duration is at most {most}")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -76,6 +93,12 @@ def format_duration(seconds: float) -> str:
     return f"{exact.normalize():f}s"
 
 
+def shown(value: object) -> str:
+    """A value in a message, cut if it is long: it may be megabytes."""
+    text = value if isinstance(value, str) else str(value)
+    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
+
+
 def _text(value: object) -> str:
     """What stands in the file; a number that YAML has read already is written out again."""
     if isinstance(value, str):
@@ -83,7 +106,7 @@ def _text(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         # Infinity and NaN stay words, which no pattern takes.
         return f"{Decimal(repr(value)):f}".removesuffix(".0")
-    return repr(value)
+    return type(value).__name__ if isinstance(value, list | dict | tuple) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +119,7 @@ class Within:
 
     def __call__(self, value: float) -> float:
         if not self.low <= value <= self.high:
-            raise ValueError(f"{self.show(value)} is outside {self}")
+            raise ValueError(f"{self.show(value)[:SHOWN_MAX]} is outside {self}")
         return value
 
     def __str__(self) -> str:

@@ -3,17 +3,14 @@
 A disk that is full must drain, and it cannot while a queue is paused that nobody can resume: so
 there is some room of its own for this file.
 
-A file that makes no sense is kept aside, and the daemon starts without it: what it defined and
-paused must be said again, and the log says so.
+What of it cannot be read is kept beside it (daemon/kept_file.py): it must be defined or paused
+again.
 """
 
 import errno
-import os
-import time
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from actors.catalogue import (
@@ -23,27 +20,14 @@ from actors.catalogue import (
     definitions_to_json,
 )
 from daemon.ballast import Ballast
-from daemon.errors import CannotStart
-
-log = structlog.get_logger()
+from daemon.kept_file import load_kept, replace_file
 
 NAME: Final = "queues.json"
 BALLAST_BYTES: Final = 256 * 1024
 
 
 def load_definitions(directory: Path) -> Definitions:
-    path = directory / NAME
-    try:
-        return definitions_from_json(path.read_text())
-    except FileNotFoundError:
-        return Definitions()
-    except OSError as error:
-        raise CannotStart(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as problem:
-        aside = path.with_name(f"{NAME}.damaged-{time.time_ns():x}")
-        path.rename(aside)
-        log.error("catalogue.damaged", file=str(path), kept=str(aside), error=str(problem))
-        return Definitions()
+    return load_kept(directory / NAME, definitions_from_json, Definitions())
 
 
 def saver(directory: Path) -> Save:
@@ -65,18 +49,3 @@ def saver(directory: Path) -> Save:
             await trio.to_thread.run_sync(replace, text)
 
     return save
-
-
-def replace_file(path: Path, text: str) -> None:
-    """As a whole, and durable on return."""
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -1,38 +1,22 @@
 """The file of schedules, `schedules.json` in the state directory: replaced as a whole, durably.
 
-A file that makes no sense is kept aside, and the daemon starts without it: what was scheduled at
-run time must be said again, and the log says so. Its ticks that are installed come due.
+What of it cannot be read is kept beside it (daemon/kept_file.py). Ticks that are installed come due
+all the same.
 """
 
-import time
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from actors.schedule_book import Kept, SaveKept, kept_from_json, kept_to_json
-from daemon.definitions import replace_file
-from daemon.errors import CannotStart
-
-log = structlog.get_logger()
+from daemon.kept_file import load_kept, replace_file
 
 NAME: Final = "schedules.json"
 
 
 def load_schedules(directory: Path) -> Kept:
-    path = directory / NAME
-    try:
-        return kept_from_json(path.read_text())
-    except FileNotFoundError:
-        return Kept()
-    except OSError as error:
-        raise CannotStart(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as problem:
-        aside = path.with_name(f"{NAME}.damaged-{time.time_ns():x}")
-        path.rename(aside)
-        log.error("cron.damaged", file=str(path), kept=str(aside), error=str(problem))
-        return Kept()
+    return load_kept(directory / NAME, kept_from_json, Kept())
 
 
 def schedules_saver(directory: Path) -> SaveKept:

@@ -1,38 +1,22 @@
 """The file of QUEUE triggers, `triggers.json` in the state directory: replaced whole, durably.
 
-A file that makes no sense is kept aside, and the daemon starts without it: triggers that were made
-at run time must be made again, and the log says so. Jobs that they have made are ended as ever.
+What of it cannot be read is kept beside it (daemon/kept_file.py). Jobs that triggers have made are
+ended all the same.
 """
 
-import time
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from actors.trigger_book import KeptTriggers, SaveTriggers, kept_from_json, kept_to_json
-from daemon.definitions import replace_file
-from daemon.errors import CannotStart
-
-log = structlog.get_logger()
+from daemon.kept_file import load_kept, replace_file
 
 NAME: Final = "triggers.json"
 
 
 def load_triggers(directory: Path) -> KeptTriggers:
-    path = directory / NAME
-    try:
-        return kept_from_json(path.read_text())
-    except FileNotFoundError:
-        return KeptTriggers()
-    except OSError as error:
-        raise CannotStart(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as problem:
-        aside = path.with_name(f"{NAME}.damaged-{time.time_ns():x}")
-        path.rename(aside)
-        log.error("triggers.damaged", file=str(path), kept=str(aside), error=str(problem))
-        return KeptTriggers()
+    return load_kept(directory / NAME, kept_from_json, KeptTriggers())
 
 
 def triggers_saver(directory: Path) -> SaveTriggers:

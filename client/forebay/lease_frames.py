@@ -16,6 +16,7 @@ from forebay.errors import BadFrame, BadRun
 from forebay.failure_reason import FailureReason
 from forebay.head import check_queue_name
 from forebay.limits import (
+    ATTEMPT_MAX,
     CONSUMER_BYTES_MAX,
     ITEM_BITS_BYTES_MAX,
     LEASE_HEAD_BYTES,
@@ -166,6 +167,8 @@ def lease_parts(leases: Sequence[LeasedRun]) -> list[bytes]:
     parts: list[bytes] = [_COUNT.pack(len(leases))]
     for token, until_ms, attempt, bits, run, _ in leases:
         packed = pack_bits(bits)
+        # The last attempt of a run that came with the most is one too many.
+        attempt = min(attempt, ATTEMPT_MAX)
         parts += (_LEASE.pack(token, until_ms, attempt, len(packed), len(run)), packed, run)
     return parts
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from forebay.errors import CODES, BadFrame, Code, Refused
 from forebay.limits import FRAME_HEAD_BYTES
+from forebay.strict_json import loads
 
 Buffer = bytes | bytearray | memoryview
 
@@ -166,14 +167,9 @@ def read_error(body: Buffer) -> Refused:
 
 def read_json(body: Buffer) -> dict[str, Any]:
     try:
-        # Given bytes, json.loads would take UTF-16 as well, and UTF-8 that is none.
-        text = bytes(body).decode()
-        content = json.loads(text, parse_constant=_refuse_constant)
-        if "\\ud" in text.lower():
-            # Half of a surrogate pair is JSON, and no text: it would fail where it is stored.
-            json.dumps(content, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as problem:
-        raise BadFrame("a body is not JSON") from problem
+        content = loads(body)
+    except ValueError as problem:
+        raise BadFrame(f"a body is not JSON: {problem}") from problem
     if not isinstance(content, dict):
         raise BadFrame("a body is not a JSON object")
     return content
@@ -183,7 +179,3 @@ def pack_json(content: dict[str, Any]) -> bytes:
     """The shortest form, in UTF-8; what is no text in it becomes question marks."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

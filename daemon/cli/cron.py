@@ -1,6 +1,5 @@
 """`forebay cron`: schedules, which push items by themselves."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +19,7 @@ from daemon.cli.asking import (
     read_headers,
     read_priority,
 )
+from forebay.strict_json import loads
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -194,7 +194,7 @@ def _payload(given: str, *, is_json: bool) -> Any:
     if not is_json:
         return text
     try:
-        return json.loads(text)
+        return loads(text)
     except ValueError as problem:
         raise typer.BadParameter(f"--payload: {problem}") from problem
 

@@ -259,12 +259,11 @@ def _make_keys(
 
 
 def _key_in(item: bytes, field: str) -> bytes:
-    import json
-
     from forebay.errors import BadRun
+    from forebay.strict_json import loads
 
     try:
-        value = json.loads(item)[field]
+        value = loads(item)[field]
     except (ValueError, TypeError, KeyError):
         value = None
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
+from actors.cursors import read_pair
 from actors.finished import FinishedRow, Keep, Keeps, Past, keep_nothing
 from actors.slices import HeldBy, error_rows, indexes, item_bits
 from daemon.cold.rows import (
@@ -154,7 +155,7 @@ def note_claimed(db: sqlite3.Connection, consumer: int, keep: Keep, now: int) ->
 
 def look(db: sqlite3.Connection, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
     """ValueError if the cursor is none."""
-    at = _read_cursor(cursor)
+    at = read_pair(cursor) if cursor else _NEWEST
     page = _Page(rows_max, bytes_max)
     for n, finished_at, size, *row in db.execute(SELECT_PAST, (queue, *at, rows_max + 1)):
         if not page.takes(size, said_bytes(row[-1], row[-5], row[-3])):
@@ -229,15 +230,6 @@ def said_bytes(errors: bytes | str, by: str | None, result: str | None) -> int:
 def holder_of(by: str | None, since_ms: int | None) -> HeldBy | None:
     """Who is noted in a row."""
     return None if by is None else HeldBy(by, since_ms or 0)
-
-
-def _read_cursor(cursor: str) -> tuple[int, int]:
-    if not cursor:
-        return _NEWEST
-    finished_at, _, n = cursor.partition("-")
-    if not (finished_at.isdecimal() and n.isdecimal() and len(cursor) < 40):
-        raise ValueError("not a cursor of a look")
-    return int(finished_at), int(n)
 
 
 _COLUMNS: Final = """body_id, queue, flow, action, priority, count, size, attempt, outcome,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from actors.cursors import read_pair
 from actors.tiers import Look, Seen, SeenRow
 from daemon.cold.claims import BadClaimed, open_consumer
 from daemon.cold.rows import BadRow, read_body, unpack_bits
@@ -89,10 +90,7 @@ def begin(db: sqlite3.Connection, cursor: str) -> Span:
     """Where a look begins; ValueError if the cursor is none."""
     if not cursor:
         return Span(0, db.execute("SELECT coalesce(max(n), 0) FROM runs").fetchone()[0])
-    after, _, until = cursor.partition("-")
-    if not (after.isdecimal() and until.isdecimal() and len(cursor) < 40):
-        raise ValueError("not a cursor of a look")
-    return Span(int(after), int(until))
+    return Span(*read_pair(cursor))
 
 
 def look(db: sqlite3.Connection, queue: str, span: Span, page: Page) -> tuple[Span, bool]:

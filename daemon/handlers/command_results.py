@@ -8,7 +8,6 @@ nothing of the kind, or speak of items that were not in the batch, are not about
 Bounded: only the verdicts are kept, and of a line no more than 64 KiB.
 """
 
-import json
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from actors.handling import Failure
 from daemon.handlers.verdicts import Verdict
 from forebay.failure_reason import read_failure_reason
+from forebay.strict_json import loads
 
 LINE_BYTES_MAX: Final = 64 * 1024
 AFTER_S_MAX: Final = 86400.0
@@ -56,8 +56,8 @@ class ItemResults:
 
     def _take(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
-        except (ValueError, RecursionError):
+            said = loads(line)
+        except ValueError:
             return
         if not isinstance(said, dict) or not isinstance(item_id := said.get("id"), str):
             return

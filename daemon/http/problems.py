@@ -263,7 +263,8 @@ def of_validation(error: RequestValidationError) -> Problem:
         for entry in error.errors()[:ERRORS_MAX]
     ]
     first = errors[0] if errors else {"where": "request", "what": "is not valid"}
-    if any(entry["type"] == "json_invalid" for entry in error.errors()):
-        return Problem(400, f"the body is not JSON: {first['what']}", "bad-request")
+    for entry in error.errors():
+        if entry["type"] == "json_invalid":
+            return Problem(400, f"the body is not JSON: {entry['ctx']['error']}", "bad-request")
     text = f"{first['where']}: {first['what']}"
     return Problem(422, text, "invalid", extensions={"errors": errors})

@@ -183,9 +183,10 @@ def payload_of(value: Any, encoded: str | None) -> bytes | None:
     if isinstance(value, str):
         return as_bytes("payload", value)
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise Problem(422, "payload: NaN and Infinity are not JSON", "invalid") from None
+    return as_bytes("payload", text)
 
 
 def priority_of(priority: int | str | None, priorities: Mapping[str, int]) -> int:

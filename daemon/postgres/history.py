@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
+from actors.cursors import read_pair
 from actors.finished import FinishedRow, Keep, Keeps, Past
 from actors.slices import HeldBy, error_rows
 from daemon.cold.history import (
@@ -127,7 +128,7 @@ async def note_claimed(con: Connection, consumer: int, keep: Keep, now_ms: int |
 
 async def look(con: Connection, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
     """ValueError if the cursor is none."""
-    at = read_cursor(cursor)
+    at = read_pair(cursor) if cursor else _NEWEST
     found = await con.fetch(SELECT_PAST, queue, *at, rows_max + 1)
     taken = _fitting(found, rows_max, bytes_max)
     bodies = await read_bodies(con, (row["body_id"] for row in taken))
@@ -183,18 +184,6 @@ async def forget(con: Connection, queue: str, before_ms: int) -> int:
         await con.execute("DELETE FROM history WHERE n = ANY ($1)", old)
         await drop_bodies(con, bodies)
     return len(old)
-
-
-def read_cursor(cursor: str) -> tuple[int, int]:
-    if not cursor:
-        return _NEWEST
-    finished_at, _, n = cursor.partition("-")
-    if not (finished_at.isdecimal() and n.isdecimal() and len(cursor) < 40):
-        raise ValueError("not a cursor of a look")
-    at = int(finished_at), int(n)
-    if max(at) > _NEWEST[0]:
-        raise ValueError("not a cursor of a look")
-    return at
 
 
 _COLUMNS: Final = """body_id, queue, flow, action, priority, count, size, attempt, outcome,

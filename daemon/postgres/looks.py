@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from actors.cursors import read_pair
 from actors.tiers import Look, Seen, SeenRow
 from daemon.cold.claims import BadClaimed
 from daemon.cold.looks import Fetch, Span
@@ -13,7 +14,6 @@ from daemon.postgres.connection import Connection
 from daemon.postgres.rows import Bodies, own_bits, read_bodies
 
 SCANNED_MAX: Final = 5000
-_CURSOR_MAX: Final = 2**63 - 1
 
 
 class Wish(NamedTuple):
@@ -47,13 +47,7 @@ async def begin(con: Connection, cursor: str) -> Span:
     """Where a look begins; ValueError if the cursor is none."""
     if not cursor:
         return Span(0, await con.fetchval("SELECT coalesce(max(n), 0) FROM runs"))
-    after, _, until = cursor.partition("-")
-    if not (after.isdecimal() and until.isdecimal() and len(cursor) < 40):
-        raise ValueError("not a cursor of a look")
-    span = Span(int(after), int(until))
-    if max(span) > _CURSOR_MAX:
-        raise ValueError("not a cursor of a look")
-    return span
+    return Span(*read_pair(cursor))
 
 
 async def look(

@@ -269,7 +269,7 @@ class ClaimSuite:
         assert len((await stores.cold.peek("q", "", 9, PLENTY)).rows) == 3
         assert await stores.cold.stream("q", "c") == before
         assert (await stores.cold.totals())["q"].held == 8
-        for bad in ("x", "1", "1-", "-1", "1-x", "9" * 50):
+        for bad in ("x", "1", "1-", "-1", "1-x", "9" * 50, f"1-{2**63}", f"{2**63}-1"):
             with pytest.raises(ValueError, match="cursor"):
                 await stores.cold.peek("q", bad, 9, PLENTY)
 

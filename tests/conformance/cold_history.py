@@ -282,7 +282,10 @@ class HistorySuite:
         await stores.cold.note_history([finished(row) for row in many])
         assert 1 < len((await stores.cold.history("e", "", 1000, PLENTY)).rows) < 60
 
-    @pytest.mark.parametrize("cursor", ["x", "1", "-", "1-", "-1", "1-x", "9" * 50 + "-1"])
+    @pytest.mark.parametrize(
+        "cursor",
+        ["x", "1", "-", "1-", "-1", "1-x", "9" * 50 + "-1", f"1-{2**63}", f"{2**63}-1", "1-1-1"],
+    )
     async def test_what_is_no_cursor_is_refused(self, stores: ColdStores, cursor: str) -> None:
         with pytest.raises(ValueError, match="cursor"):
             await stores.cold.history("q", cursor, 1, 1)

@@ -71,16 +71,16 @@ async def test_purge_that_meets_a_bug_puts_back_what_it_withdrew(
 ) -> None:
     async with running(tmp_path, {"held": {"handler": {"type": "pull"}}}) as rig:
 
-        async def are_in_warm() -> bool:
-            return (await rig.fill("held")).waiting == 5
+        async def check_warm() -> None:
+            assert (await rig.fill("held")).waiting == 5
 
         await rig.push(5, "held")
-        await eventually(are_in_warm)
+        await eventually(check_warm)
         with monkeypatch.context() as patch:
             patch.setattr(Purging, "_delete_cold", bug)
             with pytest.raises(OverflowError):
                 await rig.control("queue.purge", queue="held")
-        assert await are_in_warm()
+        await check_warm()
         assert (await rig.control("queue.purge", queue="held"))["deleted"] == 5
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from actors.catalogue import Catalogue, Definitions, definitions_from_json, definitions_to_json
@@ -35,7 +36,7 @@ async def opened(directory: Path, clock: Clock, **settings: Any) -> Catalogue:
 
 
 def kept_aside(directory: Path) -> list[Path]:
-    return list(directory.glob(f"{NAME}.damaged-*"))
+    return [*directory.glob(f"{NAME}.damaged-*"), *directory.glob(f"{NAME}.rejected-*")]
 
 
 class TestQueues:
@@ -255,6 +256,28 @@ class TestFile:
         (aside,) = kept_aside(tmp_path)
         assert aside.read_bytes() == written
 
+    async def test_an_entry_that_cannot_be_read_is_set_aside_alone(
+        self, tmp_path: Path, clock: Clock
+    ) -> None:
+        catalogue = await opened(tmp_path, clock)
+        await catalogue.create("good", {"max_retries": 3})
+        await catalogue.pause("good")
+        content = json.loads((tmp_path / NAME).read_text())
+        content["queues"] |= {"bad": 3, "no name!": content["queues"]["good"]}
+        content["paused"] += [["q"], [5, None], ["q", 5]]
+        (tmp_path / NAME).write_text(json.dumps(content))
+        with structlog.testing.capture_logs() as logged:
+            again = await opened(tmp_path, clock)
+        assert again.names() == ["good"]
+        assert again.settings_of("good").max_retries == 3
+        assert again.is_paused("good")
+        (line,) = [line for line in logged if line["event"] == "state.entries_rejected"]
+        assert len(line["entries"]) == 5
+        await again.resume("good")
+        (aside,) = kept_aside(tmp_path)
+        assert line["kept"] == str(aside)
+        assert json.loads(aside.read_text()) == content
+
     async def test_a_definition_that_no_longer_makes_sense_hurts_nobody_else(
         self, tmp_path: Path, clock: Clock
     ) -> None:
@@ -274,6 +297,6 @@ class TestFile:
 
     def test_text_and_back(self) -> None:
         empty = Definitions()
-        assert definitions_from_json(definitions_to_json(empty)) == empty
+        assert definitions_from_json(definitions_to_json(empty), []) == empty
         paused = Definitions(paused=frozenset({("q", None), ("q", "f"), ("r", "")}))
-        assert definitions_from_json(definitions_to_json(paused)) == paused
+        assert definitions_from_json(definitions_to_json(paused), []) == paused

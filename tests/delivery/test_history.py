@@ -11,7 +11,8 @@ import trio
 from actors import history as history_module
 from actors.handling import Failure
 from forebay.errors import Refused
-from forebay.fetch_frames import FetchedRow, FetchWish
+from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fetched
+from forebay.limits import ATTEMPT_MAX
 from forebay.run import Run, read_head
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good, items_fail
@@ -42,6 +43,18 @@ def ids_of(rows: list[FetchedRow]) -> list[str]:
         every = run.item_ids(0, run.head.count)
         ids += [id_ for n, id_ in enumerate(every) if row.bits is None or row.bits >> n & 1]
     return ids
+
+
+async def test_a_run_with_the_most_attempts_can_be_read(tmp_path: Path) -> None:
+    async with running(tmp_path, ALL) as rig:
+        await rig.push(1, attempt=ATTEMPT_MAX)
+        rows = await until_seen(rig, 1)
+        (row,) = unpack_fetched(pack_fetched({}, rows)).rows
+        assert row.attempt == ATTEMPT_MAX
+        rig.to().verdict = all_fail(GONE)
+        await rig.push(1, attempt=ATTEMPT_MAX)
+        await rig.until_books(dead=1)
+        assert [letter.attempt for letter in await rig.dead()] == [ATTEMPT_MAX]
 
 
 async def until_seen(rig: Rig, items: int, queue: str = "q") -> list[FetchedRow]:

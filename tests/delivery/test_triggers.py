@@ -27,8 +27,8 @@ T = TypeVar("T")
 THREE = {"type": "QUEUE", "queue": "q", "target": "jobs", "batch_size": 3, "polling_interval": "1s"}
 
 
-class Crashed(Exception):
-    """The process ends here."""
+class Crashed(BaseException):
+    """The process ends here; what catches bugs does not catch this."""
 
 
 class Crashing:

@@ -85,10 +85,9 @@ async def test_bug_in_an_answer_that_has_begun_is_logged_and_counted(
     client: httpx.AsyncClient,
 ) -> None:
     before = INTERNAL_ERRORS.total
-    with structlog.testing.capture_logs() as logged:
-        # The transport misses the end of the answer.
-        with suppress(AssertionError):
-            await client.get("/begun")
+    # The transport misses the end of the answer.
+    with structlog.testing.capture_logs() as logged, suppress(AssertionError):
+        await client.get("/begun")
     assert [line["event"] for line in logged] == ["daemon.internal_error"]
     assert INTERNAL_ERRORS.total == before + 1
 

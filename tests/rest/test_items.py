@@ -241,19 +241,51 @@ def test_bad_items_are_refused(serving: Serving, queue: str) -> None:
     problem(big, 413, "too-large")
 
 
-def test_half_a_character_is_no_text(serving: Serving, queue: str) -> None:
-    for body in (r'{"queue":"%s","payload":"\ud800"}', r'{"queue":"%s","reference":"\ud800"}'):
-        answer = serving.http.post(
-            "/api/queue-items/add",
-            content=body % queue,
-            headers={"content-type": "application/json"},
-        )
-        assert answer.status_code == 422, answer.text
-    new = '{"queue":"' + queue + r'","payload":["\ud800"]}'
+@pytest.mark.parametrize(
+    "member",
+    [
+        r'"payload":"\ud800"',
+        r'"reference":"\ud800"',
+        r'"payload":["\ud800"]',
+        '"payload":NaN',
+        '"payload":[-Infinity]',
+        '"payload":[1e400]',
+        '"payload":1,"payload":2',
+        '"payload":' + "[" * 101 + "]" * 101,
+        '"payload":' + "9" * 5000,
+    ],
+)
+def test_what_is_no_strict_json_is_refused(serving: Serving, queue: str, member: str) -> None:
     answer = serving.http.post(
-        "/api/queue-items/add", content=new, headers={"content-type": "application/json"}
+        "/api/queue-items/add",
+        content='{"queue":"' + queue + '",' + member + "}",
+        headers={"content-type": "application/json"},
     )
-    assert answer.status_code in (201, 422)
+    found = problem(answer, 400, "bad-request")
+    assert found["detail"].startswith("the body is not JSON: ")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"priority": True}, {"due_ms": True}, {"delay_s": "5"}, {"payload_b64": 5}]
+)
+def test_a_lookalike_is_not_what_was_asked_for(
+    serving: Serving, queue: str, wrong: dict[str, Any]
+) -> None:
+    new = {"queue": queue, **wrong}
+    problem(serving.http.post("/api/queue-items/add", json=new), 422, "invalid")
+    stream = serving.http.post(f"/api/v2/queues/{queue}/items", content=json.dumps(wrong))
+    assert json.loads(stream.text.splitlines()[0])["problem"]["status"] == 422
+
+
+@pytest.mark.parametrize("payload", ["NaN", "[Infinity]", "[1e400]", r'"\ud800"', "[" * 300])
+def test_a_line_that_is_no_strict_json_is_refused_alone(
+    serving: Serving, queue: str, payload: str
+) -> None:
+    lines = '{"payload":' + payload + '}\n{"payload":1}'
+    answers = serving.http.post(f"/api/v2/queues/{queue}/items", content=lines).text.splitlines()
+    refused, stored = map(json.loads, answers[:2])
+    assert refused["problem"]["status"] == 422
+    assert stored["outcome"] == "STORED"
 
 
 # Streams.

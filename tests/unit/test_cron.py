@@ -3,19 +3,22 @@
 Tests name the clock themselves: pytest-trio uses one that the test asks for, and no fixture's.
 """
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 from trio.testing import MockClock
 
+from actors import cron as cron_module
 from actors.control import Fields
 from actors.cron import Cron
 from actors.cron_control import CronControl
-from actors.keys import Phase
-from actors.schedule_book import Kept, ScheduleBook, kept_from_json, kept_to_json
+from actors.keys import Offer, Phase
+from actors.schedule_book import Installed, Kept, ScheduleBook, kept_from_json, kept_to_json
 from actors.schedules import ScheduleSettings
 from actors.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.tiers import ColdTotals, StoreUnavailable
@@ -73,7 +76,7 @@ class World:
         """Another life of the daemon."""
 
         async def save(kept: Kept) -> None:
-            self.kept = kept_from_json(kept_to_json(kept))
+            self.kept = kept_from_json(kept_to_json(kept), [])
 
         settings = {name: ScheduleSettings.model_validate(keys) for name, keys in schedules.items()}
         book = ScheduleBook(settings, self.kept, save, check)
@@ -329,10 +332,75 @@ def test_the_file_is_replaced_and_what_is_damaged_is_kept_aside(tmp_path: Path) 
     kept = Kept({"s": TEN}, {})
     trio.run(schedules_saver(tmp_path), kept)
     assert load_schedules(tmp_path) == kept
-    for text in ("{", '{"version": 2}', '{"version": 1, "schedules": {"s": 1}, "installed": {}}'):
+    for text in ("{", '{"version": 2}', '{"version": 1, "schedules": []}', "[" * 100_000):
         (tmp_path / "schedules.json").write_text(text)
         assert load_schedules(tmp_path) == Kept()
-    assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 3
+    assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 4
+
+
+def test_an_entry_that_makes_no_sense_is_set_aside_alone(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.json"
+    content = {
+        "version": 1,
+        "schedules": {"good": TEN, "bad": 1},
+        "installed": {"good": ["abc", True], "bad": 5, "worse": [1, 2, 3]},
+    }
+    file.write_text(json.dumps(content))
+    for _ in range(2):
+        with structlog.testing.capture_logs() as logged:
+            kept = load_schedules(tmp_path)
+        assert kept == Kept({"good": TEN}, {"good": Installed("abc", is_done=True)})
+        (line,) = logged
+        assert line["event"] == "state.entries_rejected"
+        assert [entry.partition(",")[0] for entry in line["entries"]] == [
+            "('bad'",
+            "('bad'",
+            "('worse'",
+        ]
+    trio.run(schedules_saver(tmp_path), kept)
+    (aside,) = tmp_path.glob("schedules.json.rejected-*")
+    assert line["kept"] == str(aside)
+    assert json.loads(aside.read_text()) == content
+
+
+async def test_a_schedule_that_meets_a_bug_leaves_the_others_alone(
+    world: World, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = cron_module.make_offer
+
+    def failing(name: str, *about: Any) -> Offer:
+        if name == "bad":
+            raise ValueError("a bug")
+        return make(name, *about)
+
+    monkeypatch.setattr(cron_module, "make_offer", failing)
+    cron = world.cron(bad=TEN, good=TEN)
+    with structlog.testing.capture_logs() as logged:
+        await cron.look()
+        world.passes(3600)
+        await cron.look()
+    assert [line["event"] for line in logged].count("daemon.internal_error") == 1
+    assert "unexpected error" in cron.problem("bad")
+    await deliver_all(world.stores)
+    assert {name for name, _ in world.ticks()} == {"good"}
+
+
+def test_a_definition_that_cannot_be_used_can_be_changed_or_removed() -> None:
+    saved: list[Kept] = []
+
+    async def save(kept: Kept) -> None:
+        saved.append(kept)
+
+    async def mend() -> None:
+        bad = {**TEN, "payload": float("nan")}
+        book = ScheduleBook({}, Kept({"a": bad, "b": bad}), save, lambda _: 5)
+        assert not book.schedules
+        await book.change("a", {"payload": 1})
+        await book.remove("b")
+        assert list(book.schedules) == ["a"]
+        assert list(saved[-1].run_time) == ["a"]
+
+    trio.run(mend)
 
 
 async def test_the_next_tick_is_told_as_clock_and_schedule_are(

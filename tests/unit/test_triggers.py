@@ -88,7 +88,7 @@ class World:
         async def save(kept: KeptTriggers) -> None:
             if self.is_full:
                 raise OSError("no room")
-            self.kept = kept_from_json(kept_to_json(kept))
+            self.kept = kept_from_json(kept_to_json(kept), [])
 
         settings = {name: QueueTrigger.model_validate(keys) for name, keys in configured.items()}
         book = TriggerBook(settings, self.kept, save, check)

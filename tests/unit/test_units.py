@@ -1,7 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from actors.queue_settings import QueueSettings
 from actors.units import format_duration, format_size, parse_duration, parse_size
 
 
@@ -114,3 +116,62 @@ def test_durations_are_shown_short(seconds: float, text: str) -> None:
 @given(st.floats(min_value=0, max_value=1e12, allow_subnormal=False))
 def test_a_shown_duration_is_the_same_duration(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        1e28,
+        1e308,
+        10**4000,
+        "9" * 100,
+        "9" * 1_000_000,
+        "1e5",
+        "9" * 1_000_000 + "d",
+        "1d" * 500_000,
+        "999999999999999d",
+        "0." + "0" * 1_000_000 + "1s",
+    ],
+)
+def test_a_duration_out_of_all_bounds_is_refused_in_one_short_line(written: object) -> None:
+    with pytest.raises(ValueError, match=r"is too long: a duration is at most|is not a duration"):
+        parse_duration(written)
+    assert len(message(written)) < 200
+
+
+@pytest.mark.parametrize(
+    "written", [1e28, 1e308, 10**4000, "9" * 100, "9" * 1_000_000, "9" * 1_000_000 + "Ti", "9e9"]
+)
+def test_a_size_out_of_all_bounds_is_refused_in_one_short_line(written: object) -> None:
+    with pytest.raises(ValueError, match=r"is too large: a size is at most|is not a size"):
+        parse_size(written)
+
+
+def message(written: object) -> str:
+    with pytest.raises(ValidationError) as refused:
+        QueueSettings.model_validate({"lease_time": written})
+    return str(refused.value.errors(include_input=False)[0]["msg"])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"lease_time": 1e28},
+        {"warm_max_bytes": "9" * 1_000_000},
+        {"max_retries": 10**4000},
+        {"rate_limit": 10**400},
+        {"rate_limit": float("inf")},
+        {"rate_limit": float("nan")},
+        {"rate_limit": True},
+        {"rate_limit": "5"},
+        {"is_active": 0},
+        {"is_active": "false"},
+        {"backoff": {"enabled": 1}},
+        {"backoff": {"multiplier": True}},
+        {"workers": {"count": True}},
+    ],
+)
+def test_settings_take_neither_absurd_values_nor_lookalikes(keys: dict[str, object]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        QueueSettings.model_validate(keys)
+    assert all(len(str(error["msg"])) < 200 for error in refused.value.errors())

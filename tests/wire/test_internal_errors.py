@@ -13,7 +13,7 @@ from actors import requests as requests_module
 from actors.connection import Connection
 from actors.internal_errors import INTERNAL_ERRORS
 from actors.outbox import Outbox
-from forebay import wire
+from forebay import lease_frames, wire
 from forebay.errors import Refused
 from forebay.stage_frames import WRITE_HEADER
 from forebay.wire import Kind
@@ -96,7 +96,7 @@ async def test_bug_in_a_request_about_leases_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: bytes
 ) -> None:
     for name in ("read_lease", "read_settle", "read_extend"):
-        monkeypatch.setattr(requests_module.lease_frames, name, fail)
+        monkeypatch.setattr(lease_frames, name, fail)
     async with serve(tmp_path) as served:
         client = await served.greeted()
         with structlog.testing.capture_logs() as logged:

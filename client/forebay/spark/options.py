@@ -4,7 +4,6 @@ Everything here is checked on the driver, before data moves. An `OptionError` na
 what was given and what is possible. Which columns there are is not known here: see plan.py.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from forebay.limits import (
     VERSION_MAX,
     WRITE_ID_BYTES,
 )
+from forebay.strict_json import loads
 from forebay.writes import WRITE_HEADER
 
 SINK_OPTIONS: Final = (
@@ -191,7 +191,7 @@ def _headers(options: Mapping[str, str]) -> dict[str, str]:
     own = {name: options.get(option) for name, option in _OWN_HEADERS.items()}
     what = 'a JSON object of texts, as {"source": "crm-feed"}'
     try:
-        headers = json.loads(text)
+        headers = loads(text)
     except ValueError:
         raise OptionError("headers", text, what) from None
     if not isinstance(headers, dict) or not all(isinstance(at, str) for at in headers.values()):

@@ -6,6 +6,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from daemon.http.models.items import ID_EXAMPLE, Base64, ItemError, QueueName, Text
+from daemon.http.strict import Body
 from forebay.failure_reason import FailureReason
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX
 
@@ -89,7 +90,13 @@ class DeadGroups(BaseModel):
     cursor: str | None = Field(description="Where to go on, if it is not complete")
 
 
-class Chosen(BaseModel):
+class ChosenFilter(DeadFilter):
+    """The same in a body, where a number is no text."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Chosen(Body):
     """Which dead letters a job is about: these, those that match, or all."""
 
     model_config = ConfigDict(
@@ -100,7 +107,7 @@ class Chosen(BaseModel):
     ids: list[Annotated[str, Field(max_length=60)]] | None = Field(
         default=None, min_length=1, max_length=1000
     )
-    which: DeadFilter | None = None
+    which: ChosenFilter | None = None
     all: bool = Field(default=False, description="Must be true if nothing is chosen")
 
 
@@ -109,7 +116,7 @@ class Done(BaseModel):
     outcome: Literal["retried", "deleted", "edited"]
 
 
-class NewPayload(BaseModel):
+class NewPayload(Body):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"payload": {"email": "b@example.org"}}]}
     )

@@ -7,6 +7,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.config import JsonDict
 
+from daemon.http.strict import Body
 from forebay.failure_reason import FailureReason
 from forebay.limits import (
     ACTION_BYTES_MAX,
@@ -72,7 +73,7 @@ ITEM_EXAMPLE: Final[JsonDict] = {
 }
 
 
-class NewItem(BaseModel):
+class NewItem(Body):
     """An item to be added."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [NEW_EXAMPLE]})
@@ -221,9 +222,7 @@ Token = Annotated[
 ]
 
 
-class Settling(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Settling(Body):
     token: Token
 
 
@@ -265,7 +264,7 @@ class Extended(BaseModel):
     until_ms: int
 
 
-class ItemChange(BaseModel):
+class ItemChange(Body):
     """What is to be different. Priority, time and payload go for an item that waits, the payload
     for a dead letter as well."""
 

@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 from daemon.http.access import Admin, Reader
 from daemon.http.desk import Desk
 from daemon.http.problems import Problem, documented
+from daemon.http.strict import Body, StrictRoute
 from daemon.masking import masked, masked_address
 
 BREAKER_EXAMPLE: Final[JsonDict] = {
@@ -36,7 +37,7 @@ class BreakerList(BaseModel):
     breakers: list[Breaker]
 
 
-class Wanted(BaseModel):
+class Wanted(Body):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [{"state": "open"}]},
@@ -57,7 +58,7 @@ Destination = Annotated[
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(prefix="/api/v2/breakers", tags=["breakers"])
+    router = APIRouter(prefix="/api/v2/breakers", tags=["breakers"], route_class=StrictRoute)
 
     @router.get("", operation_id="listBreakers")
     async def list_breakers(_: Reader) -> BreakerList:

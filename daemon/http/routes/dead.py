@@ -23,12 +23,13 @@ from daemon.http.models.dead import (
 from daemon.http.models.items import ItemId
 from daemon.http.problems import Problem, documented
 from daemon.http.pushing import payload_of
+from daemon.http.strict import StrictRoute
 
 LETTERS = "/api/v2/dead-letters"
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(tags=["dead letters"])
+    router = APIRouter(tags=["dead letters"], route_class=StrictRoute)
     _reading(router, desk)
     _many(router, desk)
     _one(router, desk)

@@ -40,6 +40,7 @@ from daemon.http.models.items import (
 from daemon.http.problems import Problem, documented
 from daemon.http.pushing import begin_push, check_queue, made, payload_of, run_id_of
 from daemon.http.routes import leases
+from daemon.http.strict import StrictRoute
 from forebay.errors import Refused
 from forebay.limits import QUEUE_BYTES_MAX
 
@@ -75,7 +76,7 @@ Correlation = Annotated[
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(tags=["items"])
+    router = APIRouter(tags=["items"], route_class=StrictRoute)
     _adding(router, desk)
     # Before those of `{id}`, of which `next` would be one.
     leases.add_routes(router, desk)

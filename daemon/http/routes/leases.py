@@ -14,7 +14,6 @@ from actors.clock import wall_ms
 from actors.pull import Holdings
 from actors.sightings import first_due_ms
 from actors.slices import lowest_bit
-from actors.tiers import StoreUnavailable
 from daemon.http.access import Admin
 from daemon.http.desk import Desk
 from daemon.http.models.items import (
@@ -29,7 +28,6 @@ from daemon.http.models.items import (
     payload_fields,
 )
 from daemon.http.problems import Problem, documented, draining
-from forebay.errors import Refused
 from forebay.ids import pack_item_id, parse_item_id
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import Run, read_head
@@ -101,7 +99,7 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
         nursery.start_soon(end_with, desk.stopping, holdings)
         try:
             leased = await desk.pull.lease(wish, holdings)
-        except (Refused, StoreUnavailable) as problem:
+        except Exception as problem:
             # A nursery would make a group of it.
             refused = problem
         nursery.cancel_scope.cancel()

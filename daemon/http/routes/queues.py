@@ -15,6 +15,7 @@ from daemon.http.desk import Desk, Perform
 from daemon.http.models.items import QUEUE_PATTERN
 from daemon.http.problems import Problem, documented
 from daemon.http.routes.queue_stats import QueueStats
+from daemon.http.strict import Body, StrictRoute
 from daemon.masking import holds_mask, masked
 from forebay.limits import QUEUE_BYTES_MAX
 
@@ -61,7 +62,7 @@ class QueueList(BaseModel):
     queues: list[QueueObject]
 
 
-class NewQueue(BaseModel):
+class NewQueue(Body):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [{"queue": "crm", "settings": SETTINGS_EXAMPLE}]},
@@ -73,7 +74,7 @@ class NewQueue(BaseModel):
     )
 
 
-class QueueChange(BaseModel):
+class QueueChange(Body):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"settings": {"max_retries": 3}}]}
     )
@@ -99,7 +100,7 @@ Flow = Annotated[
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(prefix="/api/v2/queues", tags=["queues"])
+    router = APIRouter(prefix="/api/v2/queues", tags=["queues"], route_class=StrictRoute)
     _reading(router, desk)
     _changing(router, desk)
     _running(router, desk)

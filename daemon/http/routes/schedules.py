@@ -15,6 +15,7 @@ from actors.schedules import NAME_PATTERN
 from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
 from daemon.http.problems import Problem, documented
+from daemon.http.strict import Body, StrictRoute
 from daemon.masking import MASK, holds_mask, masked
 
 ScheduleName = Annotated[
@@ -76,7 +77,7 @@ class ScheduleList(BaseModel):
     schedules: list[Schedule]
 
 
-class NewSchedule(BaseModel):
+class NewSchedule(Body):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [{"name": "nightly", "settings": SETTINGS_EXAMPLE}]},
@@ -86,7 +87,7 @@ class NewSchedule(BaseModel):
     settings: dict[str, Any] = Field(description="Its keys; `queue` and one of cron, daily, every")
 
 
-class ScheduleChange(BaseModel):
+class ScheduleChange(Body):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"settings": {"enabled": False}}]}
     )
@@ -125,7 +126,7 @@ class Pushed(BaseModel):
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(prefix="/api/v2/schedules", tags=["schedules"])
+    router = APIRouter(prefix="/api/v2/schedules", tags=["schedules"], route_class=StrictRoute)
     _reading(router, desk)
     _changing(router, desk)
     return router

@@ -16,6 +16,7 @@ from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
 from daemon.http.problems import documented
 from daemon.http.routes.schedules import check_secrets, shown_settings
+from daemon.http.strict import Body, StrictRoute
 
 TriggerName = Annotated[
     str,
@@ -90,7 +91,7 @@ class TriggerList(BaseModel):
     triggers: list[Trigger]
 
 
-class NewTrigger(BaseModel):
+class NewTrigger(Body):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [{"name": "embed", "settings": SETTINGS_EXAMPLE}]},
@@ -102,7 +103,7 @@ class NewTrigger(BaseModel):
     )
 
 
-class TriggerChange(BaseModel):
+class TriggerChange(Body):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"settings": {"batch_size": 100}}]}
     )
@@ -131,7 +132,7 @@ class Ran(BaseModel):
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(prefix="/api/v2/triggers", tags=["triggers"])
+    router = APIRouter(prefix="/api/v2/triggers", tags=["triggers"], route_class=StrictRoute)
     _reading(router, desk)
     _defining(router, desk)
     _acting(router, desk)
