@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test test-all test-quick lint types imports pytest collect fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
+.PHONY: help venv run demo test test-all test-quick lint types imports pytest fuzz fuzz-control bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -114,6 +114,10 @@ torture: venv ## three daemons, a fault each second; make torture SECONDS=3600 [
 
 fuzz: $(VENV_FUZZ) ## coverage-guided fuzzing of the run codec
 	$(BIN)/python -m tests.fuzz.run_codec
+
+fuzz-control: venv ## odd requests to a live daemon; make fuzz-control CASES=200000 [SEED=N] [STORE=sqlite]
+	$(BIN)/python -m tests.fuzz.control $(if $(REPLAY),--replay $(REPLAY),--cases $(or $(CASES),20000)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peers do
 	$(BIN)/python -m bench.intake

@@ -4,7 +4,8 @@ Waiting is what nobody has in hand: in the journal's backlog, in warm, in cold. 
 consumer or a stream's reader has stays, and so do dead letters and what is staged. Warm comes
 first, because it is where items are leased from; whatever moves between the tiers meanwhile is
 met by the next round. Rounds go on until nothing waits, within a time: then the answer says
-`more`, and the operation may be sent again.
+`more`, and the operation may be sent again. The books count claimed items among those in cold;
+a round that finds nothing asks the cold store how many there are.
 
 Durable when answered: journal items have a DELETED mark in a group commit, cold ones left in a
 transaction; the books count all of them as deleted. A step that has begun is carried through,
@@ -25,8 +26,9 @@ from actors.control import Fields, Operation
 from actors.finding import scan_runs
 from actors.handover import Asked
 from actors.messages import Fate, JournalRun, Settle, Settled, SpoolerMessage, Voided
+from actors.promotion import Promotion
 from actors.slices import InCold, InJournal, Slice, item_bits, ranges
-from actors.tiers import ColdItems, ColdPart, Limits, StoreUnavailable, WarmQueue
+from actors.tiers import ColdItems, ColdPart, ColdQueue, Limits, StoreUnavailable, WarmQueue
 
 log = structlog.get_logger()
 
@@ -49,15 +51,20 @@ class Purging:
         self,
         spooler: trio.MemorySendChannel[SpoolerMessage],
         warm: WarmQueue,
+        lines: Mapping[str, Promotion],
         cold: ColdItems,
+        streams: ColdQueue,
         report: Callable[[], Awaitable[dict[str, Any]]],
         check_exists: Callable[[str], Awaitable[object]],
         wake_promoter: Callable[[str], None],
     ) -> None:
-        """`check_exists` refuses a queue that does not exist."""
+        """`lines`: what the promoter has in hand for warm, by queue. `streams`: the same cold
+        store, which knows what is claimed. `check_exists` refuses a queue that does not exist."""
         self._spooler = spooler
         self._warm = warm
+        self._lines = lines
         self._cold = cold
+        self._streams = streams
         self._report = report
         self._check_exists = check_exists
         self._wake_promoter = wake_promoter
@@ -81,14 +88,23 @@ class Purging:
                 found = await self._round(queue, deadline)
                 deleted += found
                 if not found:
-                    if not waiting(await self._report(), queue):
+                    if not await self._is_waiting(queue):
                         break
                     await trio.sleep(PAUSE_S)
         finally:
             self._wake_promoter(queue)
             if deleted:
                 log.warning("queue.purged", queue=queue, items=deleted)
-        return deleted, deleted < wanted and waiting(await self._report(), queue) > 0
+        return deleted, deleted < wanted and await self._is_waiting(queue)
+
+    async def _is_waiting(self, queue: str) -> bool:
+        """Whether the queue holds items that can be purged."""
+        left = waiting(await self._report(), queue)
+        return left > 0 and left > await self._claimed(queue)
+
+    async def _claimed(self, queue: str) -> int:
+        consumers = [name for of, name in await self._streams.streams() if of == queue]
+        return sum([(await self._streams.stream(queue, name)).items for name in consumers])
 
     async def _round(self, queue: str, deadline: float) -> int:
         found = await self._shielded(self._from_warm, queue)
@@ -112,6 +128,8 @@ class Purging:
 
     async def _from_warm(self, queue: str) -> int:
         slices = await self._warm.withdraw(queue)
+        if line := self._lines.get(queue):
+            slices += line.withdraw()
         others = [part for part in slices if not isinstance(part.run.owner, InJournal | InCold)]
         if others:
             # Another daemon's: its own purge deletes them.

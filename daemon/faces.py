@@ -181,7 +181,9 @@ def compose_faces(
     purging = Purging(
         to_spooler.clone(),
         core.warm,
+        core.routing.lines,
         cold.items,
+        cold,
         reporter.report,
         lambda queue: controls.check_exists(queue),
         wake_promoter,

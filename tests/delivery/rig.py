@@ -172,7 +172,9 @@ class Life:
         purging = Purging(
             self.to_spooler.clone(),
             self.warm,
+            self.routing.lines,
             self.sqlite.items,
+            cold,
             self.reporter.report,
             lambda queue: self.controls.check_exists(queue),
             self.promoter.wake,

@@ -12,6 +12,7 @@ from actors.tiers import StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail
+from tests.eventually import eventually
 
 PULL: dict[str, Any] = {"handler": {"type": "pull"}}
 GONE = Failure("gone for good", is_permanent=True)
@@ -73,6 +74,32 @@ async def test_what_workers_have_in_hand_is_finished(tmp_path: Path) -> None:
         assert (await purge(rig))["deleted"] == 8
         rig.to().open_up()
         assert await rig.until_books(delivered=2) == {"accepted": 10, "delivered": 2, "deleted": 8}
+
+
+async def test_what_waits_for_room_in_warm_is_purged(tmp_path: Path) -> None:
+    """Consumers have all that fits into warm, and keep it: the promoter has more in hand."""
+    async with running(tmp_path, {"q": PULL | {"warm_max_items": 3}}) as rig:
+        await rig.push(3)
+        await rig.until_books(warm=3)
+        assert await rig.life.warm.lease("q", 3, 1 << 20, 3600.0)
+        for _ in range(4):
+            await rig.push(2)
+        await eventually(lambda: rig.life.routing.lines["q"].items > 0, errors=(KeyError,))
+        found = await purge(rig)
+        assert found == {"queue": "q", "deleted": 8, "more": False}
+        assert await rig.books() == {"accepted": 11, "deleted": 8, "held": 3, "running": 3}
+
+
+async def test_what_a_stream_has_claimed_stays(tmp_path: Path) -> None:
+    async with running(tmp_path, {"q": PULL}) as rig:
+        await rig.push(2)
+        claim = {"queue": "q", "consumer": "c", "after": 0}
+        assert (await rig.control("stream.claim", **claim))["items"] == 2
+        await rig.push(3)
+        await rig.until_books(cold=5)
+        assert await purge(rig) == {"queue": "q", "deleted": 3, "more": False}
+        assert await purge(rig) == {"queue": "q", "deleted": 0, "more": False}
+        assert (await rig.control("stream.claim", **claim))["items"] == 2
 
 
 async def test_dead_letters_stay(tmp_path: Path) -> None:

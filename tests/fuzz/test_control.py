@@ -1,0 +1,51 @@
+"""Whatever is asked of the daemon, it answers, lives on, and keeps its books.
+
+The cases are the same in each run; `make fuzz-control` makes others, and more of them.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from actors.handler_settings import HttpHandler
+from actors.queue_settings import QueueSettings
+from actors.schedules import ScheduleSettings
+from actors.trigger_settings import QueueTrigger
+from tests.fuzz.control import operations, routes
+from tests.fuzz.control.fuzzing import Fuzzer
+
+CASES_MIN: Final = 1500
+"""Of each store."""
+EXAMPLES: Final = 600
+OF_A_FLEET: Final = {"fleet.list", "fleet.adopt"}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def fuzzer(request: pytest.FixtureRequest) -> Iterator[Fuzzer]:
+    fuzzer = Fuzzer(request.param)
+    yield fuzzer
+    fuzzer.close()
+
+
+def test_every_operation_and_route_is_described(fuzzer: Fuzzer) -> None:
+    assert fuzzer.world.operations() == operations.OPERATIONS.keys()
+    assert routes.missing(fuzzer.world.document) == []
+
+
+def test_every_setting_is_described() -> None:
+    assert operations.QUEUE_SETTINGS.members.keys() == QueueSettings.model_fields.keys()
+    assert operations.HANDLER.members.keys() == HttpHandler.model_fields.keys()
+    assert operations.SCHEDULE_CHANGE.members.keys() == ScheduleSettings.model_fields.keys()
+    assert operations.TRIGGER_CHANGE.members.keys() == QueueTrigger.model_fields.keys()
+
+
+def test_odd_requests_break_nothing(fuzzer: Fuzzer) -> None:
+    fuzzer.run(EXAMPLES, seed_=None, may_restart=False)
+    fuzzer.end()
+    assert fuzzer.cases >= CASES_MIN
+    # Each was sent, and most were sent so that they worked: odd requests reach the code behind.
+    sent = {*operations.OPERATIONS, *routes.described(fuzzer.document)}
+    assert sent <= fuzzer.counts.keys()
+    worked = {name for name, answer in fuzzer.answers if answer == "ok"}
+    assert len(worked & sent) >= 0.9 * len(sent - OF_A_FLEET), sorted(sent - worked)
