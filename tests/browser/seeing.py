@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 HIDE = """(hidden) => {
   Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
@@ -91,9 +91,9 @@ def hide(page: Page, hidden: bool) -> None:
     page.evaluate(HIDE, hidden)
 
 
-def column(page: Page, name: str) -> list[str]:
-    """The texts of a column of the Action Queues table, as they are drawn."""
-    return page.locator(f"#queue-table tbody td[data-column='{name}']").all_inner_texts()
+def column(page: Page, name: str) -> Locator:
+    """The cells of a column of the Action Queues table, as they are drawn."""
+    return page.locator(f"#queue-table tbody td[data-column='{name}']")
 
 
 def is_wider_than_its_window(page: Page) -> bool:

@@ -80,13 +80,13 @@ def test_retry_of_dead_letters_end_to_end(own_world: World, page: Page) -> None:
     expect(page.get_by_role("button", name="Cancel")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("#confirm-dialog")).to_be_hidden()
-    assert own_world.host.books("mail") == {"accepted": 3, "dead": 3}
+    own_world.host.until_books({"accepted": 3, "dead": 3}, "mail")
     own_world.mended.touch()
     group.get_by_role("button", name="Retry").click()
     page.locator("#confirm-yes").click()
     expect(page.locator("#said")).to_have_text("3 of mail wait for delivery again.")
     expect(page.locator("#dead-empty")).to_be_visible()
-    own_world.until_books("mail", {"accepted": 3, "delivered": 3})
+    own_world.host.until_books({"accepted": 3, "delivered": 3}, "mail")
 
 
 def test_retry_that_fails_again_is_tried_once(own_world: World, page: Page) -> None:
@@ -95,7 +95,7 @@ def test_retry_that_fails_again_is_tried_once(own_world: World, page: Page) -> N
     page.locator("#dead-list li").get_by_role("button", name="Retry").click()
     page.locator("#confirm-yes").click()
     expect(page.locator("#said")).to_have_text("3 of letters wait for delivery again.")
-    own_world.until_books("letters", {"accepted": 3, "dead": 3})
+    own_world.host.until_books({"accepted": 3, "dead": 3}, "letters")
 
 
 def test_delete_of_dead_letters(own_world: World, page: Page) -> None:
@@ -108,7 +108,7 @@ def test_delete_of_dead_letters(own_world: World, page: Page) -> None:
     expect(page.locator("#confirm-yes")).to_have_class("danger")
     page.locator("#confirm-yes").click()
     expect(page.locator("#said")).to_have_text("2 of cards deleted.")
-    own_world.until_books("cards", {"accepted": 2, "deleted": 2})
+    own_world.host.until_books({"accepted": 2, "deleted": 2}, "cards")
 
 
 def test_errors_have_the_shape_that_the_daemon_gives_them(page: Page, world: World) -> None:
@@ -143,7 +143,7 @@ def test_dead_letter_is_looked_at_and_retried(own_world: World, watched: Watch) 
     own_world.mended.touch()
     page.get_by_role("button", name="Retry").click()
     page.locator("#confirm-yes").click()
-    own_world.until_books("notes", {"accepted": 1, "delivered": 1})
+    own_world.host.until_books({"accepted": 1, "delivered": 1}, "notes")
     # The queue keeps what was delivered: the same address tells how it ended.
     expect(page.locator("#item-state")).to_have_text("DONE")
     expect(page.locator("#timeline li").last).to_contain_text("delivered")
@@ -199,6 +199,7 @@ def test_history_tells_who_had_an_item_and_what_they_said(own_world: World, page
             "queue": "kept",
             "consumer": consumer,
             "wait_s": 30,
+            "lease_s": 3600,
         }
         return dict(page.request.get(f"{items}/next", params=params).json())
 
@@ -223,6 +224,7 @@ def test_history_tells_who_had_an_item_and_what_they_said(own_world: World, page
 def test_waiting_item_is_deleted(own_world: World, watched: Watch) -> None:
     with own_world.client() as client:
         client.push("lonely", ["one"])
+        own_world.host.until_counts("lonely", warm=1)
         (letter,) = client.control("items.find", which={"queue": "lonely"})["items"]
     page = watched.page()
     go(page, f"{own_world.page}/items/{letter['id']}")
@@ -230,7 +232,7 @@ def test_waiting_item_is_deleted(own_world: World, watched: Watch) -> None:
     page.get_by_role("button", name="Delete").click()
     page.locator("#confirm-yes").click()
     expect(page.locator("#said")).to_have_text("Deleted.")
-    own_world.until_books("lonely", {"accepted": 1, "deleted": 1})
+    own_world.host.until_books({"accepted": 1, "deleted": 1}, "lonely")
 
 
 def test_item_that_is_not_there(watched: Watch, world: World) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.seeing import Watch, at_rest, go_and_stop_the_clock, hide
 from tests.browser.world import World
+from tests.ops.commands import HANG_S
 
 RUNNING = "/api/v2/metrics/queues/running"
 TASKS = "#running-table tbody tr"
@@ -21,7 +22,7 @@ def leased(world: World) -> Iterator[Any]:
     with (
         world.client() as client,
         suppress(InterruptedError),
-        client.lease("search", 2, wait_s=10) as items,
+        client.lease("search", 2, wait_s=HANG_S, lease_s=3600) as items,
     ):
         yield items
         raise InterruptedError

@@ -37,6 +37,7 @@ def test_trigger_is_added_and_run_and_its_job_leads_to_what_it_claimed(
     expect(found.locator("[data-column='jobs']")).to_contain_text("none")
     expect(page.locator("#triggers-timed")).to_contain_text("of type TIME, which are schedules.")
     scheduled.push("search", 5)
+    scheduled.host.until_counts("search", cold=5)
     page.get_by_role("button", name="Run embed now").click()
     page.locator("#confirm-yes").click()
     expect(page.locator("#said")).to_have_text("embed has made a job of 3 items.")

@@ -9,7 +9,6 @@ Nothing is staged in the page: items are pushed, leased and delivered by the rea
 """
 
 import json
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,17 +18,16 @@ from typing import Any
 from daemon.http.listening import ADDRESS_FILE
 from forebay import connect
 from forebay.client import Client
+from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host, running
 
 REFUSED = 65
 REFUSING = ("mail", "letters", "cards", "notes")
-POLL_S = 0.1
 WAITING = 1250
 SCHEDULES = {
     "new-year": {"queue": "reports", "cron": "30 2 1 1 *", "zone": "Asia/Tokyo"},
     **{f"many-{n:03d}": {"queue": f"q{n % 7}", "every": f"{n + 30}d"} for n in range(200)},
 }
-BOOKS = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
 
 
 class World:
@@ -94,25 +92,13 @@ class World:
         """Waits until the metrics, which are up to a second old, have so many that wait."""
         address = f"{self.address}/api/v2/metrics/queues/detailed"
         request = urllib.request.Request(address, headers=self.headers)
-        deadline = time.monotonic() + HANG_S
-        found = -1
-        while found != items:
-            assert time.monotonic() < deadline, found
-            time.sleep(POLL_S)
+
+        def shown() -> None:
             with urllib.request.urlopen(request) as answer:
                 tiers = json.load(answer)
-            found = sum(entry["count"] for entry in tiers["warm"] + tiers["cold"])
+            assert sum(entry["count"] for entry in tiers["warm"] + tiers["cold"]) == items, tiers
 
-    def until_books(self, queue: str, books: dict[str, int]) -> None:
-        """Waits until a queue's books are so."""
-        deadline = time.monotonic() + HANG_S
-        while (found := self._books(queue)) != books:
-            assert time.monotonic() < deadline, found
-
-    def _books(self, queue: str) -> dict[str, int]:
-        with self.client() as client:
-            found = client.stats()["queues"].get(queue, {})
-        return {name: found[name] for name in BOOKS if found.get(name)}
+        eventually_sync(shown)
 
     def client(self) -> Client:
-        return connect(self.host.socket, wait=5)
+        return connect(self.host.socket, wait=HANG_S)

@@ -19,6 +19,8 @@ HANG_S = 60
 """Nothing is measured by it: a command that hangs should fail the test."""
 LOOK_S = 0.02
 """Between two looks at a daemon, which has better to do than to be looked at."""
+PATIENT = dict.fromkeys(("hello_timeout", "frame_timeout", "write_timeout"), "1h")
+"""Of the socket: a machine that is busy is no client that is slow."""
 PARTS = ("spooled", "scheduled", "warm", "cold", "running")
 
 
@@ -35,7 +37,7 @@ class Host:
         self.state_dir = directory / "state"
         self.config = directory / "forebay.yaml"
         settings = {"spool": {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}}
-        limits = {"socket": {"max_run_bytes": "1Mi"}, "http": {"listen": None}}
+        limits = {"socket": {"max_run_bytes": "1Mi", **PATIENT}, "http": {"listen": None}}
         self.config.write_text(json.dumps({**settings, **limits, **(config or {})}))
         self.daemon: forked.Process | None = None
 

@@ -21,6 +21,7 @@ from forebay import wire
 from forebay.errors import Refused
 from forebay.run import encode_run
 from forebay.wire import Kind, Outcome
+from tests.ops.commands import PATIENT
 
 Answer = Outcome | Refused
 Frame = tuple[Kind, int, bytes]
@@ -173,7 +174,8 @@ async def serve(
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """An ingest with these socket settings, until the end of the context."""
-    checked = SocketSettings.model_validate({"path": directory / "s.sock", **settings})
+    given = {"path": directory / "s.sock", **PATIENT, **settings}
+    checked = SocketSettings.model_validate(given)
     spooler = spooler or StubSpooler()
     with open_socket(checked) as opened:
         ingest = Ingest(
