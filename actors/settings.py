@@ -1,9 +1,7 @@
 """What can be configured (etc/forebay.yaml lists it all): frozen, and checked when it is built.
 
 A model knows its keys, their ranges, and the relations between them; where the values come from
-is daemon/config.py's business. What a later version will do is refused where ignoring it would
-break a promise (a Valkey that is never used, a key that is not unique), and accepted where it is
-tuning (backoff, breaker, workers).
+is daemon/config.py's business.
 """
 
 import re

@@ -11,6 +11,7 @@ import resource
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,7 +38,7 @@ from daemon.listen import ListeningSocket, open_socket
 from daemon.lock import StateLock
 from daemon.malloc import return_freed_memory
 from daemon.reload import Load, Reload, check_handlers
-from daemon.signals import SIGNALS, stop_at_once, stop_wanted
+from daemon.signals import SIGNALS, stop_at_once, stop_wanted, unless_stopped
 from daemon.stores import MakeCold, Stores, open_stores
 from daemon.systemd import notify
 from daemon.watchdog import Watchdog, answers
@@ -87,10 +88,13 @@ async def serve(
         open_http(settings) as http_socket,
     ):
         await check_handlers(settings)
-        async with open_stores(settings, make_cold, wait=wait_for_stores) as stores:
-            # What was in hand when an earlier life ended comes first, not when its lease runs out.
-            await stores.cold.release_all()
-            await _serve(settings, make_files, load, signals, listening, http_socket, stores)
+        async with AsyncExitStack() as stack:
+            opening = open_stores(settings, make_cold, wait=wait_for_stores)
+            stores = await unless_stopped(signals, partial(stack.enter_async_context, opening))
+            if stores is not None:
+                # What an earlier life had in hand comes first, not when its lease runs out.
+                await stores.cold.release_all()
+                await _serve(settings, make_files, load, signals, listening, http_socket, stores)
     log.info("daemon.stopped")
 
 

@@ -2,12 +2,14 @@
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import trio
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -19,6 +21,32 @@ async def stop_wanted(signals: AsyncIterator[int], reload: Callable[[], Awaitabl
             log.info("daemon.draining", signal=signal.Signals(number).name)
             return
         await reload()
+
+
+async def unless_stopped(
+    signals: AsyncIterator[int], start: Callable[[], Awaitable[T]]
+) -> T | None:
+    """What `start` returns; None if the daemon was told to stop before. `start` may wait for a
+    server without end."""
+    result: T | None = None
+    wants_reload = False
+
+    async def watch(scope: trio.CancelScope) -> None:
+        nonlocal wants_reload
+        async for number in signals:
+            wants_reload |= number == signal.SIGHUP
+            if number != signal.SIGHUP:
+                scope.cancel()
+                return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, nursery.cancel_scope)
+        result = await start()
+        nursery.cancel_scope.cancel()
+    if wants_reload and result is not None:
+        # For `stop_wanted`, which reads signals next.
+        signal.raise_signal(signal.SIGHUP)
+    return result
 
 
 async def stop_at_once(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:

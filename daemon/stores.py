@@ -6,7 +6,7 @@ Valkey, which this daemon reaches through one asyncio loop (daemon/bridge.py).
 At the start PostgreSQL must answer: what this daemon has there decides what the journal does. A
 server that does not is a reason not to start, unless one is told to wait for it (`wait`). Valkey
 may be away, and is used when it is there; but an address or a password that is wrong is said at
-once.
+once. The log says which server is opened, and while it is waited for, how long and why.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +21,7 @@ import trio
 
 from actors.settings import ColdSettings, Settings, WarmSettings
 from actors.tiers import StoreUnavailable
+from actors.units import format_duration
 from daemon.cold.sqlite import SqliteCold
 from daemon.errors import CannotStart, ConfigError
 from daemon.identity import daemon_id
@@ -37,6 +38,7 @@ Cold: TypeAlias = "SqliteCold | PostgresCold"
 MakeCold = Callable[[Path, float], SqliteCold]
 
 WAIT_S: Final = 1.0
+TELL_S: Final = 5.0
 WRONG: Final = (
     *("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Authentication required"),
     *(
@@ -158,45 +160,60 @@ def check_valkey(warm: WarmSettings) -> "ValkeySettings":
 
 async def _reach(cold: "PostgresCold", settings: ColdSettings, *, wait: bool) -> None:
     """PostgreSQL answers, and its schema is this version's."""
-    where = address_of_store(settings.url or "")
-    is_told = False
+    waiting = _Waiting(settings.url or "", settings.timeout)
     while True:
         try:
             await cold.open()
         except StoreUnavailable as problem:
             if any(mark in str(problem) for mark in WRONG_COLD):
-                raise ConfigError(f"{where} cannot be used: {problem}") from problem
+                raise ConfigError(f"{waiting.where} cannot be used: {problem}") from problem
             if not wait:
                 raise CannotStart(
-                    f"{where} cannot be used: {problem} (--wait-for-stores waits for it)"
+                    f"{waiting.where} cannot be used: {problem} (--wait-for-stores waits for it)"
                 ) from problem
-            if not is_told:
-                log.warning("daemon.waits_for_store", store=where, error=str(problem))
-                is_told = True
-            await trio.sleep(WAIT_S)
+            await waiting.wait(problem)
         else:
             return
 
 
 async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> None:
     """Valkey lets this daemon in, as far as it can be asked."""
-    where = address_of_store(settings.warm.url or "")
-    is_told = False
+    waiting = _Waiting(settings.warm.url or "", settings.warm.timeout)
     while True:
         try:
             await remote.generation()
         except StoreUnavailable as problem:
             if is_wrong(str(problem)):
-                raise ConfigError(f"{where} cannot be used: {problem}") from problem
-            if not is_told:
-                log.warning("daemon.waits_for_store" if wait else "daemon.without_store",
-                            store=where, error=str(problem))  # fmt: skip
-                is_told = True
+                raise ConfigError(f"{waiting.where} cannot be used: {problem}") from problem
             if not wait:
+                log.warning("daemon.without_store", store=waiting.where, error=str(problem))
                 return
-            await trio.sleep(WAIT_S)
+            await waiting.wait(problem)
         else:
             return
+
+
+class _Waiting:
+    """Says what is waited for: which server at once, and every `TELL_S` how long by now."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.where = address_of_store(url)
+        self._began_s = trio.current_time()
+        self._told_s = -TELL_S
+        log.info("daemon.opens_store", store=self.where, timeout=format_duration(timeout_s))
+
+    async def wait(self, problem: StoreUnavailable) -> None:
+        """Until the next try."""
+        waited_s = trio.current_time() - self._began_s
+        if waited_s - self._told_s >= TELL_S:
+            self._told_s = waited_s
+            log.warning(
+                "daemon.waits_for_store",
+                store=self.where,
+                error=str(problem),
+                waited_s=round(waited_s),
+            )
+        await trio.sleep(WAIT_S)
 
 
 def is_wrong(problem: str) -> bool:

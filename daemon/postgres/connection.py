@@ -77,7 +77,9 @@ class Database:
             f"SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
         )
         self._pool: Any = None
-        self._is_away = False
+        self._is_away = True
+        """Until it has answered once: an operator who starts the daemon hears at once that it does
+        not, and not after all retries."""
         self._is_unsynced = False
 
     async def open(self, migrate: Work[None], is_current: Work[bool] | None = None) -> None:
