@@ -112,11 +112,12 @@ class NewItemByName(NewItem):
 class Added(BaseModel):
     """The item is stored: it is on disk when this is answered."""
 
-    id: str = Field(examples=[ID_EXAMPLE])
+    id: str | None = Field(examples=[ID_EXAMPLE])
     queue: str
     outcome: Literal["STORED", "DUPLICATE", "CREATED", "UPDATED", "IGNORED"] = Field(
         description="DUPLICATE: this `run_id` was stored before. Where references are unique: "
-        "CREATED; UPDATED, in place of the one before; IGNORED: `id` is that of the one before"
+        "CREATED; UPDATED, in place of the one before; IGNORED: `id` is that of the one before, or "
+        "null if that has just ended"
     )
 
 
