@@ -159,6 +159,55 @@ def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: s
     problem(wrong, 409, "lease-lost")
 
 
+def test_long_errors_and_results_are_cut_and_not_refused(serving: Serving, queue: str) -> None:
+    long = "é" * 100_000
+    item_id = add(serving, queue, payload="x")
+    for error, kept in (
+        (long, "é" * 1999 + "…"),
+        ({"code": 17, "text": "no"}, '{"code":17,"text":"no"}'),
+    ):
+        leased = lease(serving, queue)
+        body = {"token": leased["token"], "error": error, "delay_s": 0}
+        answer = serving.http.post(f"/api/queue-items/{item_id}/nack", json=body)
+        assert answer.status_code == 200, answer.text
+        assert until(serving, item_id, "QUEUED")["errors"][-1]["text"] == kept
+    leased = lease(serving, queue)
+    body = {"token": leased["token"], "result": {"invoice": 4711, "lines": ["a", None]}}
+    assert serving.http.post(f"/api/queue-items/{item_id}/ack", json=body).status_code == 200
+    assert until(serving, item_id, "DONE")["result"] == '{"invoice":4711,"lines":["a",null]}'
+
+    other = add(serving, queue, payload="y")
+    leased = lease(serving, queue)
+    body = {"token": leased["token"], "result": long}
+    assert serving.http.post(f"/api/queue-items/{other}/ack", json=body).status_code == 200
+    assert until(serving, other, "DONE")["result"] == "é" * 16_383 + "…"
+
+    given_up = add(serving, queue, payload="z")
+    until(serving, given_up, "QUEUED")
+    change = {"state": "FAILED", "error": long}
+    answer = serving.http.put(f"/api/queue-items/{given_up}", json=change)
+    assert answer.status_code == 200, answer.text
+    assert until(serving, given_up, "FAILED")["last_error"] == "é" * 1999 + "…"
+
+
+def test_long_errors_and_results_of_the_socket_and_the_command_are_cut(
+    serving: Serving, queue: str
+) -> None:
+    ids = [add(serving, queue, payload=payload) for payload in "abc"]
+    with serving.client() as client, client.lease(queue, 2, wait_s=HANG_S) as taken:
+        first, second = list(taken)
+        taken.nack(first, error="x" * 100_000, permanent=True)
+        taken.ack(second, result={"size": "y" * 100_000})
+    assert until(serving, first.id, "FAILED")["last_error"] == "x" * 1999 + "…"
+    result = until(serving, second.id, "DONE")["result"]
+    assert result.startswith('{"size":"yyy')
+    assert result.endswith("y…")
+    (last,) = set(ids) - {first.id, second.id}
+    lock = json.loads(serving.host.ok("items", "poll", queue, "--wait", "60s"))["lock"]
+    serving.host.ok("items", "ack", lock, "--result", "z" * 20_000)
+    assert until(serving, last, "DONE")["result"].rstrip("z…") == ""
+
+
 def test_the_same_run_id_is_stored_once(serving: Serving, queue: str) -> None:
     new = {"queue": queue, "payload": "x", "run_id": format_run_id(new_run_id())}
     first = serving.http.post("/api/queue-items/add", json=new)
