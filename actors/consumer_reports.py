@@ -1,13 +1,17 @@
 """What consumers say about leased items, in terms of the items of the run. Pure functions."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from actors.handling import Failure
-from actors.slices import HeldBy, indexes, ranges
+from actors.slices import HeldBy, cut_text, indexes, ranges
 from actors.tiers import Leased
 from forebay.errors import BadFrame
 from forebay.lease_frames import Part, What
+from forebay.limits import SETTLE_TEXT_BYTES_MAX
+
+RESULT_TEXT_MAX: Final = SETTLE_TEXT_BYTES_MAX
+"""Characters of a result that are kept."""
 
 
 class FailedPart(NamedTuple):
@@ -49,7 +53,7 @@ def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = N
             case What.DELIVERED:
                 delivered |= bits
                 if part.text:
-                    results.append((bits, part.text))
+                    results.append((bits, cut_text(part.text, RESULT_TEXT_MAX)))
             case What.RELEASED:
                 released |= bits
             case What.FAILED:
@@ -92,7 +96,7 @@ class Places:
 
 def _failure(part: Part) -> Failure:
     return Failure(
-        part.text or "the consumer gave no reason",
+        cut_text(part.text) or "the consumer gave no reason",
         retry_after_s=None if part.delay_ms is None else part.delay_ms / 1000,
         is_permanent=part.is_permanent,
         blames_destination=False,

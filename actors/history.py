@@ -107,7 +107,7 @@ class History:
         await self._closed.wait()
 
     def _add(self, row: FinishedRow) -> None:
-        size = len(row.data)
+        size = len(row.data) + len(row.result)
         is_full = len(self._rows) >= ROWS_MAX or self._bytes + size > BYTES_MAX
         if is_full and self._rows:
             self._drop([row], "rows come faster than they are written")

@@ -27,6 +27,7 @@ from actors.messages import JournalRun, SpoolerMessage
 from actors.promotion import Promotion
 from actors.refusals import spent_job
 from actors.sightings import Sighting, describe_apart, held_now
+from actors.slices import cut_text
 from actors.states import IllegalChange, State, Who, allowed_from, next_state
 from actors.tiers import (
     ColdItems,
@@ -45,7 +46,6 @@ PAUSE_S: Final = 0.05
 """Between them: what moves between tiers is there within milliseconds, as a rule."""
 SAME_ID_MAX: Final = 10
 """Dead letters of one item: one, unless it was delivered twice and failed twice."""
-ERROR_TEXT_MAX: Final = 500
 SET_ASIDE_TEXT: Final = "set aside by an operator"
 
 
@@ -272,7 +272,7 @@ def read_change(fields: Fields) -> Change:
         payload,
         fields.number("priority", None, 0, PRIORITY_MAX),
         fields.number("due_ms", None, 0, TIME_MS_MAX),
-        None if error is None else error[:ERROR_TEXT_MAX],
+        None if error is None else cut_text(error),
     )
 
 

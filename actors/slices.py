@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 from forebay.failure_reason import FailureReason, read_failure_reason
 from forebay.run import RunHead
 
-ERROR_TEXT_MAX: Final = 500
+ERROR_TEXT_MAX: Final = 2000
+"""Characters of an error that are kept."""
 ERRORS_MAX: Final = 20
 """So many of an item's errors are remembered: the first, and the newest."""
 
@@ -132,8 +133,13 @@ def sort_key(head: RunHead, bits: int) -> SortKey:
 
 def remember(errors: tuple[ItemError, ...], error: ItemError) -> tuple[ItemError, ...]:
     """The history with one more failure; past the bound the first and the newest are kept."""
-    kept = (*errors, error._replace(text=error.text[:ERROR_TEXT_MAX]))
+    kept = (*errors, error._replace(text=cut_text(error.text)))
     return kept if len(kept) <= ERRORS_MAX else (kept[0], *kept[-(ERRORS_MAX - 1) :])
+
+
+def cut_text(text: str, characters_max: int = ERROR_TEXT_MAX) -> str:
+    """At most so many characters; an ellipsis at the end says that something is gone."""
+    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
 
 
 def error_rows(errors: Iterable[ItemError]) -> list[tuple[Any, ...]]:

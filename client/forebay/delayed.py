@@ -25,7 +25,7 @@ from forebay.errors import BadRun, Refused
 from forebay.failure_reason import FailureReason, check_reason
 from forebay.item import Item
 from forebay.keyed import KeyOutcome
-from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
 from forebay.leases import DELAY_MS_MAX, WAIT_STEP_S, Ask, batches, say, take_runs, unpack
 from forebay.limits import LEASE_MS_MAX, LEASES_MAX, PRIORITY_NORMAL
 from forebay.locks import Lock, LockLost
@@ -123,9 +123,10 @@ class Delayed:
         lock = Lock(self.queue, tuple(run.token for run, _ in runs))
         return Batch(lock, [one for run, unpacked in runs for one in polled(run, unpacked, lock)])
 
-    def ack(self, lock: Lock | str) -> None:
-        """All items under the lock are done. LockLost if it is too late to say so."""
-        self._settle(lock, Part(What.DELIVERED))
+    def ack(self, lock: Lock | str, result: Any = "") -> None:
+        """All items under the lock are done. LockLost if it is too late to say so. `result` as for
+        `Lease.ack`."""
+        self._settle(lock, Part(What.DELIVERED, 0, as_text(result)))
 
     def nack(
         self,

@@ -6,6 +6,7 @@ bit i stands for item i. In LEASED the bits are about the run; from there on an 
 within its lease, so that a client need not know which run the daemon keeps it in.
 """
 
+import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +28,10 @@ from forebay.limits import (
     LEASE_RUN_BYTES_MAX,
     LEASE_WAIT_MS_MAX,
     LEASES_MAX,
-    NACK_ERROR_BYTES_MAX,
     RUN_ITEMS_MAX,
     SETTLE_PARTS_MAX,
+    SETTLE_TEXT_BYTES_MAX,
+    SETTLE_TEXTS_BYTES_MAX,
 )
 from forebay.members import number_in, text
 from forebay.wire import Buffer, Kind, frame, pack_json, read_json
@@ -205,7 +207,7 @@ def _read_leases(reader: "_Reader", name: str) -> list[LeasedRun]:
 
 
 def pack_settle(queue: str, reports: Sequence[LeaseReport]) -> bytes:
-    """The body of a SETTLE; an error that is too long is cut."""
+    """The body of a SETTLE; texts that are too long are cut."""
     parts = [_pack_queue(queue), _COUNT.pack(len(reports))]
     for report in reports:
         parts.append(pack_report(report))
@@ -215,9 +217,10 @@ def pack_settle(queue: str, reports: Sequence[LeaseReport]) -> bytes:
 def pack_report(report: LeaseReport) -> bytes:
     """One lease of a SETTLE."""
     packed = [_SETTLED_LEASE.pack(report.token, len(report.parts))]
+    room = min(SETTLE_TEXT_BYTES_MAX, SETTLE_TEXTS_BYTES_MAX // max(1, len(report.parts)))
     for part in report.parts:
         bits = pack_bits(part.bits)
-        said = b"" if part.what is What.RELEASED else _cut(part.text)
+        said = b"" if part.what is What.RELEASED else _cut(part.text, room)
         flags, delay = _flags_and_delay(part) if part.what is What.FAILED else (0, 0)
         packed += (_PART.pack(part.what, flags, delay, len(bits), len(said)), bits, said)
     return b"".join(packed)
@@ -292,8 +295,6 @@ def _read_part(reader: "_Reader") -> Part:
         raise BadFrame("a part says more than there is to say")
     if what is What.RELEASED and text_len:
         raise BadFrame("a part says why items are released, which nobody wants to know")
-    if text_len > NACK_ERROR_BYTES_MAX:
-        raise BadFrame(f"an error has at most {NACK_ERROR_BYTES_MAX} bytes, not {text_len}")
     bits = reader.bits(bits_len)
     if bits_len and not bits:
         raise BadFrame("a part is about no items")
@@ -372,9 +373,19 @@ def _pack_queue(queue: str) -> bytes:
     return bytes([len(packed)]) + packed
 
 
-def _cut(error: str) -> bytes:
-    """At most so many bytes as are allowed, and no half of a character."""
-    data = error.encode(errors="replace")
-    if len(data) <= NACK_ERROR_BYTES_MAX:
+def as_text(value: Any) -> str:
+    """An error or a result as it is kept: a text as it is, any other value as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _cut(text: str, bytes_max: int) -> bytes:
+    """At most so many bytes, without half a character; an ellipsis says that something is gone."""
+    data = text.encode(errors="replace")
+    if len(data) <= bytes_max:
         return data
-    return data[:NACK_ERROR_BYTES_MAX].decode(errors="ignore").encode()
+    ellipsis = "…".encode()
+    return data[: bytes_max - len(ellipsis)].decode(errors="ignore").encode() + ellipsis

@@ -22,13 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Final, Self, overload
+from typing import Any, Final, Self, overload
 
 import forebay.lease_frames as lease_frames
 from forebay.errors import BadRun, ForebayError, LeaseLost, Refused
 from forebay.failure_reason import FailureReason, check_reason
 from forebay.item import Item
-from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
 from forebay.limits import (
     LEASE_MS_MAX,
     LEASES_MAX,
@@ -148,12 +148,13 @@ class Lease(Sequence[Item]):
         """When the first lease that is not settled ends, in milliseconds since 1970; 0: none."""
         return min((share.until_ms for share in self._shares.values()), default=0)
 
-    def ack(self, items: Item | Iterable[Item], result: str = "") -> None:
-        """These are done. LeaseLost if it is too late to say so. `result`: for their history, at
-        most 1,000 bytes."""
+    def ack(self, items: Item | Iterable[Item], result: Any = "") -> None:
+        """These are done. LeaseLost if it is too late to say so. `result`: for their history, a
+        text or any value that is JSON; what is longer than 16 KiB is cut."""
+        said = as_text(result)
         for share, bit in self._decide(items):
             share.delivered |= bit
-            share.results[result] = share.results.get(result, 0) | bit
+            share.results[said] = share.results.get(said, 0) | bit
         self._send_complete()
 
     def nack(
@@ -166,6 +167,7 @@ class Lease(Sequence[Item]):
     ) -> None:
         """These have failed: an attempt is used up. They come again after the queue's backoff, and
         not before `delay_s`; `permanent`, or after the last attempt, they become dead letters.
+        `error`: why, of which the first 2,000 characters are kept.
         `reason`: whose fault it was; a `business` failure is permanent if nothing else is said."""
         if delay_s is not None and not 0 <= delay_s * 1000 <= DELAY_MS_MAX:
             raise ValueError(f"a delay of {delay_s} s cannot be")

@@ -69,10 +69,12 @@ LEASES_MAX = 4096
 """Leases in a LEASED, SETTLE or EXTEND."""
 LEASE_HEAD_BYTES = 24
 ITEM_BITS_BYTES_MAX = RUN_ITEMS_MAX // 8
-NACK_ERROR_BYTES_MAX = 1000
-SETTLE_PART_BYTES_MAX = 10 + ITEM_BITS_BYTES_MAX + NACK_ERROR_BYTES_MAX
 SETTLE_PARTS_MAX = RUN_ITEMS_MAX
 """Of all leases in a SETTLE together: to read them takes the daemon about 30 ms."""
+SETTLE_TEXT_BYTES_MAX = 16 * 1024
+"""A client cuts errors and results to this length; the daemon keeps no more of a result."""
+SETTLE_TEXTS_BYTES_MAX = 4 * 1024 * 1024
+"""A client cuts the texts of one lease to shares of this: a lease is settled by one frame."""
 SETTLE_BYTES_MAX = 8 * 1024 * 1024
 EXTEND_BYTES_MAX = 64 * 1024
 CONTROL_BYTES_MAX = 8 * 1024 * 1024
@@ -103,6 +105,10 @@ assert FETCH_ROWS_MAX * (LEASE_HEAD_BYTES + ITEM_BITS_BYTES_MAX) <= RUN_RAW_BYTE
 assert FETCH_RUN_BYTES_MAX <= RUN_RAW_BYTES_MAX
 assert LEASES_MAX <= SETTLE_PARTS_MAX
 # A lease can be settled in one frame, even with another error for each of its items.
-assert 1 + QUEUE_BYTES_MAX + 2 + 10 + RUN_ITEMS_MAX * SETTLE_PART_BYTES_MAX <= SETTLE_BYTES_MAX
+assert (
+    1 + QUEUE_BYTES_MAX + 2 + 10
+    + RUN_ITEMS_MAX * (10 + ITEM_BITS_BYTES_MAX) + SETTLE_TEXTS_BYTES_MAX
+    <= SETTLE_BYTES_MAX
+)  # fmt: skip
 assert 1 + QUEUE_BYTES_MAX + 4 + 2 + 8 * LEASES_MAX <= EXTEND_BYTES_MAX
 assert max(HELLO_BYTES_MAX, PING_BYTES_MAX) <= FRAME_SLACK_BYTES

@@ -137,10 +137,16 @@ def poll(
             print_json(polled_object(polled))
 
 
-@app.command(epilog="Example: [bold]forebay items ack 17.crm[/bold]")
-def ack(locks: LockTexts, socket: DaemonSocket = None) -> None:
+@app.command(epilog="Example: [bold]forebay items ack 17.crm --result 'invoice 4711'[/bold]")
+def ack(
+    locks: LockTexts,
+    result: Annotated[
+        str, typer.Option(metavar="TEXT", help="What came of it, for its history.")
+    ] = "",
+    socket: DaemonSocket = None,
+) -> None:
     """Acknowledge what was polled: it is done. Ends with 5 if the lock is not good any more."""
-    for_each(locks, socket, lambda delayed, lock: delayed.ack(lock))
+    for_each(locks, socket, lambda delayed, lock: delayed.ack(lock, result))
 
 
 @app.command(epilog="Example: [bold]forebay items nack 17.crm --error 'no such customer'[/bold]")

@@ -204,7 +204,8 @@ async def lines_of(
         if len(rest) > size_max:
             raise Problem(413, f"a line has at most {size_max} bytes")
         if not message.get("more_body", False):
-            yield bytes(rest)
+            if rest:
+                yield bytes(rest)
             return
 
 
@@ -232,10 +233,15 @@ def internal(problem: Exception) -> Problem:
 
 
 def stored_lines(lines: list[Line], ids: list[str], outcomes: list[str]) -> bytes:
-    """As JSON by hand: 0.3 µs a line, and 2.7 with a call for each."""
+    """As JSON by hand: 0.3 µs a line, and 2.7 with a call for each. Nothing has the id of an item
+    that was not stored."""
+    shown = [
+        f'"{item}"' if outcome in STORED else "null"
+        for item, outcome in zip(ids, outcomes, strict=True)
+    ]
     text = "".join(
-        f'{{"line":{line.number},"id":"{item}","outcome":"{outcome}"}}\n'
-        for line, item, outcome in zip(lines, ids, outcomes, strict=True)
+        f'{{"line":{line.number},"id":{item},"outcome":"{outcome}"}}\n'
+        for line, item, outcome in zip(lines, shown, outcomes, strict=True)
     )
     return text.encode()
 

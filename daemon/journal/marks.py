@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from actors.messages import Fate
 from actors.portions import RetryNote
-from actors.slices import ERROR_TEXT_MAX
+from actors.slices import ERROR_TEXT_MAX, cut_text
 
 _RECORD = struct.Struct("<HBBI16sHH")
 _NOTE = struct.Struct("<HQQ")
@@ -93,7 +93,7 @@ _FATES: Final = frozenset(Fate)
 
 
 def _pack_note(note: RetryNote) -> bytes:
-    text = note.text[:ERROR_TEXT_MAX].encode(errors="replace")
+    text = cut_text(note.text).encode(errors="replace")
     return _NOTE.pack(note.attempt, note.due_ms, note.at_ms) + text
 
 

@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from actors.handling import DeliveryFailed, Failure, Handler, Report
+from actors.slices import ERROR_TEXT_MAX
 from daemon.errors import CannotStart
 from daemon.handlers.command_results import LINE_BYTES_MAX, ItemResults, seconds
 from tests.eventually import eventually_sync
@@ -101,7 +102,7 @@ async def test_long_stderr_does_not_block_and_its_end_is_kept() -> None:
     script = "import sys; sys.stderr.write('x' * 1_000_000 + 'the end'); sys.exit(1)"
     failure = await failure_of(python(script), b"x")
     assert failure.text.endswith("xthe end")
-    assert len(failure.text) <= 500
+    assert len(failure.text) <= ERROR_TEXT_MAX
 
 
 async def test_items_that_are_named_on_stdout_have_outcomes_of_their_own() -> None:

@@ -134,6 +134,55 @@ def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: s
     problem(wrong, 409, "lease-lost")
 
 
+def test_long_errors_and_results_are_cut_and_not_refused(serving: Serving, queue: str) -> None:
+    long = "é" * 100_000
+    item_id = add(serving, queue, payload="x")
+    for error, kept in (
+        (long, "é" * 1999 + "…"),
+        ({"code": 17, "text": "no"}, '{"code":17,"text":"no"}'),
+    ):
+        leased = serving.lease(queue)
+        body = {"token": leased["token"], "error": error, "delay_s": 0}
+        answer = serving.http.post(f"/api/queue-items/{item_id}/nack", json=body)
+        assert answer.status_code == 200, answer.text
+        assert serving.until_state(item_id, "QUEUED")["errors"][-1]["text"] == kept
+    leased = serving.lease(queue)
+    body = {"token": leased["token"], "result": {"invoice": 4711, "lines": ["a", None]}}
+    assert serving.http.post(f"/api/queue-items/{item_id}/ack", json=body).status_code == 200
+    assert serving.until_state(item_id, "DONE")["result"] == '{"invoice":4711,"lines":["a",null]}'
+
+    other = add(serving, queue, payload="y")
+    leased = serving.lease(queue)
+    body = {"token": leased["token"], "result": long}
+    assert serving.http.post(f"/api/queue-items/{other}/ack", json=body).status_code == 200
+    assert serving.until_state(other, "DONE")["result"] == "é" * 16_383 + "…"
+
+    given_up = add(serving, queue, payload="z")
+    serving.until_state(given_up, "QUEUED")
+    change = {"state": "FAILED", "error": long}
+    answer = serving.http.put(f"/api/queue-items/{given_up}", json=change)
+    assert answer.status_code == 200, answer.text
+    assert serving.until_state(given_up, "FAILED")["last_error"] == "é" * 1999 + "…"
+
+
+def test_long_errors_and_results_of_the_socket_and_the_command_are_cut(
+    serving: Serving, queue: str
+) -> None:
+    ids = [add(serving, queue, payload=payload) for payload in "abc"]
+    with serving.client() as client, client.lease(queue, 2, wait_s=HANG_S) as taken:
+        first, second = list(taken)
+        taken.nack(first, error="x" * 100_000, permanent=True)
+        taken.ack(second, result={"size": "y" * 100_000})
+    assert serving.until_state(first.id, "FAILED")["last_error"] == "x" * 1999 + "…"
+    result = serving.until_state(second.id, "DONE")["result"]
+    assert result.startswith('{"size":"yyy')
+    assert result.endswith("y…")
+    (last,) = set(ids) - {first.id, second.id}
+    lock = json.loads(serving.host.ok("items", "poll", queue, "--wait", "60s"))["lock"]
+    serving.host.ok("items", "ack", lock, "--result", "z" * 20_000)
+    assert serving.until_state(last, "DONE")["result"].rstrip("z…") == ""
+
+
 def test_the_same_run_id_is_stored_once(serving: Serving, queue: str) -> None:
     new = {"queue": queue, "payload": "x", "run_id": format_run_id(new_run_id())}
     first = serving.http.post("/api/queue-items/add", json=new)
@@ -292,7 +341,7 @@ def test_a_stream_is_answered_line_by_line(serving: Serving, queue: str) -> None
         "STORED",
         None,
     ]
-    assert answers[-1] == {"lines": 8, "stored": 3, "refused": 3}
+    assert answers[-1] == {"lines": 7, "stored": 3, "refused": 3}
     assert serving.item(answers[1]["id"])["priority"] == 0
     serving.host.until_counts(queue, accepted=3)
 
@@ -310,7 +359,7 @@ def test_a_long_stream_of_a_client_that_reads_nothing_meanwhile(
     with httpx.Client(base_url=serving.address, trust_env=False, timeout=HANG_S) as client:
         answer = client.post(f"/api/v2/queues/{queue}/items", content=lines())
     answers = answer.text.splitlines()
-    assert json.loads(answers[-1]) == {"lines": count + 1, "stored": count, "refused": 0}
+    assert json.loads(answers[-1]) == {"lines": count, "stored": count, "refused": 0}
     assert len(answers) == count + 1
     serving.host.until_counts(queue, accepted=count)
 
@@ -326,7 +375,7 @@ def test_a_stream_is_answered_while_it_is_open(serving: Serving, queue: str) -> 
         while b"STORED" not in received:
             received += connection.recv(65536)
         connection.sendall(b"0\r\n\r\n")
-        while b'"lines":2' not in received:
+        while b'"lines":1' not in received:
             received += connection.recv(65536)
 
 
@@ -398,8 +447,12 @@ def test_a_reference_that_is_taken_names_its_holder(serving: Serving) -> None:
             assert second.json() == {**first.json(), "outcome": "IGNORED"}
         lines = b'{"payload":"y","reference":"k"}\n{"payload":"z"}\n'
         answers = serving.http.post(f"/api/v2/queues/{name}/items", content=lines).text.splitlines()
-        outcomes = [json.loads(line).get("outcome") for line in answers]
-        assert outcomes == ["CONFLICT" if policy == "reject" else "IGNORED", "CREATED", None]
+        taken, created, summary = (json.loads(line) for line in answers)
+        # Nothing was stored: there is no item to name.
+        outcome = "CONFLICT" if policy == "reject" else "IGNORED"
+        assert taken == {"line": 1, "id": None, "outcome": outcome}
+        assert serving.item(created["id"])["queue"] == name
+        assert summary == {"lines": 2, "stored": 1, "refused": 1}
         # The key is free again once its item is deleted.
         item_id = first.json()["id"]
         serving.until_state(item_id, "QUEUED")

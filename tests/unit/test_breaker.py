@@ -28,6 +28,7 @@ from actors.breaker_state import (
     next_state,
 )
 from actors.queue_settings import BreakerSettings
+from actors.slices import ERROR_TEXT_MAX
 
 HERE = "https://crm.example"
 
@@ -145,8 +146,10 @@ def test_fewer_probes_than_were_good_already_close_it() -> None:
 
 
 def test_an_error_is_remembered_up_to_a_bound() -> None:
-    assert len(after(CLOSED, sent(CLOSED, False, "x" * 10000)).last_error) == 500
-    assert len(after(PROBED, sent(PROBED, False, "x" * 10000, probe=0)).last_error) == 500
+    assert len(after(CLOSED, sent(CLOSED, False, "x" * 10000)).last_error) == ERROR_TEXT_MAX
+    assert (
+        len(after(PROBED, sent(PROBED, False, "x" * 10000, probe=0)).last_error) == ERROR_TEXT_MAX
+    )
 
 
 EVENTS = st.one_of(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.handling import Failure, ItemsFailed, Report
 from actors.queue_settings import BackoffSettings, QueueSettings
 from actors.retry import RETRY_AFTER_MAX_S, Conclusion, Dead, Retry, conclude, decide, next_delay_s
-from actors.slices import ERRORS_MAX, InJournal, ItemError, LentRun, Slice
+from actors.slices import ERROR_TEXT_MAX, ERRORS_MAX, InJournal, ItemError, LentRun, Slice
 from forebay.run import encode_run, read_head
 
 NOW_MS = 1_700_000_000_000
@@ -242,7 +242,7 @@ def test_the_history_of_errors_is_bounded() -> None:
         (piece,) = only.again
     assert len(piece.errors) == ERRORS_MAX
     assert [piece.errors[0].attempt, piece.errors[-1].attempt] == [1, ERRORS_MAX + 5]
-    assert len(piece.errors[0].text) == 500
+    assert len(piece.errors[0].text) == ERROR_TEXT_MAX
 
 
 FAILURES = st.builds(

@@ -145,7 +145,7 @@ def test_remember_keeps_the_first_and_the_newest_errors() -> None:
 
 def test_remember_shortens_long_texts() -> None:
     [error] = remember((), ItemError(1, 2, "é" * 10_000))
-    assert error == ItemError(1, 2, "é" * ERROR_TEXT_MAX)
+    assert error == ItemError(1, 2, "é" * (ERROR_TEXT_MAX - 1) + "…")
 
 
 def test_errors_are_read_as_written_and_as_earlier_versions_wrote_them() -> None:

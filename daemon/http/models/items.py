@@ -7,6 +7,8 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.config import JsonDict
 
+from actors.consumer_reports import RESULT_TEXT_MAX
+from actors.slices import ERROR_TEXT_MAX
 from daemon.http.strict import Body
 from forebay.failure_reason import FailureReason
 from forebay.limits import (
@@ -16,7 +18,6 @@ from forebay.limits import (
     KEY_BYTES_MAX,
     LEASE_MS_MAX,
     LEASE_WAIT_MS_MAX,
-    NACK_ERROR_BYTES_MAX,
     PRIORITY_MAX,
     QUEUE_BYTES_MAX,
     TIME_MS_MAX,
@@ -113,11 +114,12 @@ class NewItemByName(NewItem):
 class Added(BaseModel):
     """The item is stored: it is on disk when this is answered."""
 
-    id: str = Field(examples=[ID_EXAMPLE])
+    id: str | None = Field(examples=[ID_EXAMPLE])
     queue: str
     outcome: Literal["STORED", "DUPLICATE", "CREATED", "UPDATED", "IGNORED"] = Field(
         description="DUPLICATE: this `run_id` was stored before. Where references are unique: "
-        "CREATED; UPDATED, in place of the one before; IGNORED: `id` is that of the one before"
+        "CREATED; UPDATED, in place of the one before; IGNORED: `id` is that of the one before, or "
+        "null if that has just ended"
     )
 
 
@@ -227,16 +229,21 @@ class Settling(Body):
 
 
 class Ack(Settling):
-    result: str = Field(
-        default="",
-        max_length=NACK_ERROR_BYTES_MAX // 4,
-        description="For the item's history",
-        examples=["invoice 4711"],
+    result: JsonValue = Field(
+        default=None,
+        description="For the item's history: a text as it is, any other value as JSON. "
+        f"The first {RESULT_TEXT_MAX:,} characters are kept",
+        examples=["invoice 4711", {"invoice": 4711}],
     )
 
 
 class Nack(Settling):
-    error: str = Field(default="", max_length=NACK_ERROR_BYTES_MAX // 4)
+    error: JsonValue = Field(
+        default=None,
+        description="Why: a text as it is, any other value as JSON. "
+        f"The first {ERROR_TEXT_MAX:,} characters are kept",
+        examples=["no such customer"],
+    )
     delay_s: float | None = Field(
         default=None, ge=0, le=2**31 / 1000, description="Without: as the queue's backoff says"
     )
@@ -281,7 +288,10 @@ class ItemChange(Body):
     payload_b64: str | None = Field(default=None, description="Or any bytes, as base64")
     priority: int | None = Field(default=None, ge=0, le=PRIORITY_MAX)
     due_ms: int | None = Field(default=None, ge=0, le=TIME_MS_MAX)
-    error: str | None = Field(default=None, max_length=500, description="Why it is given up")
+    error: str | None = Field(
+        default=None,
+        description=f"Why it is given up; the first {ERROR_TEXT_MAX:,} characters are kept",
+    )
 
 
 class Deleted(BaseModel):

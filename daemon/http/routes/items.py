@@ -139,7 +139,7 @@ async def add(desk: Desk, queue: str, new: NewItem) -> Added:
     item = made(new, desk.catalogue.priorities, wall_ms())
     push = await begin_push(desk, queue, [item], run_id_of(new))
     (outcome,) = await push.wait()
-    item_id = push.ids[0]
+    item_id: str | None = push.ids[0]
     if outcome in ("CONFLICT", "IGNORED"):
         item_id = await holder_of(desk, queue, item.key)
     if outcome == "CONFLICT":
@@ -148,13 +148,13 @@ async def add(desk: Desk, queue: str, new: NewItem) -> Added:
     return Added.model_validate({"id": item_id, "queue": queue, "outcome": outcome})
 
 
-async def holder_of(desk: Desk, queue: str, key: bytes) -> str:
-    """The item that has a reference; empty if it has just let go of it."""
+async def holder_of(desk: Desk, queue: str, key: bytes) -> str | None:
+    """The item that has a reference; None if it has just let go of it."""
     fields = {"queue": queue, "key_b64": b64encode(key).decode()}
     try:
         return str((await desk.perform("key.show", fields))["id"])
     except Refused:
-        return ""
+        return None
 
 
 # Finding.

@@ -29,7 +29,7 @@ from daemon.http.models.items import (
 )
 from daemon.http.problems import Problem, documented, draining
 from forebay.ids import pack_item_id, parse_item_id
-from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
+from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
 from forebay.run import Run, read_head
 
 
@@ -50,7 +50,7 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
     )
     async def ack(item_id: ItemId, body: Ack, _: Admin) -> Settled:
         """The item is delivered."""
-        await settle(desk, item_id, body.token, Part(What.DELIVERED, 0, body.result))
+        await settle(desk, item_id, body.token, Part(What.DELIVERED, 0, as_text(body.result)))
         return Settled(id=item_id, outcome="delivered")
 
     @router.post(
@@ -62,7 +62,7 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
         reason, is_permanent = body.failure_reason, body.permanent
         if is_permanent is None:
             is_permanent = reason == "business"
-        failed = Part(What.FAILED, 0, body.error, delay_ms, is_permanent, reason)
+        failed = Part(What.FAILED, 0, as_text(body.error), delay_ms, is_permanent, reason)
         await settle(desk, item_id, body.token, failed)
         return Settled(id=item_id, outcome="failed")
 
