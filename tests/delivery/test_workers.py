@@ -69,8 +69,9 @@ class TestPause:
 
     async def test_a_pause_survives_a_crash(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
-            await rig.control("queue.pause", queue="q")
-            await rig.control("queue.pause", queue="r", flow="f")
+            # Not by control: no push has made the queues yet.
+            await rig.life.catalogue.pause("q")
+            await rig.life.catalogue.pause("r", "f")
             await rig.push(2)
             await rig.push(2, "r", flow="f")
             await rig.push(2, "r")

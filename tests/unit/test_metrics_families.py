@@ -36,6 +36,7 @@ UNITS = {
     "requests",
     "ticks",
     "notices",
+    "errors",
     "incidents",
     "jobs",
 }

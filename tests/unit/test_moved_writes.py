@@ -5,13 +5,11 @@ from pathlib import Path
 from actors.messages import AskParts, Fate
 from actors.shared_writes import Part
 from daemon.journal.records import RECORDS
-from forebay.errors import Refused
 from forebay.stage_frames import MOVED
 from forebay.wire import Outcome
 from tests.unit.spooling import KIB, Desk, make_run, running_spooler
 from tests.unit.staging_desk import (
     W1,
-    W2,
     A,
     ask,
     books,
@@ -96,12 +94,3 @@ async def test_what_was_published_here_and_what_was_moved_here_are_one_receipt(
         assert await receipt(desk, W1) == {"accepted": 14, "delivered": 14}
     async with running_spooler(tmp_path) as desk:
         assert await receipt(desk, W1) == {"accepted": 14, "delivered": 14}
-
-
-async def test_no_stage_has_the_id_that_stands_for_moved(tmp_path: Path) -> None:
-    async with running_spooler(tmp_path) as desk:
-        [refused] = await stage(desk, W2, bytes(16), staged_run(W2))
-        assert isinstance(refused, Refused)
-        await stage(desk, W2, MOVED, staged_run(W2))
-        # It is nothing that could be published or dropped.
-        assert isinstance(await publish(desk, W2, MOVED), Refused)
