@@ -107,7 +107,7 @@ BEGUN = b"POST /api/v2/queues HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100
 
 
 def test_no_more_connections_than_allowed_and_pushes_go_on(tmp_path: Path) -> None:
-    limits = {"max_connections": 8, "timeout": "1h", "rate_limit": 0}
+    limits: dict[str, Any] = {"max_connections": 8, "timeout": "1h", "rate_limit": 0}
     with serving_on(tmp_path, **limits) as served, ExitStack() as slow:
         for _ in range(8):
             slow.enter_context(speak(served, BEGUN))

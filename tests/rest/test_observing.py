@@ -56,13 +56,13 @@ def test_breaker_opens_and_is_forced(tmp_path: Path, destination: str) -> None:
     with serving_on(tmp_path, {"queues": {"crm": queue}}, rate_limit=0) as served:
         served.push("crm", "one")
 
-        def opened() -> dict[str, Any]:
+        def is_open() -> dict[str, Any]:
             found = breaker_of(served, destination)
             assert found is not None
             assert found["state"] == "open", found
             return found
 
-        found = eventually_sync(opened)
+        found = eventually_sync(is_open)
         assert found["failures"] == 1
         assert found["last_error"]
         name = {"destination": found["destination"]}
