@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 import forebay.spark
 from forebay.receipts import Receipt
 
-HANG_S = 60
+HANG_S = 600
 BATCH_ROWS = 3000
 STREAM_ROWS = 200
 

@@ -9,8 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Final
 
 import pyspark
 
+from tests.eventually import eventually_sync
+
 SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 DEPLOY: Final = "org.apache.spark.deploy"
-HANG_S: Final = 180.0
+HANG_S: Final = 600.0
 """Nothing is measured by it: what never comes should fail the test."""
 
 
@@ -54,7 +55,7 @@ def running_cluster(place: Path) -> Iterator[Cluster]:
             )
             stack.callback(process.kill)
         # Who asks a master in vain a few times gives up.
-        until(lambda: answers(port))
+        eventually_sync(lambda: answers(port), "the master answers", deadline_s=HANG_S)
         yield cluster
 
 
@@ -63,15 +64,6 @@ def environment(own_socket: Path) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if "FOREBAY" not in name}
     found |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return found | {"SPARK_DAEMON_MEMORY": "256m", "FOREBAY_SOCKET": str(own_socket)}
-
-
-def until(is_so: Callable[[], object], check: Callable[[], None] = lambda: None) -> None:
-    """`check` raises if it can never be so."""
-    deadline = time.monotonic() + HANG_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        check()
-        time.sleep(0.05)
 
 
 def free_port() -> int:

@@ -7,7 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from forebay import Control, connect
-from tests.ops.commands import Host
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host
 from tests.spark.pulling import pull_all
 
 
@@ -18,8 +19,12 @@ def read(spark: SparkSession, host: Host, queue: str, **options: str) -> DataFra
 
 def until_dead(control: Control, queue: str, count: int) -> None:
     """A dead letter is one when the cold store has it, which is a little after it was settled."""
-    while control.dead_count({"queue": queue}) < count:
-        pass
+
+    def dead() -> None:
+        found = control.dead_count({"queue": queue})
+        assert found >= count, f"{found} of {count} letters"
+
+    eventually_sync(dead)
 
 
 def kill(host: Host, queue: str, items: int) -> set[str]:
@@ -39,7 +44,8 @@ def kill(host: Host, queue: str, items: int) -> set[str]:
         )
         left = items
         while left:
-            with client.lease(queue, items, wait_s=30) as leased:
+            with client.lease(queue, items, wait_s=HANG_S, lease_s=3600) as leased:
+                assert leased, f"{left} of {items} items are left"
                 ids |= {item.id for item in leased}
                 first = [item for item in leased if item.attempt == 0]
                 odd = [item for item in first if item.json()["n"] % 2]
@@ -56,6 +62,7 @@ def kill(host: Host, queue: str, items: int) -> set[str]:
 def test_what_waits_is_seen_and_stays(spark: SparkSession, host: Host, queue: str) -> None:
     with connect(host.socket) as client:
         client.push(queue, [b"%d" % n for n in range(2500)], priority=3, action="upsert")
+        host.until_counts(queue, spooled=0)
         before = client.stats()["queues"][queue]
         rows = read(spark, host, queue, state="queued").union(
             read(spark, host, queue, state="cold")
@@ -85,8 +92,7 @@ def test_what_waits_is_seen_and_stays(spark: SparkSession, host: Host, queue: st
 def test_what_is_due_later_is_cold(spark: SparkSession, host: Host, queue: str) -> None:
     with connect(host.socket) as client:
         client.push(queue, ["later"], delay=3600)
-        while not client.stats()["queues"][queue]["cold"]:
-            pass
+    host.until_counts(queue, cold=1)
     (row,) = read(spark, host, queue, state="cold").collect()
     assert bytes(row.payload) == b"later"
     assert 3590 < (row.due_at - row.enqueued_at).total_seconds() <= 3601
@@ -143,6 +149,7 @@ def test_only_the_columns_of_a_given_schema_are_read(
 ) -> None:
     with connect(host.socket) as client:
         client.push(queue, ["x"])
+    host.until_counts(queue, spooled=0)
     reader = spark.read.format("forebay").schema("payload BINARY, priority INT")
     rows = reader.options(queue=queue, socket=str(host.socket)).load()
     assert rows.columns == ["payload", "priority"]

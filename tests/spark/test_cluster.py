@@ -12,11 +12,11 @@ import pytest
 
 import forebay
 from tests.ops.commands import Host
-from tests.spark.pulling import pull_all, staged, texts
+from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 from tests.spark.quick import UNPACKED, make_site
 from tests.spark.standalone import SPARK_CLASS, Cluster, environment
 
-HANG_S = 240
+HANG_S = 900
 CLIENT = Path(forebay.__file__).parents[1]
 BLOCK = f"""\
 import sys
@@ -46,5 +46,5 @@ def test_speculation_on_workers_that_do_not_have_the_package(
     found = pull_all(own_host.socket, queue)
     assert texts(found) == sorted(str(at) for at in range(4100))
     assert len({item.id for item in found}) == 4100
-    assert staged(own_host.socket, queue) == 0
+    until_nothing_is_staged(own_host.socket, queue)
     assert len(list(tmp_path.glob("forebay-*/client.zip"))) == 1

@@ -20,11 +20,11 @@ import pytest
 
 from tests.ops.commands import Host
 from tests.spark.connect_driver import BATCH_ROWS, STREAM_ROWS
-from tests.spark.pulling import pull_all, staged, texts
+from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 from tests.spark.quick import FEW_ROWS, UNPACKED, make_site
 from tests.spark.test_cluster import BLOCK
 
-HANG_S = 120
+HANG_S = 900
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SETTINGS = FEW_ROWS | {
@@ -116,7 +116,7 @@ def test_a_server_whose_python_does_not_have_the_package(
     for name in ("lines", "each"):
         items = pull_all(own_host.socket, f"{queue}-{name}")
         assert texts(items) == sorted(str(at) for at in range(STREAM_ROWS))
-    assert staged(own_host.socket, queue) == 0
+    until_nothing_is_staged(own_host.socket, queue)
     assert len(list(tmp_path.glob("forebay-*/client.zip"))) == 1
 
 

@@ -17,7 +17,7 @@ from forebay import Item, connect
 from tests.ops.commands import Host
 from tests.spark import driver
 from tests.spark.proxy import Moment, Proxy
-from tests.spark.pulling import pull_all, staged, texts
+from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 from tests.spark.test_stream_sink import Feed, run
 
 ROWS = 3000
@@ -66,7 +66,7 @@ def fail_for_good(value: str) -> str:
 def test_tasks_that_fail_and_are_tried_again(spark: SparkSession, host: Host, queue: str) -> None:
     save(numbers(spark, fail_twice), host.socket, queue)
     check_all_once(pull_all(host.socket, queue))
-    assert staged(host.socket, queue) == 0
+    until_nothing_is_staged(host.socket, queue)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -75,7 +75,7 @@ def test_a_job_that_fails_for_good_leaves_nothing(
 ) -> None:
     with pytest.raises(PySparkException, match="never"):
         save(numbers(spark, fail_for_good), host.socket, queue)
-    assert staged(host.socket, queue) == 0
+    until_nothing_is_staged(host.socket, queue)
     assert queue not in {at for at, books in _queues(host).items() if books["accepted"]}
 
 
@@ -111,7 +111,7 @@ def test_a_daemon_that_is_killed_while_staging_and_while_publishing(
         save(numbers(spark), proxy.path, queue)
     assert seen.count("publish") == 3
     check_all_once(pull_all(own_host.socket, queue))
-    assert staged(own_host.socket, queue) == 0
+    until_nothing_is_staged(own_host.socket, queue)
 
 
 def test_stages_on_a_daemon_that_the_driver_does_not_reach_are_explained(

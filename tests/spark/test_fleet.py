@@ -18,16 +18,21 @@ from typing import Any
 import pytest
 
 from forebay import Item, connect
+from tests.eventually import eventually_sync
 from tests.ops.commands import Host, running
 from tests.servers.postgres import fresh_database
 from tests.spark.proxy import Moment, Proxy
 from tests.spark.pulling import pull_all, staged
-from tests.spark.standalone import HANG_S, SPARK_CLASS, Cluster, environment, until
+from tests.spark.standalone import HANG_S, SPARK_CLASS, Cluster, environment
 from tests.spark.test_stream_sink import Feed
 
 ROWS = 2000
 
 pytestmark = pytest.mark.skipif(not SPARK_CLASS.exists(), reason="this PySpark has no cluster")
+
+
+class DriverFailed(Exception):
+    """Nothing more comes of it: whoever waits for it need not go on."""
 
 
 class Driver:
@@ -62,13 +67,20 @@ class Driver:
 
     def check(self) -> None:
         """Nothing has failed so far."""
-        assert self._process.poll() is None, Path(self._log.name).read_text()[-4000:]
+        if self._process.poll() is not None:
+            raise DriverFailed(Path(self._log.name).read_text()[-4000:])
         for answer in self._answers:
-            assert json.loads(answer)["error"] is None, answer
+            if json.loads(answer)["error"] is not None:
+                raise DriverFailed(answer)
 
     def wait(self) -> None:
         """Until everything that was begun has succeeded."""
-        until(lambda: len(self._answers) == self._jobs, self.check)
+
+        def done() -> None:
+            self.check()
+            assert len(self._answers) == self._jobs, self._answers
+
+        eventually_sync(done, deadline_s=HANG_S)
 
     def kill(self) -> None:
         if self._process.poll() is None:
@@ -126,7 +138,13 @@ class World:
         self, queue: str, rows: int = ROWS, *, has_orphans: bool = False
     ) -> list[int]:
         """Every row is visible once, and nothing is left but orphans; how many on each host."""
-        until(lambda: self.accepted(queue) >= rows and bool(self.staged(queue)) is has_orphans)
+
+        def published() -> None:
+            accepted, left = self.accepted(queue), self.staged(queue)
+            assert accepted >= rows, f"{accepted} of {rows} items"
+            assert bool(left) is has_orphans, f"{left} items are staged"
+
+        eventually_sync(published, deadline_s=HANG_S)
         on_hosts = [pull_all(host.socket, queue) for host in self.hosts]
         found: list[Item] = [item for items in on_hosts for item in items]
         assert sorted(int(item.text) for item in found) == list(range(rows))
@@ -227,11 +245,22 @@ def test_a_driver_that_is_killed_before_and_after_its_commit_is_decided(
     world.decide = lambda moment: moment != "published"
     begin("after", 3)
     both = ("batch-after", "stream-after")
-    until(lambda: all(map(world.accepted, both)), world.driver.check)
+
+    def decided() -> None:
+        world.driver.check()
+        assert all(map(world.accepted, both)), list(map(world.accepted, both))
+
+    eventually_sync(decided, deadline_s=HANG_S)
     world.decide = lambda _: False
     begin("before", 3)
     staged = {"batch-before": ROWS, "stream-before": 300}
-    until(lambda: all(world.staged(queue) >= staged[queue] for queue in staged), world.driver.check)
+
+    def ready() -> None:
+        world.driver.check()
+        there = {queue: world.staged(queue) for queue in staged}
+        assert all(there[queue] >= staged[queue] for queue in staged), there
+
+    eventually_sync(ready, deadline_s=HANG_S)
     world.replace_driver()
     assert world.accepted("batch-before") == world.accepted("stream-before") == 0
 

@@ -1,10 +1,11 @@
 """`spark.read` with `state` = `history`: what was finished, with how it ended in columns."""
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from forebay import Control, connect
-from tests.ops.commands import Host
+from tests.eventually import eventually_sync
+from tests.ops.commands import HANG_S, Host
 from tests.spark.test_batch_reads import read, until_dead
 
 
@@ -18,7 +19,8 @@ def test_what_was_finished_is_read_with_its_outcome_and_errors(
         client.push(queue, [f"{n}" for n in range(2500)], flow="feed", headers={"a": "b"})
         left = 2500
         while left:
-            with client.lease(queue, 2500, wait_s=30) as leased:
+            with client.lease(queue, 2500, wait_s=HANG_S, lease_s=3600) as leased:
+                assert leased, f"{left} items are left"
                 first = [item for item in leased if not item.attempt]
                 never = [item for item in first if item.text == "8"]
                 later = [item for item in first if item.text == "7"]
@@ -27,10 +29,17 @@ def test_what_was_finished_is_read_with_its_outcome_and_errors(
                 left -= len(leased) - len(later)
         until_dead(control, queue, 1)
         assert control.dead_remove({"queue": queue}) == 1
-    past = read(spark, host, queue, state="history").cache()
-    while past.count() < 2500:  # The last rows are written a moment after they were settled.
-        past.unpersist()
-        past = read(spark, host, queue, state="history").cache()
+
+    def whole() -> DataFrame:
+        """The last rows are written a moment after they were settled."""
+        rows = read(spark, host, queue, state="history").cache()
+        found = rows.count()
+        if found < 2500:
+            rows.unpersist()
+        assert found >= 2500
+        return rows
+
+    past = eventually_sync(whole)
     found = past.agg(
         F.count("*").alias("items"),
         F.countDistinct("id").alias("ids"),

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from forebay import connect
 from forebay.receipts import Receipt
 from forebay.spark.listener import Backlog, ForebayListener, backlogs, is_of, listen
+from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host
 from tests.spark.drain_driver import stream
 
@@ -43,6 +44,15 @@ def wait_for(said: Said, pattern: str) -> re.Match[str]:
             return match
 
 
+def until_gauge(name: str, value: float, **labels: str) -> None:
+    """A gauge is set after the line that says the same."""
+
+    def shown() -> None:
+        assert REGISTRY.get_sample_value(name, labels) == value
+
+    eventually_sync(shown)
+
+
 def copy(spark: SparkSession, host: Host, queue: str, place: Path) -> StreamingQuery:
     """From a queue to another."""
     rows = stream(spark, host.socket, queue, "copier", maxItemsPerTrigger="200")
@@ -58,7 +68,10 @@ def test_backlog_and_receipt_are_said(
     spark: SparkSession, host: Host, queue: str, tmp_path: Path, said: Said
 ) -> None:
     with connect(host.socket) as client:
+        # All of it is there to be claimed when the query begins.
+        client.claim(queue, "copier", after=0, items=0)
         client.push(queue, [b"%d" % number for number in range(300)], run_items=100)
+    host.until_counts(queue, cold=300)
     listener = listen(spark)
     try:
         query = copy(spark, host, queue, tmp_path)
@@ -69,10 +82,8 @@ def test_backlog_and_receipt_are_said(
         with connect(host.socket) as client:
             receipt = client.receipt(last[1])
         assert (receipt.accepted, receipt.pending, receipt.version) == (100, 100, 1)
-        labels = {"queue": queue, "consumer": "copier"}
-        assert REGISTRY.get_sample_value("forebay_spark_backlog_items", labels) == 0
-        labels = {"query": str(query.id), "outcome": "pending"}
-        assert REGISTRY.get_sample_value("forebay_spark_receipt_items", labels) == 100
+        until_gauge("forebay_spark_backlog_items", 0, queue=queue, consumer="copier")
+        until_gauge("forebay_spark_receipt_items", 100, query=str(query.id), outcome="pending")
     finally:
         spark.streams.removeListener(listener)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.client import TIMEOUT_S
 from forebay.errors import Unreachable
 from forebay.pipeline.commands import read_arguments
 from forebay.pipeline.push_rows import batch_name, outcome_of, push
@@ -118,7 +119,7 @@ class TestTimeoutOfAReceipt:
             listening.listen()
             asking = threading.Thread(target=ask, daemon=True)
             asking.start()
-            # The limit is far below the time that a client waits by default.
-            asking.join(10)
+            # A client waits longer than this by default.
+            asking.join(TIMEOUT_S - 10)
             assert not asking.is_alive()
         assert len(problems) == 1

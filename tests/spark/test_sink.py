@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from forebay import Item, connect
 from forebay.spark import items, last_receipt, receipt
-from tests.ops.commands import Host, running
-from tests.spark.pulling import pull_all, staged, texts
+from tests.ops.commands import HANG_S, Host, running
+from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 
 
 def save(df: DataFrame, host: Host, queue: str, **options: str) -> None:
@@ -29,7 +29,7 @@ def test_every_row_is_one_item(spark: SparkSession, host: Host, queue: str) -> N
     found = pull_all(host.socket, queue)
     assert texts(found) == sorted(str(number) for number in range(20_000))
     assert len({item.id for item in found}) == 20_000
-    assert staged(host.socket, queue) == 0
+    until_nothing_is_staged(host.socket, queue)
 
 
 def test_empty_partitions_and_an_empty_write(spark: SparkSession, host: Host, queue: str) -> None:
@@ -39,7 +39,7 @@ def test_empty_partitions_and_an_empty_write(spark: SparkSession, host: Host, qu
     found = last_receipt(spark)
     assert found is not None
     assert found.accepted == 0
-    assert staged(host.socket, queue) == 0
+    until_nothing_is_staged(host.socket, queue)
 
 
 def test_two_saves_are_two_writes(spark: SparkSession, host: Host, queue: str) -> None:
@@ -63,7 +63,7 @@ def test_the_receipt_of_a_write_says_what_became_of_it(
     assert (found.accepted, found.pending, found.queues) == (1500, 1500, (queue,))
     pull_all(host.socket, queue)
     with connect(host.socket) as client:
-        done = client.wait_receipt(found.write, timeout=30)
+        done = client.wait_receipt(found.write, timeout=HANG_S)
     assert (done.accepted, done.delivered, done.pending) == (1500, 1500, 0)
     assert receipt(spark, found.write, str(host.socket)) == done
     assert last_receipt(spark) == done
@@ -128,20 +128,19 @@ def test_a_delay_column_puts_items_off(spark: SparkSession, host: Host, queue: s
     taken: list[Item] = []
     with connect(host.socket) as client:
         while len(taken) < 5:
-            with client.lease(queue, 100, wait_s=20) as lease:
+            with client.lease(queue, 100, wait_s=HANG_S, lease_s=3600) as lease:
+                assert lease, texts(taken)
                 taken += lease
-        books = client.stats()["queues"][queue]
     assert texts(taken) == ["0", "1", "2", "3", "4"]
-    assert (books["accepted"], books["held"]) == (10, 5)
+    host.until_books({"accepted": 10, "delivered": 5, "held": 5}, queue)
 
 
 def test_a_transaction_is_written_once(spark: SparkSession, host: Host, queue: str) -> None:
     for version, rows in ((7, 10), (7, 20), (6, 30), (8, 40)):
         save(numbers(spark, rows), host, queue, txnAppId=queue, txnVersion=str(version))
     assert Counter(texts(pull_all(host.socket, queue)))["3"] == 2
-    assert staged(host.socket, queue) == 0
-    with connect(host.socket) as client:
-        assert client.stats()["queues"][queue]["accepted"] == 50
+    until_nothing_is_staged(host.socket, queue)
+    host.until_counts(queue, accepted=50)
 
 
 @pytest.mark.parametrize(
@@ -199,5 +198,5 @@ def test_nulls_fail_the_job_with_the_columns_name(
     with pytest.raises(PySparkException) as raised:
         save(rows, host, queue)
     assert "column 'body' has 1 nulls in 50 rows" in str(raised.value)
-    assert staged(host.socket, queue) == 0
+    until_nothing_is_staged(host.socket, queue)
     assert not pull_all(host.socket, queue)

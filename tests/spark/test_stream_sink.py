@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from forebay import connect
 from forebay.spark import last_receipt
 from tests.ops.commands import Host
-from tests.spark.pulling import pull_all, staged, texts
+from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 
 
 class Feed:
@@ -79,7 +79,7 @@ def test_a_micro_batch_that_is_replayed_in_other_partitions_is_visible_once(
     feed.add(50)
     run(feed.rows(spark).repartition(2), feed, host, queue)
     assert texts(pull_all(host.socket, queue)) == feed.expected()
-    assert staged(host.socket, queue) == 0
+    until_nothing_is_staged(host.socket, queue)
     assert receipt is not None
     assert (receipt.accepted, receipt.version) == (200, 1)
 
