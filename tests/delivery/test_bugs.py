@@ -7,12 +7,12 @@ import pytest
 import trio
 
 from actors.internal_errors import INTERNAL_ERRORS
-from actors.messages import Inquire
+from actors.messages import Finish, Inquire
 from actors.peeking import Peeking
 from actors.purging import Purging
 from actors.refusals import unavailable
 from actors.report import Reporter
-from actors.tiers import StoreCorrupt
+from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.test_control import dead
@@ -104,3 +104,17 @@ async def test_report_that_meets_a_bug_is_refused_and_the_next_one_is_made(
         await eventually(lambda: bool(answers))
         assert "queues" in answers.pop()
         nursery.cancel_scope.cancel()
+
+
+async def test_report_behind_the_end_of_the_spooler_says_that_it_has_stopped(
+    tmp_path: Path,
+) -> None:
+    """The metrics ask each second, also while the daemon stops."""
+    async with running(tmp_path) as rig:
+        reporter = rig.life.reporter
+        await rig.life.to_spooler.send(Finish())
+        await rig.life.spooler.finished.wait()
+        with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
+            await reporter.report()
+        with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
+            await rig.control("stream.status", queue="q", consumer="c")
