@@ -6,6 +6,7 @@ breaks only after all that came before cannot be shrunk; but every step of the d
 written down, and can be replayed.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,11 +17,12 @@ from typing import Any, Final
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
-from hypothesis.errors import Flaky
+from hypothesis.errors import Flaky, HypothesisWarning
 from hypothesis.strategies import SearchStrategy
 
-from tests.fuzz.control.routes import requests
-from tests.fuzz.control.steps import Restart, Step, dealt, frames
+from tests.fuzz.control.operations import OPERATIONS
+from tests.fuzz.control.routes import described, plain_request, requests
+from tests.fuzz.control.steps import Restart, Step, dealt, frames, plain_operation
 from tests.fuzz.control.world import Broken, World
 from tests.servers.postgres import fresh_database
 
@@ -82,10 +84,21 @@ class Fuzzer:
         strategy = rounds(self.document, may_restart=may_restart)
         test = chosen(given(strategy, st.integers(0, 3))(self.example))
         try:
-            (test if seed_ is None else seed(seed_)(test))()
+            with warnings.catch_warnings():
+                # It says that it describes what is long, when something has broken.
+                warnings.simplefilter("ignore", HypothesisWarning)
+                (test if seed_ is None else seed(seed_)(test))()
         except (Broken, Flaky):
             # What Hypothesis adds is long, and says the same. Flaky: it needs what came before.
             raise Broken(str(self._broken)) from None
+
+    def send_plain_ones(self) -> None:
+        """One valid request of each operation and route."""
+        self.document = self.world.document
+        for op in OPERATIONS:
+            self.example([plain_operation(op)], 0)
+        for operation, of in described(self.document).items():
+            self.example([plain_request(operation, *of)], 0)
 
     def example(self, steps: Sequence[Step], order: int) -> None:
         world = self.world

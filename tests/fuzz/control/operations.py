@@ -6,8 +6,6 @@
 
 from typing import Final
 
-from hypothesis import strategies as st
-
 from tests.fuzz.control.values import (
     DEEP,
     DURATIONS,
@@ -33,26 +31,24 @@ UNKNOWN_NAMES: Final = (
 TIMES: Final = ("0", "-1", "9007199254740991", "9007199254740992", "9007199254740993", "1e15")
 DESTINATION: Final = "http://127.0.0.1:9"
 
-queue: Final = Leaf(st.sampled_from(QUEUES), UNKNOWN_NAMES)
+queue: Final = Leaf(QUEUES, UNKNOWN_NAMES)
 flow: Final = one_of("", "nightly", "daily", odd=(long_text(255, "f"), long_text(200, "\\u00e9")))
-name: Final = Leaf(st.sampled_from(("one", "two", "new-1", "new-2")), UNKNOWN_NAMES)
-new: Final = Leaf(st.sampled_from(("@new@", "@new@", "other", "three")), UNKNOWN_NAMES)
+name: Final = Leaf(("one", "two", "new-1", "new-2"), UNKNOWN_NAMES)
+new: Final = Leaf(("@new@", "@new@", "other", "three"), UNKNOWN_NAMES)
 """Of something that is to be made: nobody has the name, as a rule."""
-defined: Final = Leaf(st.sampled_from(QUEUES[:5]), UNKNOWN_NAMES)
+defined: Final = Leaf(QUEUES[:5], UNKNOWN_NAMES)
 """Queues that can be changed and deleted."""
 item: Final = Leaf(
-    st.sampled_from(tuple(f"@item{n}@" for n in range(8))),
+    tuple(f"@item{n}@" for n in range(8)),
     (
         *('"0198c0de-0a00-7000-8000-000000000001-0"', '"@item0@0"', '"@item0@-1"'),
         *('"0198c0de0a0070008000000000000001-4096"', '"@leased0@"', '"-0"'),
     ),
 )
-write: Final = Leaf(
-    st.sampled_from(("@write0@", "@write1@")), (long_text(32, "0"), long_text(32, "f"), '"zz"')
-)
-stage: Final = Leaf(st.sampled_from(tuple(f"{n:032x}" for n in (1, 2, 3))), (long_text(32, "f"),))
+write: Final = Leaf(("@write0@", "@write1@"), (long_text(32, "0"), long_text(32, "f"), '"zz"'))
+stage: Final = Leaf(tuple(f"{n:032x}" for n in (1, 2, 3)), (long_text(32, "f"),))
 cursor: Final = Leaf(
-    st.sampled_from(("@cursor@",)),
+    ("@cursor@",),
     (
         *('""', '"@cursor@A"', '"AAAAAAAAAAAAAAAA"', '"//////////////////////8="', '"f39/f38="'),
         *('"eyJwbGFjZSI6ImRlYWQifQ"', '"WyJjb2xkIiwiIiw5OTk5OTk5OTk5OTk5OTk5OTk5OSwwLCIiXQ"'),
@@ -62,22 +58,22 @@ cursor: Final = Leaf(
 )
 payload: Final = one_of("", "text", "x" * 300, odd=('"\\u0000"', long_text(1_100_000, "y")))
 payload_b64: Final = one_of("", "AAEC", "eA==", odd=('"="', '"AAA"', '"A A="', '"\\u00e9"'))
-moment: Final = Leaf(st.sampled_from((0, 1_755_000_000_000, 4_102_444_800_000)), TIMES)
+moment: Final = Leaf((0, 1_755_000_000_000, 4_102_444_800_000), TIMES)
 limit: Final = whole(1, 1000)
 reason: Final = one_of("application", "business")
 priority: Final = one_of(0, 5, 255, odd=("256", "-1", "5.0", '"normal"', '"high"', '"5"'))
 
 
 def lasting(*valid: str | float) -> Leaf:
-    return Leaf(st.sampled_from(valid), DURATIONS)
+    return Leaf(valid, DURATIONS)
 
 
 def sized(*valid: str | int) -> Leaf:
-    return Leaf(st.sampled_from(valid), SIZES)
+    return Leaf(valid, SIZES)
 
 
 headers: Final = Leaf(
-    st.dictionaries(st.sampled_from(("a", "correlation_id", "X-Token")), st.just("v"), max_size=2),
+    ({}, {"a": "v"}, {"correlation_id": "v", "X-Token": "v"}),
     (
         *('{"a":1}', '{"":""}', '{"a":"\\n"}', '{"a":"\\u0000"}', '{"schedule":"x"}'),
         *('{"forebay-write":"00"}', '{"forebay-only-if":"x"}', '{"a":"\\ud800"}', '{"a b":"c"}'),
@@ -127,9 +123,7 @@ RETRY_RULE: Final = needs(
     delay=lasting("0s", "10ms"),
     max_retries=whole(0, 65_534),
 )
-few_tasks: Final = Leaf(
-    st.integers(0, 4), ("-1", "10001", "true", "1.0", '"1"', "null", "1e9"), True
-)
+few_tasks: Final = Leaf((0, 1, 2, 4), ("-1", "10001", "true", "1.0", '"1"', "null", "1e9"), True)
 QUEUE_SETTINGS: Final = needs(
     description=one_of("", "for tests"),
     external_id=one_of(None, "x-1"),
@@ -191,7 +185,7 @@ ZONES: Final = (
 )
 zone: Final = one_of("UTC", "Europe/Berlin", "Pacific/Apia", odd=ZONES)
 any_payload: Final = Leaf(
-    st.sampled_from(("", "text", {"n": 1}, [1, "a"], None, 17, 1.5)),
+    ("", "text", {"n": 1}, [1, "a"], None, 17, 1.5),
     (*DEEP, "[NaN]", "[1e400]", "1e400"),
 )
 SCHEDULE_PARTS: Final = {
@@ -275,7 +269,7 @@ CONSUMER: Final = one_of("nightly", "second", odd=(long_text(100, "c"), long_tex
 NOTHING: Final = needs()
 BY_NAME: Final = needs("name", name=name)
 BY_QUEUE: Final = needs("queue", queue=queue)
-BY_KEY: Final = needs("queue", queue=one_of("keyed", "jobs"), key=one_of("k0", "k1"))
+BY_KEY: Final = needs("queue", "key", queue=one_of("keyed", "jobs"), key=one_of("k9", "k0", "k1"))
 BY_KEY_B64: Final = needs("queue", "key_b64", queue=queue, key_b64=payload_b64)
 DEAD_STEP: Final = needs(which=WHICH_DEAD, limit=limit, cursor=cursor)
 
@@ -308,7 +302,9 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
         needs("queue", "settings", queue=defined, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=defined, settings=HTTP_QUEUE),
     ),
-    "queues.delete": (BY_QUEUE,),
+    "queues.delete": (
+        needs("queue", queue=one_of("other", "sink", "spare", "new-1", odd=UNKNOWN_NAMES)),
+    ),
     "breakers.list": (NOTHING,),
     "breakers.force": (
         needs(
@@ -325,6 +321,7 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "items.change": (
         needs(
             "id",
+            "state",
             id=item,
             state=one_of("QUEUED", "SCHEDULED", "FAILED", "DELETED", "DONE"),
             payload=payload,
@@ -332,7 +329,8 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
             due_ms=moment,
             error=one_of("given up", odd=(long_text(501, "e"),)),
         ),
-        needs("id", "payload_b64", id=item, payload_b64=payload_b64),
+        needs("id", "payload_b64", id=item, payload_b64=payload_b64, due_ms=moment),
+        needs("id", "priority", id=item, priority=priority, payload=payload),
     ),
     "key.show": (BY_KEY, BY_KEY_B64),
     "key.drop": (BY_KEY, BY_KEY_B64),

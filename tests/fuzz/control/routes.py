@@ -47,6 +47,7 @@ from tests.fuzz.control.values import (
     flag,
     needs,
     one_of,
+    plain,
     whole,
     written,
 )
@@ -66,7 +67,7 @@ PARAMETERS: Final[Mapping[str, Leaf]] = {
     "flow": flow,
     "action": flow,
     "items": one_of("keep", "delete"),
-    "state": Leaf(st.sampled_from(("QUEUED", "FAILED", "DONE")), ('"queued"',)),
+    "state": Leaf(("QUEUED", "FAILED", "DONE"), ('"queued"',)),
     "key": one_of("k0"),
     "reference": one_of("k1"),
     "correlation_id": one_of("v"),
@@ -80,7 +81,7 @@ PARAMETERS: Final[Mapping[str, Leaf]] = {
     "limit": limit,
     "consumer": one_of("c", odd=('"' + "c" * 26 + '"',)),
     "lease_s": one_of(0.1, 60, odd=("0", "604800", "604801", "1e-320", "-0")),
-    "wait_s": Leaf(st.sampled_from((0, 0.01)), (*WAITS[:4], "31"), only_these=True),
+    "wait_s": Leaf((0, 0.01), (*WAITS[:4], "31"), only_these=True),
     "died_before_ms": moment,
     "died_after_ms": moment,
     "payloads": flag,
@@ -147,13 +148,15 @@ BODIES: Final[Mapping[str, Sequence[Shape]]] = {
     ),
     "changeItem": (
         needs(
+            "state",
             state=one_of("QUEUED", "SCHEDULED", "FAILED", "DELETED", "DONE"),
             payload=any_payload,
             priority=priority,
             due_ms=moment,
             error=one_of("given up"),
         ),
-        needs("payload_b64", payload_b64=payload_b64),
+        needs("payload_b64", payload_b64=payload_b64, due_ms=moment),
+        needs("priority", priority=priority, payload=any_payload),
     ),
     "retryDeadLetters": CHOSEN,
     "deleteDeadLetters": CHOSEN[:1],
@@ -206,6 +209,22 @@ def requests(document: Document) -> Deck:
         (worth(BODIES.get(operation, ())), _request(operation, *of))
         for operation, of in described(document).items()
     ]
+
+
+def plain_request(operation: str, method: str, path: str, about: Mapping[str, Any]) -> Request:
+    """The simplest one that is valid."""
+    query, head, body = [], [], None
+    for one in about.get("parameters", ()):
+        value = PARAMETERS[one["name"]].valid[0]
+        if one["in"] == "path":
+            path = path.replace(f"{{{one['name']}}}", value)
+        elif one.get("required"):
+            query.append(f"{one['name']}={_quoted(value)}")
+    if "requestBody" in about:
+        head.append(("Content-Type", next(iter(about["requestBody"]["content"]))))
+        body = plain(BODIES[operation][0])
+    target = f"{path}?{'&'.join(query)}" if query else path
+    return Request(method, target, body, tuple(head), operation)
 
 
 @st.composite

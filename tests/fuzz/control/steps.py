@@ -25,7 +25,7 @@ from tests.fuzz.control.operations import (
     flow,
     queue,
 )
-from tests.fuzz.control.values import Leaf, Shape, bodies, flag, leaves, needs, one_of, whole
+from tests.fuzz.control.values import Leaf, Shape, bodies, flag, leaves, needs, one_of, plain, whole
 
 _REPEATED: Final = re.compile(r"((?:\\x[0-9a-f]{2}|[^'\\]){1,8}?)\1{15,}")
 
@@ -127,8 +127,8 @@ LEASE: Final = needs(
     queue=queue,
     items=whole(1, 65_536),
     bytes=whole(1, 2**24),
-    lease_ms=Leaf(st.sampled_from((0, 100, 60_000)), ("604800000", "604800001", "1")),
-    wait_ms=Leaf(st.sampled_from((0, 1, 20)), WAITS, only_these=True),
+    lease_ms=Leaf((0, 100, 60_000), ("604800000", "604800001", "1")),
+    wait_ms=Leaf((0, 1, 20), WAITS, only_these=True),
     consumer=CONSUMER,
     keep=flag,
     times=flag,
@@ -164,6 +164,12 @@ def worth(shapes: Sequence[Shape]) -> int:
 def operation(op: str) -> SearchStrategy[Frame]:
     shapes = [bodies(shape, f'"op":{json.dumps(op)}') for shape in OPERATIONS[op]]
     return st.one_of(shapes).map(lambda body: frame(Kind.CONTROL, body, op))
+
+
+def plain_operation(op: str) -> Frame:
+    """The simplest one that is valid."""
+    body = f'{{"op":{json.dumps(op)},{plain(OPERATIONS[op][0])[1:]}'.replace(",}", "}")
+    return frame(Kind.CONTROL, body.encode(), op)
 
 
 # Frames about leases.
@@ -235,7 +241,7 @@ def pushes() -> SearchStrategy[Push]:
         st.booleans(),
         st.sampled_from((5, 0, 255)),
         st.sampled_from(("now", "now", "soon", "later")),
-        flow.valid,
+        st.sampled_from(flow.valid),
         st.just(0),
     )
 

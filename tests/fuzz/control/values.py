@@ -64,24 +64,30 @@ SIZES: Final = (
     f'"0.{"0" * 5000}1Ki"',
 )
 
+
+def among(values: Sequence[Any]) -> SearchStrategy[Any]:
+    """As `sampled_from`, whose description would hold all of them, and some are long."""
+    return st.integers(0, len(values) - 1).map(values.__getitem__)
+
+
 anything: SearchStrategy[str] = st.one_of(
-    *map(st.sampled_from, (OTHER_TYPES, DEEP, HUGE, DIGITS, STRANGE, LONG, NOT_JSON)),
+    *map(among, (OTHER_TYPES, DEEP, HUGE, DIGITS, STRANGE, LONG, NOT_JSON)),
     st.one_of(st.integers().map(str), st.text(max_size=12).map(json.dumps)),
 )
 """Any JSON, and some that is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Leaf:
     """A member's value: valid ones, and what is odd in this place beside what is odd anywhere."""
 
-    valid: SearchStrategy[Any]
+    valid: Sequence[Any]
     odd: Sequence[str] = ()
     only_these: bool = False
     """Nothing but `odd` is put in its place: some values would be valid, and make a case wait."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Each:
     """A list of a few."""
 
@@ -89,7 +95,7 @@ class Each:
     most: int = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Shape:
     """An object. Members that are not required come and go."""
 
@@ -116,16 +122,28 @@ def needs(*required: str, **members: Spec) -> Shape:
 
 
 def one_of(*values: Any, odd: Sequence[str] = ()) -> Leaf:
-    return Leaf(st.sampled_from(values), odd)
+    return Leaf(values, odd)
 
 
 def whole(first: int, last: int) -> Leaf:
     """A whole number; the next ones beyond its bounds are odd."""
     edges = tuple(str(value) for value in (first - 1, first, last, last + 1))
-    return Leaf(st.integers(first, min(last, first + 5)), (*edges, f"{first}.0", f'"{first}"'))
+    return Leaf(range(first, min(last, first + 5)), (*edges, f"{first}.0", f'"{first}"'))
 
 
 flag: Final = one_of(True, False, odd=("0", "1", '"true"', "null"))
+
+
+def plain(spec: Spec) -> str:
+    """The simplest valid JSON of this shape: what is required, with the first value of each."""
+    match spec:
+        case Leaf():
+            return json.dumps(spec.valid[0])
+        case Each():
+            return f"[{plain(spec.of)}]"
+        case Shape():
+            members = ((name, of) for name, of in spec.members.items() if name in spec.required)
+            return "{" + ",".join(f"{json.dumps(name)}:{plain(of)}" for name, of in members) + "}"
 
 
 @st.composite
@@ -164,9 +182,10 @@ def written(draw: DrawFn, spec: Spec, damages: int) -> str:
 
 def _leaf(draw: DrawFn, leaf: Leaf, damages: int) -> str:
     if not damages:
-        return json.dumps(draw(leaf.valid))
+        return json.dumps(draw(among(leaf.valid)))
     if leaf.only_these or (leaf.odd and draw(st.booleans())):
-        return draw(st.sampled_from(leaf.odd))
+        odd: str = draw(among(leaf.odd))
+        return odd
     return draw(anything)
 
 
