@@ -59,7 +59,7 @@ class Receipt(_Asking):
 
     def wait(self, *, timeout: float | None = None, progress: Progress | None = None) -> "Receipt":
         """The receipt when nothing is pending any more; see `Client.wait_receipt`. ForebayError if
-        this one did not come from a client: a copy, or one that Spark has brought."""
+        this one is a copy, as one that was pickled: it came from no client and no Spark session."""
         asking: Receipts | None = getattr(self, "_receipts", None)
         if asking is None:
             write = self.write.hex()
@@ -97,8 +97,7 @@ class Receipts:
         """What has become of a write's items until now."""
         members = {"write": write_id(write).hex()}
         receipt = read_receipt(self._exchange.perform("receipt.show", members))
-        object.__setattr__(receipt, "_receipts", self)
-        return receipt
+        return asked_by(self, receipt)
 
     def wait_receipt(
         self,
@@ -122,6 +121,12 @@ class Receipts:
                 raise StillPending(receipt)
             sleep(min(pause, left))
             pause = min(pause * 2, PAUSE_MAX_S)
+
+
+def asked_by(receipts: Receipts, receipt: Receipt) -> Receipt:
+    """The same, which can be waited for there."""
+    object.__setattr__(receipt, "_receipts", receipts)
+    return receipt
 
 
 def read_receipt(result: Members) -> Receipt:

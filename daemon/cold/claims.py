@@ -130,8 +130,15 @@ def open_consumer(db: sqlite3.Connection, queue: str, name: str, number: int) ->
     """The consumer whose open claim has this number; WrongClaim if it is not open."""
     consumer = _find(db, queue, name)
     if consumer is None or consumer.claim != number:
-        raise WrongClaim(f"{name} has no open claim {number} of {queue}")
+        raise no_open_claim(queue, name, number)
     return consumer.n
+
+
+def no_open_claim(queue: str, name: str, number: int) -> WrongClaim:
+    return WrongClaim(
+        f"consumer {name} of queue {queue} has no open claim {number}: another reader uses this "
+        "consumer and has acknowledged it, or the consumer was dropped"
+    )
 
 
 def set_aside(db: sqlite3.Connection, queue: str, bad: Iterable[BadClaimed]) -> None:

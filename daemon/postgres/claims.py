@@ -12,9 +12,9 @@ import structlog
 
 from actors.finished import Keep
 from actors.moves import ColdMove, guard, set_state
-from actors.tiers import Stream, WrongClaim
+from actors.tiers import Stream
 from daemon.cold.books import Place
-from daemon.cold.claims import CLAIM_ROWS_MAX, BadClaimed, check_after
+from daemon.cold.claims import CLAIM_ROWS_MAX, BadClaimed, check_after, no_open_claim
 from daemon.cold.rows import unpack_bits
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
@@ -98,7 +98,7 @@ async def open_consumer(con: Connection, queue: str, name: str, number: int) -> 
     """The consumer whose open claim has this number; WrongClaim if it is not open."""
     consumer = await con.fetchrow(SELECT_CONSUMER, queue, to_text(name))
     if consumer is None or consumer["claim"] != number:
-        raise WrongClaim(f"{name} has no open claim {number} of {queue}")
+        raise no_open_claim(queue, name, number)
     return int(consumer["n"])
 
 

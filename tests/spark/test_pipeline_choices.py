@@ -36,7 +36,7 @@ class TestTransaction:
             push(nothing, nothing, "crm", options={"TxnAppId": "feed"})  # type: ignore[arg-type]
 
     def test_the_outcome_is_that_of_the_push_itself(self) -> None:
-        last = LastWrite("duplicate", "crm", "feed", 3, None)
+        last = LastWrite("duplicate", "crm", "feed", 3, None, None)
         assert outcome_of(last, "crm", "feed", 3) == "duplicate"
         assert outcome_of(last, "crm", "feed", 4) == "unknown"
         assert outcome_of(last, "crm", None, None) == "published"

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from forebay import Item, connect
+from forebay.receipts import Receipt, StillPending
 from forebay.spark import items, last_receipt, receipt
 from tests.ops.commands import HANG_S, Host, running
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
@@ -67,6 +68,30 @@ def test_the_receipt_of_a_write_says_what_became_of_it(
     assert (done.accepted, done.delivered, done.pending) == (1500, 1500, 0)
     assert receipt(spark, found.write, str(host.socket)) == done
     assert last_receipt(spark) == done
+
+
+def test_a_receipt_from_spark_can_be_waited_for(
+    spark: SparkSession, host: Host, queue: str
+) -> None:
+    save(numbers(spark, 100), host, queue)
+    found = last_receipt(spark)
+    assert found is not None
+    with pytest.raises(StillPending) as late:
+        found.wait(timeout=0)
+    assert late.value.receipt == found
+    seen: list[Receipt] = []
+
+    def pull_once(figures: Receipt) -> None:
+        if not seen:
+            pull_all(host.socket, queue)
+        seen.append(figures)
+
+    done = found.wait(timeout=60, progress=pull_once)
+    assert (done.write, done.delivered, done.pending) == (found.write, 100, 0)
+    assert seen[-1] == done
+    # Another write may have been the last since: it is found by its id, on the same socket.
+    save(numbers(spark, 1), host, queue)
+    assert found.wait() == done
 
 
 def test_every_column_arrives(spark: SparkSession, host: Host, queue: str) -> None:

@@ -15,8 +15,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from forebay import connect
+from forebay import ForebayError, connect
+from forebay.spark.stream_reader import ForebayStreamReader
 from tests.eventually import eventually_sync
 from tests.ops.commands import Host, running
 from tests.spark import drain_driver
@@ -206,6 +208,26 @@ def test_another_checkpoint_is_refused_and_explained(
         drain(rows, tmp_path / "first")
     drain(rows, tmp_path / "second")
     until_delivered(host, queue, 20)
+
+
+def test_the_loser_of_two_queries_with_one_consumer_is_told_of_the_other(
+    host: Host, queue: str
+) -> None:
+    """A second query acknowledges what the first is just reading."""
+    push(host, queue, range(10))
+    given = {"queue": queue, "consumer": "same", "socket": str(host.socket)}
+    schema = StructType([StructField("payload", BinaryType())])
+    one, other = (ForebayStreamReader(given, schema) for _ in range(2))
+    begin = one.initialOffset()
+    end = one.latestOffset(begin, one.getDefaultReadLimit())
+    (part, *_) = one.partitions(begin, end)
+    assert other.latestOffset(begin, other.getDefaultReadLimit()) == end
+    assert other.latestOffset(end, other.getDefaultReadLimit()) == end
+    told = f"another query reads queue '{queue}' as consumer 'same'"
+    with pytest.raises(ForebayError, match=told):
+        list(one.read(part))
+    one.stop()
+    other.stop()
 
 
 def test_a_failed_batch_is_read_again_with_the_same_items(

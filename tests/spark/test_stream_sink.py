@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from forebay import connect
 from forebay.spark import last_receipt
+from forebay.spark.plan import make_plan
+from forebay.spark.staging import WriteFailed
+from forebay.spark.stream_writer import ForebayStreamWriter
 from tests.ops.commands import Host
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 
@@ -92,6 +96,28 @@ def test_two_queries_of_one_feed_are_two_transactions(
     feed.checkpoint = tmp_path / "another"
     run(feed.rows(spark), feed, host, queue)
     assert Counter(texts(pull_all(host.socket, queue))) == {str(at): 2 for at in range(20)}
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_the_continuous_trigger_is_refused(
+    spark: SparkSession, host: Host, queue: str, tmp_path: Path, scheme: str
+) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    writer = rows.writeStream.format("forebay").trigger(continuous="1 second")
+    writer = writer.options(queue=queue, socket=str(host.socket))
+    query = writer.option("checkpointLocation", f"{scheme}{tmp_path / 'checkpoint'}").start()
+    try:
+        with pytest.raises(StreamingQueryException, match="with the trigger continuous"):
+            assert query.awaitTermination(60), "it is still active"
+    finally:
+        query.stop()
+
+
+def test_commit_knows_the_continuous_trigger_by_tasks_that_staged_nothing() -> None:
+    schema = StructType([StructField("value", StringType())])
+    writer = ForebayStreamWriter(make_plan({"queue": "q"}, schema))
+    with pytest.raises(WriteFailed, match="with the trigger continuous"):
+        writer.commit([None, None], 0)
 
 
 def test_writes_in_foreach_batch_have_their_own_transactions(

@@ -3,12 +3,14 @@
     df.write.format("forebay").option("queue", "crm").mode("append").save()
     receipt = forebay.spark.last_receipt(spark)
     print(receipt.write.hex(), receipt.accepted, receipt.pending)
+    receipt = receipt.wait(timeout=600)
 
 Spark commits a write in a Python process of its own, never in the user's, which with Spark Connect
 is not even on the same machine. So commit leaves a note in the directory that Spark keeps for this
 application on the driver's host (and removes with it), and `last_receipt` reads it through the
 data source: `spark.read.format("forebay").option("state", "receipt")` is planned in such a process
-on the driver as well, and asks the daemon there.
+on the driver as well, and asks the daemon there. A receipt's `wait()` asks in the same way, each
+time with a small Spark job: at most one per second.
 
 A write whose transaction was published before leaves a note as well: the receipt is then that of
 the write which was published with just this version, and there is none where that is not known.
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.client import TIMEOUT_S, connect
-from forebay.receipts import Receipt
+from forebay.receipts import Receipt, Receipts, asked_by
 from forebay.spark.options import OptionError, SinkOptions, check_names, read_timeout
 from forebay.writes import Published
 
@@ -43,14 +45,14 @@ RECEIPT_DDL: Final = (
     "write BINARY, published_ms BIGINT, app STRING, version BIGINT, queues ARRAY<STRING>, "
     "accepted BIGINT, delivered BIGINT, dead BIGINT, dropped BIGINT, deleted BIGINT, "
     "pending BIGINT, updated BIGINT, ignored BIGINT, conflict BIGINT, "
-    "last STRUCT<outcome: STRING, queue: STRING, app: STRING, version: BIGINT>"
+    "last STRUCT<outcome: STRING, queue: STRING, app: STRING, version: BIGINT, socket: STRING>"
 )
 READ_OPTIONS: Final = ("state", "write", "socket", "timeout")
 
 _PLACE: Final = "SPARK_LOCAL_DIRS"
 """Spark tells its Python processes where the application's own directories are."""
 _NOTE: Final = "forebay-last-write.json"
-_LAST: Final = ("outcome", "queue", "app", "version")
+_LAST: Final = ("outcome", "queue", "app", "version", "socket")
 """What the note says in the column `last`."""
 
 Outcome = Literal["published", "duplicate"]
@@ -65,6 +67,8 @@ class LastWrite:
     queue: str
     app: str | None
     version: int | None
+    socket: str | None
+    """Of the daemon on the driver's host that has published it; None: as found."""
     receipt: Receipt | None
     """None: a duplicate, of a write that is not known any more."""
 
@@ -81,17 +85,32 @@ def last_write(spark: "SparkSession") -> LastWrite | None:
     if row is None:
         return None
     last = row["last"].asDict()
-    return LastWrite(**last, receipt=_receipt(row))
+    return LastWrite(**last, receipt=_receipt(row, SparkReceipts(spark, last["socket"])))
 
 
-def receipt(spark: "SparkSession", write: bytes | str, socket: str | None = None) -> Receipt | None:
+def receipt(spark: "SparkSession", write: bytes | str, socket: str | None = None) -> Receipt:
     """The receipt of this write, from the daemon that the driver reaches."""
-    text = write if isinstance(write, str) else write.hex()
-    reading = spark.read.format("forebay").option("state", STATE).option("write", text)
-    if socket is not None:
-        reading = reading.option("socket", socket)
-    row = _row(reading.load())
-    return None if row is None else _receipt(row)
+    return SparkReceipts(spark, socket).receipt(write)
+
+
+class SparkReceipts(Receipts):
+    """Asks for receipts through Spark, in place of a client: where the driver is on another machine
+    than this process, only Spark reaches the daemon."""
+
+    def __init__(self, spark: "SparkSession", socket: str | None) -> None:
+        self._spark = spark
+        self._socket = socket
+
+    def receipt(self, write: bytes | str) -> Receipt:
+        text = write if isinstance(write, str) else write.hex()
+        reading = self._spark.read.format("forebay").option("state", STATE).option("write", text)
+        if self._socket is not None:
+            reading = reading.option("socket", self._socket)
+        row = _row(reading.load())
+        found = None if row is None else _receipt(row, self)
+        # The daemon has refused a write that it does not know.
+        assert found is not None
+        return found
 
 
 def tell(options: SinkOptions, write: bytes, published: Published) -> None:
@@ -165,12 +184,13 @@ def _row(rows: "DataFrame") -> "Row | None":
     return found[0] if found else None
 
 
-def _receipt(row: "Row") -> Receipt | None:
-    """None: there is but a note, of a duplicate."""
+def _receipt(row: "Row", asking: Receipts) -> Receipt | None:
+    """One that can be waited for; None: there is but a note, of a duplicate."""
     if row["write"] is None:
         return None
     found = {field.name: row[field.name] for field in fields(Receipt)}
-    return Receipt(**{**found, "write": bytes(row["write"]), "queues": tuple(row["queues"])})
+    receipt = Receipt(**{**found, "write": bytes(row["write"]), "queues": tuple(row["queues"])})
+    return asked_by(asking, receipt)
 
 
 def _leave_note(note: dict[str, Any], write: bytes) -> None:

@@ -67,8 +67,9 @@ class ForebaySource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ForebayStreamWriter":
         from forebay.spark.staging import ask_daemon
-        from forebay.spark.stream_writer import ForebayStreamWriter
+        from forebay.spark.stream_writer import ForebayStreamWriter, refuse_continuous
 
+        refuse_continuous(self.options)
         plan = self._plan(schema, overwrite)
         # It is asked for in every micro-batch: a query outlives a restart of its daemon.
         return ForebayStreamWriter(ask_daemon(plan, wait_s=plan.options.timeout_s))

@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from forebay.client import Client, connect
 from forebay.errors import ForebayError, Refused
+from forebay.fetch_frames import Fetched
 from forebay.limits import CLAIM_ITEMS_MAX, FETCH_ROWS_MAX
 from forebay.spark.item_columns import ITEM_SCHEMA, chosen
 from forebay.spark.queues import check_queue
@@ -141,19 +142,28 @@ class ForebayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at: int | None = partition.first
         with connect(options.socket, options.timeout_s, wait=options.timeout_s) as client:
             while at is not None and at < partition.last:
-                fetched = client.fetch(
-                    options.queue,
-                    options.consumer,
-                    partition.claim,
-                    first=at,
-                    rows=min(partition.last - at, FETCH_ROWS_MAX),
-                    bytes_max=PAGE_BYTES,
-                )
+                rows = min(partition.last - at, FETCH_ROWS_MAX)
+                fetched = self._fetch(client, partition.claim, at, rows)
                 # A row that was set aside as corrupt leaves a gap in the numbers: as many rows as
                 # were asked for then reach into the next task's part.
                 mine = [row for row in fetched.rows if row.number < partition.last]
                 yield from to_batches(mine, self._schema)
                 at = fetched.next
+
+    def _fetch(self, client: Client, claim: int, first: int, rows: int) -> Fetched:
+        queue, consumer = self._options.queue, self._options.consumer
+        try:
+            return client.fetch(
+                queue, consumer, claim, first=first, rows=rows, bytes_max=PAGE_BYTES
+            )
+        except Refused as refused:
+            if refused.code != "NOT_FOUND":
+                raise
+            raise ForebayError(
+                f"another query reads queue {queue!r} as consumer {consumer!r}, and has "
+                f"acknowledged claim {claim} while this one was reading it; or the consumer was "
+                "dropped. Give each query a name of its own as option 'consumer'"
+            ) from refused
 
     def commit(self, end: Offset) -> None:
         """Nothing: `latestOffset` was asked for what comes after `end` before, and has

@@ -9,11 +9,17 @@ the write travels in the tasks' messages. Tasks learn the query's id and the bat
 their local properties, under names that are Spark's own; where they are missing the write fails
 rather than guesses.
 
+The trigger `continuous` is refused: Spark hands the rows of such a query to no Python sink, keeps
+it active, and ignores what commit raises. Nothing tells a sink its trigger, so the checkpoint must:
+a micro-batch is noted in its log of offsets before it runs, an epoch is not. Where the checkpoint
+cannot be seen from here (HDFS, S3), only commit finds out, and its error is in the driver's log.
+
 What it can't do: drop at once what a failed micro-batch has staged if none of its tasks has ended
 well, because abort is not told the write's id then. That expires (`spool.stage_ttl`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -25,6 +31,10 @@ from forebay.spark.plan import SinkPlan
 from forebay.spark.staging import Staged, WriteFailed, all_staged, drop, publish, stage_rows
 from forebay.writes import new_write_id
 
+CONTINUOUS: Final = (
+    'format("forebay") cannot be written with the trigger continuous: Spark would hand it no rows. '
+    "Use processingTime or availableNow"
+)
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
@@ -47,6 +57,8 @@ class ForebayStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: publishes what the winners have staged."""
+        if messages and not any(messages):
+            raise WriteFailed(f"forebay: {CONTINUOUS}, and stop this query")
         staged = all_staged(messages)
         if not any(message.runs for message in staged):
             return
@@ -61,6 +73,24 @@ class ForebayStreamWriter(DataSourceStreamArrowWriter):
         receipts.log_to_stderr()
         for write in {message.write for message in messages if isinstance(message, Staged)}:
             drop(self._plan, write)
+
+
+def refuse_continuous(options: Mapping[str, str]) -> None:
+    """On the driver, when a query, or its next micro-batch, begins."""
+    location = options.get("checkpointLocation", "")
+    checkpoint = Path(location.removeprefix("file:"))
+    if not checkpoint.is_absolute() or not (checkpoint / "offsets").is_dir():
+        return
+    if _latest(checkpoint / "offsets") <= _latest(checkpoint / "commits"):
+        raise OptionError("trigger", "continuous", CONTINUOUS)
+
+
+def _latest(log: Path) -> int:
+    """The number of the last batch in one of Spark's logs; -1: there is none."""
+    try:
+        return max((int(at.name) for at in log.iterdir() if at.name.isdecimal()), default=-1)
+    except FileNotFoundError:
+        return -1
 
 
 def _transaction() -> tuple[str, int]:
