@@ -249,6 +249,12 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             SELECT RAISE(ABORT, 'there is no way from this state to that one');
         END""",
     ),
+    # Items of rows that cannot be read are lost, and no longer held.
+    (
+        "UPDATE totals SET held = held - corrupt",
+        "ALTER TABLE totals RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
+    ),
 )
 
 

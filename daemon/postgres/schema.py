@@ -239,6 +239,13 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # What daemons ask each other to give back.
     recalls.TABLES,
+    # Items of rows that cannot be read are lost, and no longer held.
+    (
+        "UPDATE totals SET held = held - corrupt",
+        "ALTER TABLE totals RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE journal_receipts ADD COLUMN lost bigint NOT NULL DEFAULT 0",
+    ),
 )
 
 

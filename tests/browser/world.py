@@ -29,7 +29,7 @@ SCHEDULES = {
     "new-year": {"queue": "reports", "cron": "30 2 1 1 *", "zone": "Asia/Tokyo"},
     **{f"many-{n:03d}": {"queue": f"q{n % 7}", "every": f"{n + 30}d"} for n in range(200)},
 }
-BOOKS = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
+BOOKS = ("accepted", "delivered", "dead", "dropped", "deleted", "lost", "held")
 
 
 class World:

@@ -39,7 +39,9 @@ def settled(client: Client, queue: str) -> dict[str, int]:
     """The books, when nothing is held any more."""
     while True:
         books: dict[str, int] = client.stats()["queues"][queue]
-        whole = books["delivered"] + books["dead"] + books["dropped"] + books["deleted"]
+        whole = (
+            books["delivered"] + books["dead"] + books["dropped"] + books["deleted"] + books["lost"]
+        )
         assert books["accepted"] == whole + books["held"]
         if not books["held"]:
             return {name: count for name, count in books.items() if count}

@@ -191,7 +191,7 @@ def counts(host: Host, write: bytes) -> dict[str, int]:
     """What a receipt says, without what is 0."""
     with connect(host.socket) as client:
         receipt = client.receipt(write)
-    names = ("accepted", "delivered", "dead", "dropped", "deleted", "pending")
+    names = ("accepted", "delivered", "dead", "dropped", "deleted", "lost", "pending")
     return {name: count for name in names if (count := getattr(receipt, name))}
 
 
