@@ -8,7 +8,6 @@ paused must be said again, and the log says so.
 """
 
 import errno
-import os
 import time
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from actors.catalogue import (
 )
 from daemon.ballast import Ballast
 from daemon.errors import CannotStart
+from daemon.private_files import read_private, replace_private
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ BALLAST_BYTES: Final = 256 * 1024
 def load_definitions(directory: Path) -> Definitions:
     path = directory / NAME
     try:
-        return definitions_from_json(path.read_text())
+        return definitions_from_json(read_private(path))
     except FileNotFoundError:
         return Definitions()
     except OSError as error:
@@ -52,11 +52,11 @@ def saver(directory: Path) -> Save:
 
     def replace(text: str) -> None:
         try:
-            replace_file(directory / NAME, text)
+            replace_private(directory / NAME, text)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not ballast.give_up():
                 raise
-            replace_file(directory / NAME, text)
+            replace_private(directory / NAME, text)
         ballast.keep()
 
     async def save(definitions: Definitions) -> None:
@@ -65,18 +65,3 @@ def saver(directory: Path) -> Save:
             await trio.to_thread.run_sync(replace, text)
 
     return save
-
-
-def replace_file(path: Path, text: str) -> None:
-    """As a whole, and durable on return."""
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -12,8 +12,8 @@ import structlog
 import trio
 
 from actors.schedule_book import Kept, SaveKept, kept_from_json, kept_to_json
-from daemon.definitions import replace_file
 from daemon.errors import CannotStart
+from daemon.private_files import read_private, replace_private
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ NAME: Final = "schedules.json"
 def load_schedules(directory: Path) -> Kept:
     path = directory / NAME
     try:
-        return kept_from_json(path.read_text())
+        return kept_from_json(read_private(path))
     except FileNotFoundError:
         return Kept()
     except OSError as error:
@@ -39,6 +39,6 @@ def schedules_saver(directory: Path) -> SaveKept:
     async def save(kept: Kept) -> None:
         text = kept_to_json(kept)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(replace_file, directory / NAME, text)
+            await trio.to_thread.run_sync(replace_private, directory / NAME, text)
 
     return save

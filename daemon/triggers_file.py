@@ -12,8 +12,8 @@ import structlog
 import trio
 
 from actors.trigger_book import KeptTriggers, SaveTriggers, kept_from_json, kept_to_json
-from daemon.definitions import replace_file
 from daemon.errors import CannotStart
+from daemon.private_files import read_private, replace_private
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ NAME: Final = "triggers.json"
 def load_triggers(directory: Path) -> KeptTriggers:
     path = directory / NAME
     try:
-        return kept_from_json(path.read_text())
+        return kept_from_json(read_private(path))
     except FileNotFoundError:
         return KeptTriggers()
     except OSError as error:
@@ -39,6 +39,6 @@ def triggers_saver(directory: Path) -> SaveTriggers:
     async def save(kept: KeptTriggers) -> None:
         text = kept_to_json(kept)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(replace_file, directory / NAME, text)
+            await trio.to_thread.run_sync(replace_private, directory / NAME, text)
 
     return save

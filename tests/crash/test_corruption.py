@@ -342,6 +342,21 @@ def test_unknown_files_are_left_alone(spools: list[KnownSpool], tmp_path: Path) 
     assert all((case.directory / name).exists() for name in strangers)
 
 
+def test_link_in_the_place_of_a_chunk_is_not_followed(
+    spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    case = Case(seeded("link"), spools, tmp_path / "spool", "full_chunk")
+    outside = tmp_path / "outside"
+    case.path.rename(outside)
+    case.path.symlink_to(outside)
+    before = outside.read_bytes()
+    number = chunk.number_in(case.name, chunk.SUFFIX)
+    with capture_logs():
+        found = examine(case.directory)
+    assert not [at for at in found.runs if case.spool.blocks[at].number == number]
+    assert outside.read_bytes() == before
+
+
 def test_file_in_the_place_of_the_quarantine(spools: list[KnownSpool], tmp_path: Path) -> None:
     case = Case(seeded("quarantine"), spools, tmp_path / "spool", "full_chunk")
     shutil.rmtree(case.directory / "quarantine")

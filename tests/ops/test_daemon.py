@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from daemon.journal.chunk import HEAD_BYTES
 from daemon.journal.index import unpack_index
 from forebay import connect
@@ -140,6 +142,38 @@ def test_damage_is_found_by_verify_and_mended_by_repair(tmp_path: Path) -> None:
         with running(host):
             assert host.books("crm") == {"accepted": 3, "lost": 1, "held": 2}
             assert host.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["", "spool"])
+def test_directory_that_others_may_write_is_refused(name: str, tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host):
+        assert host.stop() == 0
+    open_to_all = host.state_dir / name
+    open_to_all.chmod(0o777)
+    done = host.command("run")
+    assert done.returncode == 1
+    said = done.stderr.decode().strip()
+    assert said.endswith(
+        f"other users may write the directory {open_to_all} (mode 0777): chmod go-w {open_to_all}"
+    )
+    assert "Traceback" not in said
+    open_to_all.chmod(0o700)
+    with running(host):
+        assert host.stop() == 0
+
+
+def test_files_that_are_kept_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    kept = host.state_dir / "queues.json"
+    for _ in ("made", "made private"):
+        with running(host):
+            host.ok("pause", "crm")
+            assert kept.stat().st_mode & 0o777 == 0o600
+            assert host.stop() == 0
+        kept.chmod(0o644)
+    with running(host):
+        assert kept.stat().st_mode & 0o777 == 0o600
 
 
 def test_rot_in_a_sealed_chunk_is_mended_by_repair(tmp_path: Path) -> None:
