@@ -1,6 +1,6 @@
 """The books: how many items came in and what became of them, for every queue.
 
-    accepted + moved_in = delivered + dead + dropped + deleted + held + moved_out
+    accepted + moved_in = delivered + dead + dropped + deleted + lost + held + moved_out
 
 holds at every moment and across restarts, because `held` is not counted but follows from the
 others, and because each of the others is either in the fsynced base or derived from what live
@@ -24,6 +24,8 @@ class Totals:
     dead: int = 0
     dropped: int = 0
     deleted: int = 0
+    lost: int = 0
+    """Destroyed by damage on disk."""
     duplicate: int = 0
     """Stands outside the equation: items of runs that were stored before."""
     moved_in: int = 0
@@ -33,7 +35,7 @@ class Totals:
 
     @property
     def finished(self) -> int:
-        gone = self.delivered + self.dead + self.dropped + self.deleted
+        gone = self.delivered + self.dead + self.dropped + self.deleted + self.lost
         return gone + self.moved_out + self.handed_over
 
     @property
@@ -78,6 +80,8 @@ def count_fate(totals: Totals, fate: Fate, items: int) -> None:
             totals.deleted += items
         case Fate.MOVED:
             totals.moved_out += items
+        case Fate.LOST:
+            totals.lost += items
         case Fate.RETRY:
             pass
         case _:

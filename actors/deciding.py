@@ -85,6 +85,7 @@ class Deciding:
             "delivered": own.delivered + known.others.delivered,
             "dropped": own.dropped + known.others.dropped,
             "deleted": own.deleted + known.others.deleted,
+            "lost": own.lost + known.others.lost,
         }
 
     async def forget(self, age_ms: int) -> None:

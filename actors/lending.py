@@ -4,8 +4,8 @@ A part of the spooler. Takers of a queue are served in order as soon as there is
 memory first; where a lane's head is on disk only, a task reads it and the spooler is woken. A taker
 may say that it wants nothing just now, and is asked again each time, before others.
 
-Every read is waited for, shielded: a thread cannot be stopped. What cannot be read is dropped, with
-its bytes in the quarantine; a disk that cannot be read for now is tried again.
+Every read is waited for, shielded: a thread cannot be stopped. A run that cannot be read counts as
+lost, with its bytes in the quarantine; a disk that cannot be read for now is tried again.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ import trio
 from actors.backlog import Backlog, Dropped, Lane
 from actors.ledger import Ledger
 from actors.loans import Loans
-from actors.messages import Borrow, Lease, Pinned, Place, QueueSeen, StoredRun, Take
+from actors.messages import Borrow, Fate, Lease, Pinned, Place, QueueSeen, StoredRun, Take
 from actors.ports import Journal, Unreadable
 
 log = structlog.get_logger()
@@ -53,8 +53,6 @@ class Lending:
         """Queues whose takers may find something new."""
         self._waiting: dict[str, None] = {}
         """Queues whose takers want nothing just now, in the order in which they said so."""
-        self.unreadable_items = 0
-        """Items that went because their run could not be read."""
 
     def take(self, take: Take) -> None:
         self._takes.setdefault(take.queue, deque()).append(take)
@@ -168,14 +166,19 @@ class Lending:
         self._backlog.end_reading(lane, runs, [])
         for place, run in zip(places, found, strict=True):
             if isinstance(run, Unreadable):
-                dropped = Dropped(queue, lane, place, None)
-                self.unreadable_items += self.drop(
-                    dropped, "spooler.block_unreadable", reason=run.reason
+                items = self._loans.drop(Dropped(queue, lane, place, None), Fate.LOST)
+                log.error(
+                    "spooler.block_unreadable",
+                    queue=queue,
+                    position=place.position,
+                    items_lost=items,
+                    reason=run.reason,
                 )
         self.ready.add(queue)
 
-    def drop(self, dropped: Dropped, event: str, **why: str) -> int:
-        """A waiting run goes, and the log says why; how many items that is."""
-        items = self._loans.drop(dropped)
-        log.warning(event, queue=dropped.queue, position=dropped.place.position, items=items, **why)
+    def drop(self, dropped: Dropped) -> int:
+        """Drops a waiting run to make room. Returns the number of its items."""
+        items = self._loans.drop(dropped, Fate.DROPPED)
+        position = dropped.place.position
+        log.warning("spooler.dropped_oldest", queue=dropped.queue, position=position, items=items)
         return items

@@ -171,8 +171,9 @@ class Loans:
         self.remember(run.position, loan.done, portions)
         return run
 
-    def drop(self, dropped: Dropped) -> int:
-        """A waiting run goes, to make room or because it cannot be read; how many items that is."""
+    def drop(self, dropped: Dropped, fate: Fate) -> int:
+        """A waiting run goes: dropped to make room, or lost because it cannot be read. Returns the
+        number of its items."""
         place = dropped.place
         done = self._done.get(place.position, 0)
         # A run from memory counts all of its items, one from disk only those not settled.
@@ -182,7 +183,7 @@ class Loans:
             dropped.queue,
             None if dropped.run is None else dropped.run.head.run_id,
             (0, 0xFFFF),
-            Fate.DROPPED,
+            fate,
             is_last=True,
         )
         return items

@@ -128,6 +128,8 @@ class Fate(IntEnum):
     DELETED = 5
     MOVED = 6
     """They were exported, for another daemon."""
+    LOST = 7
+    """Damage on disk has destroyed them."""
 
 
 DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED, Fate.MOVED})

@@ -110,6 +110,7 @@ WAITING_FATES: Final[Mapping[Fate, Move]] = {
     Fate.HANDED_OVER: move(Who.DAEMON, _SPOOLED, frozenset({_COLD, State.FAILED})),
     Fate.DELETED: move(Who.DAEMON, _SPOOLED, State.DELETED),
     Fate.MOVED: move(Who.DAEMON, _SPOOLED, _SPOOLED),
+    Fate.LOST: move(Who.DAEMON, _SPOOLED, State.DELETED),
 }
 """The same of a run that waits in the journal. Those that have moved are another daemon's."""
 

@@ -80,6 +80,10 @@ def _nothing_ended(_position: int, _run_id: bytes) -> int:
     return 0
 
 
+def _no_runs(_runs_max: int) -> list[tuple[bytes, int]]:
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredChunk:
     number: int
@@ -90,6 +94,9 @@ class RecoveredChunk:
     ended: Callable[[int, bytes], int] = _nothing_ended
     """Of the run at this position with this id, the items that met their end here: settled, and
     not handed over. A bit each."""
+    newest_runs: Callable[[int], list[tuple[bytes, int]]] = _no_runs
+    """Ids and fingerprints of its last runs, at most this many, settled or not, without those that
+    are lost."""
 
 
 @dataclass(slots=True)
@@ -110,11 +117,13 @@ class Damage:
     """Files that could not be used at all."""
     moved_blocks: int = 0
     """Good blocks that stood at a wrong place and were put back."""
+    lost_items: int = 0
+    """Items that were counted as lost now. Earlier losses are in the books."""
 
     def __bool__(self) -> bool:
         """A torn tail is what a crash leaves, and no damage."""
         damaged = self.blocks or self.heads or self.mark_bytes or self.records
-        return bool(damaged or self.files or self.moved_blocks)
+        return bool(damaged or self.files or self.moved_blocks or self.lost_items)
 
     def as_dict(self) -> dict[str, object]:
         """What there is of it, by name."""
@@ -206,6 +215,9 @@ class Journal(Protocol):
 
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         """Upkeep thread."""
+
+    def write_draft(self) -> None:
+        """Upkeep thread. Notes which runs the active chunk has, so that a loss can be counted."""
 
     def close(self) -> None:
         """Commit thread, last. Seals the active chunk and makes everything durable."""

@@ -138,13 +138,14 @@ class Receipts:
             raise not_found(f"receipt {write.hex()}")
         found["delivered"] += in_cold.delivered
         found["deleted"] += in_cold.deleted
-        found["dropped"] += in_cold.corrupt
+        found["lost"] += in_cold.lost
         found["dead"] = in_cold.dead
         # Of a keyed queue; the last two are among those that are deleted.
         found["updated"] = in_cold.updated
         found["ignored"] = in_cold.ignored
         found["conflict"] = in_cold.conflict
-        over = found["delivered"] + found["dead"] + found["dropped"] + found["deleted"]
+        ends = ("delivered", "dead", "dropped", "deleted", "lost")
+        over = sum(found[end] for end in ends)
         # Another daemon's part may be told twice over, for a moment, when it was killed.
         return found | {"pending": max(0, found["accepted"] - over)}
 

@@ -119,6 +119,7 @@ class Part(NamedTuple):
     delivered: int = 0
     dropped: int = 0
     deleted: int = 0
+    lost: int = 0
     is_over: bool = False
     """The journal holds none of them any more."""
 

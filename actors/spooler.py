@@ -346,7 +346,7 @@ class Spooler:
         group = self._intake.form_group(trio.current_time())
         dropped_items = 0
         for dropped in group.dropped:
-            dropped_items += self._lending.drop(dropped, "spooler.dropped_oldest")
+            dropped_items += self._lending.drop(dropped)
         if self._settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
@@ -369,7 +369,6 @@ class Spooler:
             self._has_forgotten |= bool(moved) and committed.records_failure is not None
             self._enter(group, committed)
             self.counts.dropped["drop_oldest"] += 0 if committed.failure else dropped_items
-            self.counts.dropped["unreadable"] = self._lending.unreadable_items
             self._enter_marks(marks, group, committed, durable=must_sync)
             self._lending.ready |= self._staging.conclude(decided, committed.records_failure)
         else:

@@ -217,9 +217,15 @@ class Staging:
         totals = self._ledger.receipts.get(write, Totals())
         published = found.items if found is not None else 0
         # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
-        lost = published + self._ledger.moved[write] - totals.accepted
-        dropped = totals.dropped + max(0, lost)
-        return Part(write, totals.delivered, dropped, totals.deleted, is_over=totals.held == 0)
+        unknown = max(0, published + self._ledger.moved[write] - totals.accepted)
+        return Part(
+            write,
+            totals.delivered,
+            totals.dropped,
+            totals.deleted,
+            totals.lost + unknown,
+            is_over=totals.held == 0,
+        )
 
     def _answer_receipt(self, ask: AskReceipt) -> None:
         """Of what is here now: what was moved here is accepted here, what was moved out is not."""
@@ -243,6 +249,7 @@ class Staging:
                 "delivered": part.delivered,
                 "dropped": part.dropped,
                 "deleted": part.deleted,
+                "lost": part.lost,
             }
         )
 

@@ -246,7 +246,7 @@ class Outlook(NamedTuple):
 @dataclass(slots=True)
 class ColdTotals:
     """The cold store's books of one queue: `taken` + `accepted` = delivered + dead + deleted +
-    held, always."""
+    lost + held, always."""
 
     taken: int = 0
     """Items that were handed over and confirmed here, ever."""
@@ -257,6 +257,8 @@ class ColdTotals:
     held: int = 0
     runs: int = 0
     """Rows that are held."""
+    lost: int = 0
+    """Items that cannot be read any more."""
     accepted: int = 0
     """Items that came here first, and became visible here: those of keyed queues."""
     duplicate: int = 0
@@ -287,7 +289,7 @@ class ColdReceipt(NamedTuple):
     dead: int = 0
     """Dead letters that are here now."""
     deleted: int = 0
-    corrupt: int = 0
+    lost: int = 0
     """In rows that cannot be read, and were set aside."""
     updated: int = 0
     """Items that took the key of another, which was deleted."""
@@ -390,6 +392,10 @@ class ColdQueue(Protocol):
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook: ...
 
     async def totals(self) -> Mapping[str, ColdTotals]: ...
+
+    async def write_off(self, missing: Mapping[str, int]) -> bool:
+        """The journal has handed over so many items of these queues that are not in the totals.
+        True: the store was found damaged at this start, and counts them as taken and lost."""
 
     async def flows(self) -> Sequence[FlowCount]:
         """Maintained counters, not a count of rows."""

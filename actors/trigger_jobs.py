@@ -171,7 +171,7 @@ def fate_of(receipt: ColdReceipt) -> Fate | None:
         return "deleted"
     if receipt.dead:
         return "dead"
-    return "unreadable" if receipt.corrupt else None
+    return "unreadable" if receipt.lost else None
 
 
 def job_offer(name: str, claim: Claim, ids: Sequence[str], now_ms: int) -> Offer:

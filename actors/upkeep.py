@@ -1,8 +1,8 @@
 """Upkeep: everything about the spool that no push waits for, on a thread of its own.
 
 Indexes of sealed chunks, the next chunk and the spares, chunks that nothing in them is held of
-any more, `spool.meta`, and how much room the disk has. A part of the spooler: it runs in the
-spooler's nursery and touches the ledger between awaits only.
+any more, `spool.meta` and the draft of the next index, and how much room the disk has. A part of
+the spooler: it runs in the spooler's nursery and touches the ledger between awaits only.
 
 What fails here is tried again a moment later; nothing that was stored depends on it.
 """
@@ -65,7 +65,7 @@ class Upkeep:
             for step in (self._tidy, self._prepare, self._look, self._free_dead_chunks):
                 await self._try(step)
             await self._try(self._keep_ballast)
-            await self._try(self._write_meta)
+            await self._try(self._write_hints)
             with trio.move_on_after(UPKEEP_S):
                 await self._wanted.wait()
             self._wanted = trio.Event()
@@ -105,7 +105,7 @@ class Upkeep:
             self._ledger.forget(dead)
             log.debug("spooler.chunks_freed", chunks=len(dead))
 
-    async def _write_meta(self) -> None:
+    async def _write_hints(self) -> None:
         if trio.current_time() < self._meta_due:
             return
         self._meta_due = trio.current_time() + self._meta_interval_s
@@ -120,6 +120,7 @@ class Upkeep:
             await self._call(self._journal.write_meta, *meta)
             self._meta = meta
             self._counts.meta_syncs += 1
+        await self._call(self._journal.write_draft)
 
     def _see(self, room: Room) -> None:
         was_low = self.disk_is_low

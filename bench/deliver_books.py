@@ -54,11 +54,13 @@ def read_books(client: Client, queue: str) -> Books:
 
 def check_books(books: Books) -> None:
     came = books["accepted"] + books["moved_in"]
-    ended = sum(books[name] for name in ("delivered", "dead", "dropped", "deleted", "moved_out"))
+    ended = sum(
+        books[name] for name in ("delivered", "dead", "dropped", "deleted", "lost", "moved_out")
+    )
     parts = sum(books[name] for name in ("spooled", "scheduled", "warm", "cold", "running"))
     if came != ended + books["held"] or parts != books["held"]:
         raise RuntimeError(f"the books do not balance: {books}")
-    if books["dead"] or books["dropped"]:
+    if books["dead"] or books["dropped"] or books["lost"]:
         raise RuntimeError(f"items were given up: {books}")
 
 

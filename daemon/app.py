@@ -27,7 +27,7 @@ from actors.origin import unpack_origin
 from actors.settings import Settings
 from actors.spooler import Spooler
 from actors.tiers import ColdQueue, Unconfirmed
-from daemon.cold.missing import tell_what_is_missing
+from daemon.cold.missing import account_for_missing
 from daemon.cold.sqlite import SqliteCold
 from daemon.composition import compose
 from daemon.faces import compose_faces
@@ -121,7 +121,7 @@ async def _serve(
         await storing.start(core.events.run)
         await storing.start(core.spooler.run)
         await finish_hand_overs(cold, core.spooler, core.unconfirmed)
-        await tell_what_is_missing(cold, core.to_spooler)
+        await account_for_missing(cold, core.to_spooler)
         storing.start_soon(Watchdog(answers(faces.reporter.report)).run)
         storing.start_soon(faces.reporter.run)
         storing.start_soon(faces.metrics.run)

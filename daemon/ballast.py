@@ -23,7 +23,8 @@ class Ballast:
             room = os.statvfs(self._path.parent)
             if room.f_bavail * room.f_frsize < 2 * self._size:
                 return
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self._path, flags, 0o640)
             try:
                 os.posix_fallocate(fd, 0, self._size)
             finally:

@@ -20,7 +20,8 @@ from actors.catalogue import (
     definitions_to_json,
 )
 from daemon.ballast import Ballast
-from daemon.kept_file import load_kept, replace_file
+from daemon.kept_file import load_kept
+from daemon.private_files import replace_private
 
 NAME: Final = "queues.json"
 BALLAST_BYTES: Final = 256 * 1024
@@ -36,11 +37,11 @@ def saver(directory: Path) -> Save:
 
     def replace(text: str) -> None:
         try:
-            replace_file(directory / NAME, text)
+            replace_private(directory / NAME, text)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not ballast.give_up():
                 raise
-            replace_file(directory / NAME, text)
+            replace_private(directory / NAME, text)
         ballast.keep()
 
     async def save(definitions: Definitions) -> None:

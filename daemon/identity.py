@@ -5,11 +5,11 @@ The file is made once, and durable before anybody hears of what is in it; a stat
 copied to a second host makes two daemons with one name, which the shared stores cannot tell apart.
 """
 
-import os
 from pathlib import Path
 from typing import Final
 
 from daemon.errors import CannotStart
+from daemon.private_files import read_private, replace_private
 from forebay.ids import RUN_ID_BYTES, new_run_id
 
 FILE: Final = "daemon.id"
@@ -19,7 +19,7 @@ def daemon_id(state_dir: Path) -> bytes:
     """Read, or made if there is none yet. CannotStart if what is there is no id."""
     path = state_dir / FILE
     try:
-        text = path.read_text("ascii").strip()
+        text = read_private(path).strip()
     except FileNotFoundError:
         return _make(path)
     try:
@@ -36,15 +36,5 @@ def daemon_id(state_dir: Path) -> bytes:
 
 def _make(path: Path) -> bytes:
     made = new_run_id()
-    fresh = path.with_suffix(".new")
-    with fresh.open("w") as file:
-        file.write(made.hex() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_private(path, made.hex() + "\n")
     return made

@@ -6,7 +6,6 @@ the others are used, and the file as it was stays beside it as `NAME.rejected-â€
 each case; what is missing must be defined again.
 """
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from zlib import crc32
 import structlog
 
 from daemon.errors import CannotStart
+from daemon.private_files import read_private
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ def load_kept(path: Path, read: Callable[[str, list[str]], T], nothing: T) -> T:
     there is no file, or none that can be used."""
     rejected: list[str] = []
     try:
-        text = path.read_text()
+        text = read_private(path)
         found = read(text, rejected)
     except FileNotFoundError:
         return nothing
@@ -43,21 +43,6 @@ def load_kept(path: Path, read: Callable[[str, list[str]], T], nothing: T) -> T:
         _keep_as(aside, path)
         log.error("state.entries_rejected", file=str(path), kept=str(aside), entries=rejected)
     return found
-
-
-def replace_file(path: Path, text: str) -> None:
-    """As a whole, and durable on return."""
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _keep_as(aside: Path, path: Path) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from daemon.errors import CannotStart
+from daemon.private_files import check_private_directory
 
 LOCK_NAME: Final = "lock"
 STATE_DIR_MODE: Final = 0o750
@@ -24,11 +25,14 @@ class StateLock:
     """Held from construction until `release`, or until the process ends, however it ends."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Creates the state directory if need be. CannotLock says what is in the way."""
+        """Creates the state directory if need be. CannotStart says what is in the way: other users
+        may write the directory, or it cannot be used (CannotLock)."""
         path = state_dir / LOCK_NAME
         try:
             state_dir.mkdir(mode=STATE_DIR_MODE, parents=True, exist_ok=True)
-            self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            check_private_directory(state_dir)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd: int | None = os.open(path, flags, 0o644)
         except OSError as error:
             raise CannotLock(
                 f"the state directory {state_dir} cannot be used: {error.strerror}"

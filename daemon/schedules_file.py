@@ -10,7 +10,8 @@ from typing import Final
 import trio
 
 from actors.schedule_book import Kept, SaveKept, kept_from_json, kept_to_json
-from daemon.kept_file import load_kept, replace_file
+from daemon.kept_file import load_kept
+from daemon.private_files import replace_private
 
 NAME: Final = "schedules.json"
 
@@ -23,6 +24,6 @@ def schedules_saver(directory: Path) -> SaveKept:
     async def save(kept: Kept) -> None:
         text = kept_to_json(kept)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(replace_file, directory / NAME, text)
+            await trio.to_thread.run_sync(replace_private, directory / NAME, text)
 
     return save

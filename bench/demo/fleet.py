@@ -42,7 +42,7 @@ DOWN_S: Final = 2.0
 QUEUE: Final = "crm"
 VALKEY_AT, POSTGRES_AT, HOST_AT = 0.15, 0.35, 0.55
 """Shares of the events that are delivered when it happens."""
-BOOKS: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
+BOOKS: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "lost", "held")
 
 
 @dataclass(slots=True)

@@ -3,9 +3,9 @@
     receipt = client.receipt(write).wait(timeout=600)
     print(receipt.delivered, receipt.dead)
 
-Always accepted = delivered + dead + dropped + deleted + pending. The daemon keeps a receipt for
-`spool.receipt_ttl` after the write was published; then, and if there never was one, `Refused` with
-the code NOT_FOUND is raised. A dead item that is put back to work is pending again.
+Always accepted = delivered + dead + dropped + deleted + lost + pending. The daemon keeps a receipt
+for `spool.receipt_ttl` after the write was published; then, and if there never was one, `Refused`
+with the code NOT_FOUND is raised. A dead item that is put back to work is pending again.
 
 Waiting asks again and again, at most once a second: nothing is sent by the daemon on its own.
 """
@@ -49,6 +49,8 @@ class Receipt(_Asking):
     dead: int
     dropped: int
     deleted: int
+    lost: int
+    """Destroyed by damage on the daemon's disk."""
     pending: int
     updated: int = 0
     """Where keys are unique: items that took the place of others, which were deleted."""
@@ -142,6 +144,7 @@ def read_receipt(result: Members) -> Receipt:
         dead=number(result, "dead"),
         dropped=number(result, "dropped"),
         deleted=number(result, "deleted"),
+        lost=number(result, "lost"),
         pending=number(result, "pending"),
         updated=number(result, "updated") if "updated" in result else 0,
         ignored=number(result, "ignored") if "ignored" in result else 0,

@@ -30,7 +30,7 @@ EXAMPLE: Final = (
     "[bold]forebay receipt ID --json | jq .pending[/bold]."
 )
 ALWAYS: Final = ("accepted", "delivered", "dead", "pending")
-SELDOM: Final = ("dropped", "deleted")
+SELDOM: Final = ("dropped", "deleted", "lost")
 
 
 def receipt(
@@ -53,8 +53,8 @@ def receipt(
 
     Every write from Spark, and every other that was staged and published, has a receipt: the
     driver prints its id. In items, always accepted = delivered + dead + dropped + deleted +
-    pending. Dead items are listed by [bold]forebay dead ls[/bold]; when they are retried, they are
-    pending again. The daemon keeps a receipt for spool.receipt_ttl, 7 days by default.
+    lost + pending. Dead items are listed by [bold]forebay dead ls[/bold]; when they are retried,
+    they are pending again. The daemon keeps a receipt for spool.receipt_ttl, 7 days by default.
 
     Exit code 0: nothing is pending and nothing is dead. 1: something is dead, or still pending.
     5: there is no such receipt, or none any more.

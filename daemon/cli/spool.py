@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from daemon.cli import spool_move
-from daemon.cli.asking import print_table
+from daemon.cli.asking import counted, print_table
 from daemon.cli.exits import Exit
 from daemon.cli.options import ConfigFile, StateDir
 
@@ -128,33 +128,25 @@ def dump(
 
 @app.command()
 def repair(config: ConfigFile = None, state_dir: StateDir = None) -> None:
-    """Recover a stopped spool now, as the daemon would when it starts, and say what was damaged.
+    """Mend a stopped spool: read every block that holds items, and put the damaged ones aside.
 
-    Damaged bytes go to spool/quarantine; nothing is thrown away.
+    Blocks that are whole are put back where they belong. Damaged bytes go to spool/quarantine, and
+    the items in them count as lost. What [bold]verify[/bold] finds is mended, so that a second
+    repair changes nothing.
     """
-    from actors.writes import Phase, Writes
     from daemon.cli.options import load_settings
-    from daemon.journal.inspect import account_phase
-    from daemon.journal.recovery import recover
+    from daemon.journal.repair import repair_spool
     from daemon.lock import StateLock
 
     settings = load_settings(config, None, state_dir, None, None).settings
     files = _files(config, state_dir)
     with StateLock(settings.state_dir):
-        files.create_directory()
-        found = recover(files, settings.spool.chunk_size, 0, lambda _done, _chunks: None)
-    recovered = found.recovered
-    writes = Writes()
-    writes.restore(recovered.records)
-    items = dict.fromkeys(Phase, 0)
-    for chunk in recovered.chunks:
-        for account, totals in chunk.totals.items():
-            items[account_phase(writes, account)] += totals.held
-    held, staged = items[Phase.PUBLISHED], items[Phase.OPEN]
-    typer.echo(f"{len(recovered.chunks)} chunks, {held} items held, {staged} staged")
-    for name, count in recovered.damage.as_dict().items():
+        repaired = repair_spool(files, settings.spool)
+    held, staged = counted(repaired.held, "item"), repaired.staged
+    typer.echo(f"{counted(repaired.chunks, 'chunk')}, {held} held, {staged} staged")
+    for name, count in repaired.damage.as_dict().items():
         typer.echo(f"{name.replace('_', ' ')}: {count}")
-    if recovered.damage:
+    if repaired.damage:
         typer.echo(f"what was damaged is kept in {files.path('quarantine')}")
 
 

@@ -63,11 +63,11 @@ def stats(
 ) -> None:
     """Show how many items came in, and what became of them.
 
-    accepted = delivered + dead + dropped + deleted + held, and held = spooled + scheduled + warm +
-    cold + running. What is staged is in none of them until its write is published: see
-    [bold]forebay writes ls[/bold]. failures are attempts that failed since the daemon started, and
-    business those of them that are the items' own. For a screen that is live, with keys to act:
-    [bold]forebay top[/bold].
+    accepted = delivered + dead + dropped + deleted + lost + held, and held = spooled + scheduled +
+    warm + cold + running. lost counts items that damage on disk has destroyed. What is staged is in
+    none of them until its write is published: see [bold]forebay writes ls[/bold]. failures are
+    attempts that failed since the daemon started, and business those of them that are the items'
+    own. For a screen that is live, with keys to act: [bold]forebay top[/bold].
     """
     if not watch and (every is not None or count is not None):
         raise typer.BadParameter("SECONDS and --count go with --watch")

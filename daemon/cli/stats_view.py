@@ -15,6 +15,7 @@ BOOKS: Final = (
     "dead",
     "dropped",
     "deleted",
+    "lost",
     "duplicate",
     "held",
     "spooled",

@@ -209,7 +209,9 @@ def totals_text(sample: Sample, rates: Mapping[str, Rates]) -> str:
         f"held {count_text(books['held'])}",
         f"dead {count_text(books['dead'])}",
     ]
-    words += [f"{name} {count_text(books[name])}" for name in ("dropped", "staged") if books[name]]
+    words += [
+        f"{name} {count_text(books[name])}" for name in ("dropped", "lost", "staged") if books[name]
+    ]
     return "   ".join(words)
 
 

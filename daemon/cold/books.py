@@ -1,8 +1,8 @@
 """The cold tier's books: what a transaction has changed, written once at its end.
 
-For each queue `taken` + `accepted` = delivered + dead + deleted + held, always: a row is counted
-in the transaction that makes it visible, and every later change takes from one side what it gives
-to another. Rows that are set aside as corrupt are still held, and counted as `corrupt` beside.
+For each queue `taken` + `accepted` = delivered + dead + deleted + lost + held, always: a row is
+counted in the transaction that makes it visible, and every later change takes from one side what it
+gives to another. Rows that cannot be read are set aside as corrupt, and their items are lost.
 
 Items that belong to a write are counted in its receipt as well, which exists from the moment in
 which the first of them comes here until it is forgotten; after that they are counted no more.
@@ -23,7 +23,7 @@ _TOTALS: Final = (
     "deleted",
     "held",
     "runs",
-    "corrupt",
+    "lost",
     "accepted",
     "duplicate",
 )
@@ -99,9 +99,24 @@ class Books:
         self._totals[queue]["deleted"] += items
         self._note(write, "deleted", items)
 
-    def set_aside(self, queue: str, items: int, write: bytes | None) -> None:
-        self._totals[queue]["corrupt"] += items
-        self._note(write, "corrupt", items)
+    def lose(self, place: Place, items: int, write: bytes | None) -> None:
+        """A row that is held cannot be read, and is set aside."""
+        self.leave(place, items, rows_gone=1)
+        self._totals[place.queue]["lost"] += items
+        self._note(write, "lost", items)
+
+    def write_off(self, queue: str, items: int) -> None:
+        """Items that were handed over, and are gone with the store that had them."""
+        self._totals[queue]["taken"] += items
+        self._totals[queue]["lost"] += items
+
+    def carry_over(self, queue: str, totals: ColdTotals) -> None:
+        """What a damaged database counted. Items that it held, dead letters too, are lost with
+        it."""
+        change = self._totals[queue]
+        for name in ("taken", "accepted", "delivered", "deleted", "duplicate"):
+            change[name] += getattr(totals, name)
+        change["lost"] += totals.lost + totals.held + totals.dead
 
     def write(self, db: sqlite3.Connection) -> None:
         """At the end of the transaction."""
@@ -152,19 +167,16 @@ def forget_receipts(db: sqlite3.Connection, writes: Sequence[bytes]) -> None:
     db.executemany("DELETE FROM receipts WHERE write_id = ?", [(write,) for write in writes])
 
 
-def write_of_row(db: sqlite3.Connection, n: int) -> bytes | None:
-    row = db.execute("SELECT write_id FROM runs WHERE n = ?", (n,)).fetchone()
-    return row[0] if row is not None and isinstance(row[0], bytes) else None
+def lose_row(db: sqlite3.Connection, books: Books, n: int, items: int) -> None:
+    """Counts a row that was set aside."""
+    *place, write = db.execute(
+        "SELECT queue, flow, action, write_id FROM runs WHERE n = ?", (n,)
+    ).fetchone()
+    books.lose(Place(*place), items, write if isinstance(write, bytes) else None)
 
 
-def read_corrupt(db: sqlite3.Connection) -> int:
-    """Items in rows that were set aside."""
-    items: int = db.execute("SELECT coalesce(sum(corrupt), 0) FROM totals").fetchone()[0]
-    return items
-
-
-SELECT_TOTALS: Final = """SELECT queue, taken, delivered, dead, deleted, held, runs, accepted,
-    duplicate FROM totals"""
+SELECT_TOTALS: Final = """SELECT queue, taken, delivered, dead, deleted, held, runs, lost,
+    accepted, duplicate FROM totals"""
 _ADD_TOTALS: Final = (
     f"INSERT INTO totals (queue, {', '.join(_TOTALS)}) VALUES (?{', ?' * len(_TOTALS)}) "
     f"ON CONFLICT (queue) DO UPDATE SET "

@@ -22,7 +22,7 @@ from actors.finished import Keep
 from actors.keys import KeyRule, until
 from actors.moves import ColdMove, guard, set_state
 from actors.tiers import Stream, WrongClaim
-from daemon.cold.books import Books, Place, write_of_row
+from daemon.cold.books import Books, Place, lose_row
 from daemon.cold.history import note_claimed
 from daemon.cold.keys import HAS_KEYS, let_go
 from daemon.cold.leasing import pick_sql
@@ -146,7 +146,7 @@ def set_aside(db: sqlite3.Connection, queue: str, bad: Iterable[BadClaimed]) -> 
     for row in bad:
         db.execute(SHRINK_CLAIM, (row.items, row.size, row.n))
         if db.execute(SET_ASIDE, (row.n,)).rowcount:
-            books.set_aside(queue, row.items, write_of_row(db, row.n))
+            lose_row(db, books, row.n, row.items)
             run = row.body_id.hex()
             log.error("cold.row_corrupt", queue=queue, run=run, items=row.items, error=row.error)
     books.write(db)
@@ -205,7 +205,7 @@ _CLAIMED: Final = (
 
 SELECT_CONSUMER: Final = """SELECT n, acknowledged, claim, rows, items, bytes FROM consumers
     WHERE queue = ? AND name = ?"""
-SELECT_HELD: Final = "SELECT held - corrupt, taken FROM totals WHERE queue = ?"
+SELECT_HELD: Final = "SELECT held, taken FROM totals WHERE queue = ?"
 SELECT_CLAIMED_ITEMS: Final = "SELECT coalesce(sum(items), 0) FROM consumers WHERE queue = ?"
 CLAIM: Final = f"""UPDATE runs SET {set_state(ColdMove.CLAIM)}, is_due = 0, lock_uuid = NULL,
     consumer = ?, place = ? WHERE n = ? AND {guard(ColdMove.CLAIM)} AND is_due = 1"""

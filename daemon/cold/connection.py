@@ -23,18 +23,23 @@ transaction, went at about 11,000 a second with each. 8 KiB, since small rows th
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import structlog
 import trio
 
 from actors.thread import OwnThread
-from actors.tiers import StoreCorrupt, StoreUnavailable
+from actors.tiers import ColdTotals, StoreCorrupt, StoreUnavailable
 from daemon.ballast import Ballast
 from daemon.cold import quarantine, settled_view
+from daemon.cold.books import Books
 from daemon.cold.schema import migrate
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -63,6 +68,8 @@ class Database:
         self._is_unsynced = False
         self.left_free_bytes = 0
         """Of the disk, by what is new: what is there must have room to be settled."""
+        self.was_damaged = False
+        """The database was set aside when this one was opened, and is a new one."""
 
     async def open(self) -> None:
         """Connects and migrates; raises CannotStart if the file is a newer forebay's."""
@@ -136,15 +143,19 @@ class Database:
     # In the thread.
 
     def _open(self) -> None:
-        quarantine.look_through(self._path)
+        aside = quarantine.look_through(self._path)
         try:
             try:
                 self._connected()
             except DRIVER_ERRORS as error:
                 if not is_corrupt(error):
                     raise
-                quarantine.set_aside(self._path, str(error))
+                aside = quarantine.set_aside(self._path, str(error))
                 self._connected()
+            if aside is not None:
+                self.was_damaged = True
+                totals = quarantine.read_totals_of(aside)
+                self._transact(partial(_carry_over, totals=totals), is_durable=True)
         except DRIVER_ERRORS as error:
             self._drop()
             raise self._translated(error) from error
@@ -268,6 +279,16 @@ def is_corrupt(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     if isinstance(error, UnicodeDecodeError):
         return True
     return _code(error) in _CORRUPT or str(error).startswith("Could not decode")
+
+
+def _carry_over(db: sqlite3.Connection, totals: Mapping[str, ColdTotals]) -> None:
+    books = Books()
+    for queue, counts in totals.items():
+        books.carry_over(queue, counts)
+        lost = counts.held + counts.dead
+        if lost:
+            log.error("cold.items_lost", queue=queue, items=lost)
+    books.write(db)
 
 
 def _is_full(error: StoreUnavailable) -> bool:

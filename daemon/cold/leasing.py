@@ -20,7 +20,7 @@ import structlog
 
 from actors.moves import ColdMove, guard, set_state
 from actors.tiers import ColdRow, Outlook, StoreCorrupt
-from daemon.cold.books import Books, write_of_row
+from daemon.cold.books import Books, lose_row
 from daemon.cold.delivered import padded
 from daemon.cold.rows import BadRow, LeasedRow, read_bodies, read_body
 from forebay.run import RunHead
@@ -204,7 +204,7 @@ def _set_aside(db: sqlite3.Connection, queue: str, bad: Sequence[tuple[_Pick, st
         changed = db.execute(SET_ASIDE, (pick.n,)).rowcount
         if not changed:
             raise StoreCorrupt("the index of what is due and the rows disagree")
-        books.set_aside(queue, pick.items, write_of_row(db, pick.n))
+        lose_row(db, books, pick.n, pick.items)
         run_id = pick.body_id.hex()
         log.error("cold.row_corrupt", queue=queue, run=run_id, items=pick.items, error=error)
     books.write(db)

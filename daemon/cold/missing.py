@@ -1,8 +1,9 @@
 """Whether the cold store has what the journal has given it: a look at the books, at the start.
 
-What the journal handed over, the cold store has taken, or its files are not those that it had: a
-database was removed, set aside as damaged, or an old copy was brought back. Nothing can be done
-about it here, and the items stay in the books as held; but somebody must know.
+What the journal handed over, the cold store has taken, or its files are not those that it had. If
+the database was damaged and set aside, the missing items are lost, and counted so. If it was
+removed, replaced by an old copy, or another store is configured now, they stay in the books as held
+and an error in the log says so: they may come back with the right files.
 """
 
 import structlog
@@ -14,7 +15,7 @@ from actors.tiers import ColdQueue
 log = structlog.get_logger()
 
 
-async def tell_what_is_missing(
+async def account_for_missing(
     cold: ColdQueue, spooler: trio.MemorySendChannel[SpoolerMessage]
 ) -> None:
     """To be called when hand-overs of earlier lives are finished and none has begun."""
@@ -28,7 +29,12 @@ async def tell_what_is_missing(
 
     await spooler.send(Inquire(answer))
     await there.wait()
-    for queue, items in given.items():
-        missing = items - (totals[queue].taken if queue in totals else 0)
-        if missing > 0:
-            log.error("cold.items_missing", queue=queue, items=missing)
+    missing = {
+        queue: items - (totals[queue].taken if queue in totals else 0)
+        for queue, items in given.items()
+    }
+    missing = {queue: items for queue, items in missing.items() if items > 0}
+    if missing:
+        event = "cold.items_lost" if await cold.write_off(missing) else "cold.items_missing"
+        for queue, items in missing.items():
+            log.error(event, queue=queue, items=items)

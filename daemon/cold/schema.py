@@ -251,6 +251,12 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # Tells a run that is offered again from another one under its id; null: not known.
     ("ALTER TABLE offered ADD COLUMN fingerprint INTEGER",),
+    # Items of rows that cannot be read are lost, and no longer held.
+    (
+        "UPDATE totals SET held = held - corrupt",
+        "ALTER TABLE totals RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
+    ),
 )
 
 

@@ -43,7 +43,6 @@ from daemon.cold.books import (
     Books,
     Place,
     forget_receipts,
-    read_corrupt,
     read_flows,
     read_oldest,
     read_receipt,
@@ -285,9 +284,11 @@ class SqliteCold:
             lambda db: history.forget(db, queue, before_ms), is_durable=False
         )
 
-    async def corrupt_items(self) -> int:
-        """Items that are held in rows which could not be read and were set aside."""
-        return await self._db.read(read_corrupt)
+    async def write_off(self, missing: Mapping[str, int]) -> bool:
+        if not self._db.was_damaged:
+            return False
+        await self._db.write(partial(_write_off, missing=missing))
+        return True
 
     async def sync(self) -> None:
         """Everything so far is durable on return; to be called about once a second."""
@@ -323,6 +324,13 @@ def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int, rules: Key
         if rule.policy != "off" and write is not None and not is_dead and not attempt:
             waiting = offers.Waiting(n, body_id, bits, place, write)
             offers.admit(db, waiting, rule, now, books)
+    books.write(db)
+
+
+def _write_off(db: sqlite3.Connection, missing: Mapping[str, int]) -> None:
+    books = Books()
+    for queue, items in missing.items():
+        books.write_off(queue, items)
     books.write(db)
 
 

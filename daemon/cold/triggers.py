@@ -108,8 +108,8 @@ def job_page(now_ms: int, rows: Sequence[Sequence[Any]], limit: int) -> JobList:
 
 def job_of(row: tuple[Any, ...]) -> TriggerJob:
     """With what its receipt says."""
-    delivered, dead, deleted, corrupt = row[6:]
-    receipt = ColdReceipt(delivered, dead, deleted, corrupt)
+    delivered, dead, deleted, lost = row[6:]
+    receipt = ColdReceipt(delivered, dead, deleted, lost)
     return TriggerJob._make((*row[:6], fate_of(receipt)))
 
 
@@ -287,7 +287,7 @@ PAUSE: Final = """INSERT INTO trigger_leases VALUES (?, x'', 0, 0, ?)
 LET_GO: Final = "UPDATE trigger_leases SET until_ms = 0 WHERE name = ? AND holder = ?"
 SELECT_JOB: Final = f"SELECT {_JOB} FROM trigger_jobs WHERE run_id = ?"
 SELECT_JOBS: Final = f"""SELECT {_JOB}, coalesce(delivered, 0), coalesce(dead, 0),
-    coalesce(deleted, 0), coalesce(corrupt, 0)
+    coalesce(deleted, 0), coalesce(lost, 0)
     FROM trigger_jobs LEFT JOIN receipts ON write_id = run_id
     WHERE run_id > ? ORDER BY run_id LIMIT ?"""
 INSERT_JOB: Final = f"INSERT INTO trigger_jobs ({_JOB}) VALUES (?, ?, ?, ?, ?, ?)"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from actors.handler_settings import FileHandler
+from daemon.private_files import open_own, others_may_write
 
 PART: Final = ".part"
 FILE_MODE: Final = 0o640
@@ -117,9 +118,12 @@ class Landing:
 
     def _take(self, part_path: Path, path: Path) -> Part | None:
         try:
-            fd = os.open(part_path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
+            fd = open_own(part_path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW, FILE_MODE)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.EPERM):
+                # It is gone, or another user has put it there.
+                return None
+            raise
         if not is_taken(fd, part_path):
             os.close(fd)
             return None
@@ -142,8 +146,12 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def make_directory(directory: Path, *, fsync: bool) -> None:
-    """Makes it and what it lies in, durably if wanted."""
+    """Makes it and what it lies in, durably if wanted. OSError if another user may have put a link
+    in its place."""
     if directory.is_dir():
+        if directory.is_symlink() and others_may_write(directory.parent):
+            problem = "is a symbolic link in a directory that others may write, and is not followed"
+            raise OSError(errno.ELOOP, problem, str(directory))
         return
     make_directory(directory.parent, fsync=fsync)
     directory.mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from daemon.handlers.landing import (
     sync_directory,
     write_all,
 )
+from daemon.private_files import open_own
 
 TAIL_BYTES: Final = 64 * 1024
 
@@ -54,8 +55,7 @@ class GrowingFile:
 
     def _open(self) -> int:
         make_directory(self._path.parent, fsync=self._fsync)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._path, flags, FILE_MODE)
+        fd = open_own(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, FILE_MODE)
         try:
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":

@@ -156,6 +156,7 @@ _BOOK_COUNTERS: Final = {
     "delivered": "Items that were delivered, ever.",
     "dropped": "Items that were dropped, ever.",
     "deleted": "Items that were deleted, ever.",
+    "lost": "Items that damage on disk has destroyed, ever.",
     "duplicate": "Items of runs that were stored before, ever: not accepted.",
     "moved_in": "Items that came from other daemons, ever.",
     "moved_out": "Items that other daemons have taken over, ever.",

@@ -30,6 +30,8 @@ SNAPPY_BIT: Final = 1 << 63
 STAGED_BIT: Final = 1 << 62
 LENGTH_MASK: Final = (1 << 62) - 1
 BODY_BYTES_MAX: Final = FRAME_BODY_BYTES_MAX
+CHUNK_BYTES_MAX: Final = 1 << 32
+"""No block lies further from its chunk's number."""
 
 _HEAD = struct.Struct("<IIQQ")
 _COVERED = struct.Struct("<QQ")
@@ -132,7 +134,7 @@ class Scanner:
         self._read = read
         self._first = number
         self._size = size
-        self._last = number + max(size, 1 << 32)
+        self._last = number + max(size, CHUNK_BYTES_MAX)
         self._window = b""
         self._window_at = 0
         self.at = start

@@ -25,6 +25,7 @@ from forebay.errors import BadRun
 HEAD_BYTES: Final = 64
 SUFFIX: Final = ".chunk"
 INDEX_SUFFIX: Final = ".index"
+DRAFT_SUFFIX: Final = ".draft"
 MARKS_SUFFIX: Final = ".marks"
 SPARE_PREFIX: Final = "spare-"
 NUMBER_MAX: Final = 2**62
@@ -89,6 +90,15 @@ def chunk_name(number: int) -> str:
 
 def index_name(number: int) -> str:
     return f"{number:016x}{INDEX_SUFFIX}"
+
+
+def draft_name(number: int) -> str:
+    return f"{number:016x}{DRAFT_SUFFIX}"
+
+
+def follower_names(number: int) -> tuple[str, ...]:
+    """The files that may stand beside a chunk. All of them go with it."""
+    return index_name(number), draft_name(number), marks_name(number)
 
 
 def marks_name(number: int) -> str:

@@ -9,8 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from daemon.private_files import PRIVATE_MODE, check_private_directory
+
 IOV_MAX = 1024
 COPY_BYTES = 1024 * 1024
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Files:
@@ -20,10 +23,12 @@ class Files:
         self.directory = directory
 
     def create_directory(self) -> None:
-        """Makes the directory and its quarantine, readable by their owner alone, durably."""
+        """Makes the directory and its quarantine, readable by their owner alone, durably.
+        CannotStart if other users may write it."""
         if not self.directory.exists():
             self.directory.mkdir(mode=0o700, parents=True)
             sync_path(self.directory.parent)
+        check_private_directory(self.directory)
         quarantine = self.path("quarantine")
         if quarantine.exists() and not quarantine.is_dir():
             quarantine.rename(self.path(f"quarantine-{time.time_ns():x}"))
@@ -33,23 +38,25 @@ class Files:
         return self.directory / name
 
     def names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.directory) if entry.is_file())
+        """Of the files; links are not followed."""
+        entries = os.scandir(self.directory)
+        return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
     def size(self, name: str) -> int:
         return os.stat(self.path(name)).st_size
 
     def open_new(self, name: str) -> int:
-        return os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        return os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_TRUNC | _SAFE, PRIVATE_MODE)
 
     def open_write(self, name: str) -> int:
-        return os.open(self.path(name), os.O_RDWR | os.O_CLOEXEC)
+        return os.open(self.path(name), os.O_RDWR | _SAFE)
 
     def open_append(self, name: str) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.open(self.path(name), flags, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE
+        return os.open(self.path(name), flags, PRIVATE_MODE)
 
     def open_read(self, name: str) -> int:
-        return os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(self.path(name), os.O_RDONLY | _SAFE)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -7,6 +7,10 @@
 
 The CRC covers everything but itself. An index is a hint: where it is missing, damaged, or does
 not fit the chunk's file, the chunk is scanned instead.
+
+A draft has the same format. It is the index of the chunk that takes runs now, as it was about a
+second ago, and serves one purpose: if blocks of that chunk are damaged before it is sealed, the
+draft still says how many items of which queue they had.
 """
 
 import struct
@@ -113,6 +117,17 @@ class ChunkIndex:
             other.run_id(row),
         )
 
+    def copy(self) -> "ChunkIndex":
+        """The rows that are complete now. Another thread may be adding rows: it enters a run
+        column by column, its id last."""
+        rows = len(self.run_ids) // RUN_ID_BYTES
+        copy = ChunkIndex(self.number)
+        for mine, its in zip(self._columns(), copy._columns(), strict=True):
+            its.extend(mine[:rows])
+        copy.run_ids += self.run_ids[: rows * RUN_ID_BYTES]
+        copy.accounts = self.accounts[:]
+        return copy
+
     def room(self) -> int:
         """A chunk names at most 65,535 accounts: so many runs fit, whatever theirs are."""
         return 0xFFFF - len(self.accounts)
@@ -143,13 +158,16 @@ class ChunkIndex:
         )
 
 
-def unpack_index(data: bytes, number: int, file_size: int) -> tuple[ChunkIndex, int] | None:
-    """The index and the chunk's used bytes; None unless it is whole and fits the chunk's file."""
+def unpack_index(data: bytes, number: int, file_size: int | None) -> tuple[ChunkIndex, int] | None:
+    """The index and the chunk's used bytes; None unless it is whole and fits the chunk's file.
+    With a size of None it need not fit: it tells what was in the file once."""
     if len(data) < _HEAD.size + _CRC.size:
         return None
     magic, claimed, used, claimed_size, runs, queues = _HEAD.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _HEAD.size)
-    if (magic, claimed, claimed_size) != (_MAGIC, number, file_size) or used > file_size:
+    if (magic, claimed) != (_MAGIC, number):
+        return None
+    if file_size is not None and (claimed_size != file_size or used > file_size):
         return None
     at = _HEAD.size + _CRC.size
     view = memoryview(data)

@@ -7,7 +7,7 @@ Of what was staged, the record log tells whether it is visible, still staged, or
 first, so that what is published meanwhile is shown as staged, and not at all as dropped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from actors.accounts import parse_account
@@ -155,28 +155,32 @@ def _view(files: Files, name: str, number: int, *, thorough: bool) -> ChunkView 
     )
     if indexed is None or thorough:
         _scan(files, view, start=0 if head is None else chunk.HEAD_BYTES, unpack=thorough)
+    found = view.index
     if indexed is not None:
-        index, used = indexed
-        if thorough:
-            view.gaps = _missing(index, view.index)
-        view.index, view.used_bytes = index, used
+        view.index, view.used_bytes = indexed
     marks, view.mark_bytes_damaged = unpack_marks(
         number, _read_if_there(files, chunk.marks_name(number)) or b""
     )
     settled = settle_marks(view.index, marks)
     view.done, view.totals = settled.done, settled.totals
+    if indexed is not None and thorough:
+        view.gaps = _missing(view.index, settled.done, found)
     after = chunk.read_head_of(files, name)
     if head is not None and after is not None and after.number != head.number:
         return None
     return view
 
 
-def _missing(index: ChunkIndex, found: ChunkIndex) -> list[Gap]:
-    """Where an index knows a run and no whole block stands. What it does not know is not missing:
-    those are stretches that an earlier recovery put into the quarantine."""
+def _missing(index: ChunkIndex, done: Mapping[int, int], found: ChunkIndex) -> list[Gap]:
+    """Where an index knows a run with items that are not settled, and no whole block stands. Nobody
+    needs the block of another run; some are in the quarantine, and their items count as lost."""
     there = set(found.offsets)
-    rows = zip(index.offsets, index.sizes, strict=True)
-    return [Gap(offset, offset + size) for offset, size in rows if offset not in there]
+    rows = zip(index.offsets, index.sizes, index.counts, strict=True)
+    return [
+        Gap(offset, offset + size)
+        for row, (offset, size, count) in enumerate(rows)
+        if offset not in there and done.get(row, 0) != item_bits(0, count)
+    ]
 
 
 def _scan(files: Files, view: ChunkView, *, start: int, unpack: bool) -> None:

@@ -3,6 +3,7 @@
 A file that cannot be read stays where it is; one that makes no sense goes to the quarantine.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -16,6 +17,7 @@ from daemon.journal.checkpoint import (
     Checkpoint,
 )
 from daemon.journal.files import Files
+from daemon.journal.index import ChunkIndex, unpack_index
 from daemon.journal.quarantine import set_aside
 from daemon.journal.recent import RECENT
 from daemon.journal.records import RECORDS
@@ -34,7 +36,7 @@ class Inventory:
 
     chunks: dict[int, chunk.ChunkHead | None] = field(default_factory=dict)
     followers: list[tuple[str, int]] = field(default_factory=list)
-    """Indexes and marks, with the numbers of their chunks."""
+    """Indexes, drafts and marks, with the numbers of their chunks."""
     spares: list[str] = field(default_factory=list)
     highest: int = 0
     """No number of any file reaches this."""
@@ -73,8 +75,9 @@ def _take_file(
 
 
 def _number_of_follower(name: str) -> int | None:
-    number = chunk.number_in(name, chunk.INDEX_SUFFIX)
-    return number if number is not None else chunk.number_in(name, chunk.MARKS_SUFFIX)
+    suffixes = chunk.INDEX_SUFFIX, chunk.DRAFT_SUFFIX, chunk.MARKS_SUFFIX
+    numbers = (chunk.number_in(name, suffix) for suffix in suffixes)
+    return next((number for number in numbers if number is not None), None)
 
 
 def _take_spare(files: Files, name: str, chunk_bytes: int, inventory: Inventory) -> None:
@@ -127,6 +130,31 @@ def finish_freeing(files: Files, checkpoint: Checkpoint, inventory: Inventory) -
     inventory.followers = [entry for entry in inventory.followers if entry[1] not in gone]
 
 
+def replace_missing_chunks(
+    files: Files, chunk_bytes: int, inventory: Inventory, damage: Damage
+) -> None:
+    """A chunk that is gone while its index is there gets an empty file, so that the runs that the
+    index knows are counted as lost."""
+    for number in sorted({number for _, number in inventory.followers} - inventory.chunks.keys()):
+        if read_known(files, number) is not None:
+            name = chunk.chunk_name(number)
+            damage.files.append(name)
+            log.error("recovery.chunk_missing", file=name)
+            files.close(files.open_new(name))
+            inventory.chunks[number] = None
+            inventory.highest = max(inventory.highest, number + chunk_bytes)
+
+
+def read_known(files: Files, number: int) -> ChunkIndex | None:
+    """The runs that a chunk had, whatever has become of its file: by its index or its draft."""
+    for name in (chunk.index_name(number), chunk.draft_name(number)):
+        with suppress(OSError):
+            unpacked = unpack_index(files.read_file(name), number, None)
+            if unpacked is not None:
+                return unpacked[0]
+    return None
+
+
 def set_orphans_aside(files: Files, inventory: Inventory, damage: Damage) -> None:
     for name, number in inventory.followers:
         if number not in inventory.chunks:
@@ -134,7 +162,7 @@ def set_orphans_aside(files: Files, inventory: Inventory, damage: Damage) -> Non
 
 
 def _remove_chunk(files: Files, number: int) -> None:
-    for name in (chunk.chunk_name(number), chunk.index_name(number), chunk.marks_name(number)):
+    for name in (chunk.chunk_name(number), *chunk.follower_names(number)):
         files.unlink(name)
 
 
@@ -150,5 +178,5 @@ def reuse_or_remove(files: Files, number: int, chunk_bytes: int, inventory: Inve
 
 
 def had_blocks(files: Files, number: int) -> bool:
-    """There is an index or a mark: both are made for blocks."""
-    return not {chunk.index_name(number), chunk.marks_name(number)}.isdisjoint(files.names())
+    """There is an index, a draft or a mark: all are made for blocks."""
+    return not set(chunk.follower_names(number)).isdisjoint(files.names())

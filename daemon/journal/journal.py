@@ -50,6 +50,9 @@ SQUEEZE_BYTES_MIN: Final = 512
 BUSY_S: Final = 2.0
 """A new chunk sooner than this after the last one is reserved, not written ahead."""
 
+DRAFT_BYTES_PER_S: Final = 4 * 1024 * 1024
+"""A draft names every run of its chunk. With very many small runs it is written less often."""
+
 
 class NoRoom(OSError):
     """A new chunk would leave less than `min_free_bytes`."""
@@ -96,13 +99,25 @@ class Journal:
         self._sequence = 0
         self._free_bytes = 0
         self._last_start = -BUSY_S
+        self._drafted = (0, 0)
+        """The chunk and the number of runs that the last draft has."""
+        self._draft_due = 0.0
         self._abandoned: set[int] = set()
 
     # Recovery, before the threads start.
 
-    def recover(self, recent_max: int, progress: Callable[[int, int], None]) -> Recovered:
+    def recover(
+        self,
+        recent_max: int,
+        progress: Callable[[int, int], None],
+        *,
+        thorough: bool = False,
+    ) -> Recovered:
+        """`thorough`: reads every block that holds items, instead of trusting the indexes."""
         self._files.create_directory()
-        found = recover(self._files, self._settings.chunk_size, recent_max, progress)
+        found = recover(
+            self._files, self._settings.chunk_size, recent_max, progress, thorough=thorough
+        )
         self._next_number = found.next_number
         self._sequence = found.checkpoint.sequence
         self._records.load(found.recovered.records)
@@ -318,8 +333,8 @@ class Journal:
             # Where an earlier attempt failed half-way, some of them are gone.
             with suppress(FileNotFoundError):
                 self._recycle(number)
-            self._files.unlink(chunk.index_name(number))
-            self._files.unlink(chunk.marks_name(number))
+            for follower in chunk.follower_names(number):
+                self._files.unlink(follower)
         self._files.sync_directory()
 
     def _recycle(self, number: int) -> None:
@@ -340,6 +355,19 @@ class Journal:
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         Meta(reader, writer, entries, total_bytes).write(self._files)
 
+    def write_draft(self) -> None:
+        active = self._active
+        if active is None or time.monotonic() < self._draft_due:
+            return
+        index = active.index.copy()
+        if not len(index) or self._drafted == (index.number, len(index)):
+            return
+        used = index.offsets[-1] + index.sizes[-1]
+        data = index.pack(used, active.capacity)
+        self._draft_due = time.monotonic() + len(data) / DRAFT_BYTES_PER_S
+        self._files.replace(chunk.draft_name(index.number), data, durable=False)
+        self._drafted = (index.number, len(index))
+
     def _write_checkpoint(self, absorbed: tuple[int, ...], base: Books) -> None:
         self._sequence += 1
         Checkpoint(self._sequence, self._next_number, absorbed, base).write(self._files)
@@ -349,6 +377,7 @@ class Journal:
         data = index.pack(used, size)
         name = chunk.index_name(index.number)
         self._ballast.help_out(lambda: self._files.replace(name, data))
+        self._files.unlink(chunk.draft_name(index.number))
 
     def _is_low(self) -> bool:
         return self._free_bytes < self._settings.min_free_bytes

@@ -35,7 +35,7 @@ def set_chunk_aside(files: Files, number: int, damage: Damage, why: str) -> None
     """Moves a chunk and what belongs to it into the quarantine."""
     set_aside(files, chunk.chunk_name(number), damage, why)
     names = files.names()
-    for follower in (chunk.index_name(number), chunk.marks_name(number)):
+    for follower in chunk.follower_names(number):
         if follower in names:
             set_aside(files, follower, damage, "its chunk is set aside")
 

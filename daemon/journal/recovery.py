@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from actors.ports import Damage, Recovered
+from actors.ports import Damage, Recovered, RecoveredChunk
 from daemon.journal import chunk
 from daemon.journal.checkpoint import (
     META,
@@ -24,10 +24,10 @@ from daemon.journal.checkpoint import (
     read_meta,
 )
 from daemon.journal.files import Files
-from daemon.journal.index import ChunkIndex
 from daemon.journal.inventory import (
     Inventory,
     finish_freeing,
+    replace_missing_chunks,
     reuse_or_remove,
     set_orphans_aside,
     take_inventory,
@@ -50,8 +50,14 @@ class FoundSpool:
 
 
 def recover(
-    files: Files, chunk_bytes: int, recent_max: int, progress: Callable[[int, int], None]
+    files: Files,
+    chunk_bytes: int,
+    recent_max: int,
+    progress: Callable[[int, int], None],
+    *,
+    thorough: bool = False,
 ) -> FoundSpool:
+    """`thorough`: reads every block that holds items, instead of trusting the indexes."""
     damage = Damage()
     checkpoint, bad_checkpoints = read_checkpoint(files)
     for name in bad_checkpoints:
@@ -61,16 +67,17 @@ def recover(
         set_aside(files, META, damage, "it makes no sense")
     inventory = take_inventory(files, chunk_bytes, damage)
     finish_freeing(files, checkpoint, inventory)
+    replace_missing_chunks(files, chunk_bytes, inventory, damage)
     set_orphans_aside(files, inventory, damage)
     ends = _known_ends(inventory, meta)
 
-    chunks = []
-    indexes = []
+    chunks: list[RecoveredChunk] = []
     scanned = 0
     numbers = sorted(inventory.chunks)
     for order, number in enumerate(numbers):
         try:
-            reading = read_chunk(files, number, inventory, ends.get(number), damage)
+            end = ends.get(number)
+            reading = read_chunk(files, number, inventory, end, damage, thorough=thorough)
         except OSError as error:
             # It may be readable at the next start: it stays where it is.
             name = chunk.chunk_name(number)
@@ -80,8 +87,8 @@ def recover(
         if reading is not None:
             scanned += reading.scanned_bytes
             if len(reading.index):
-                indexes.append(reading.index)
-                chunks.append(sort_out(files, reading.index, reading.used, damage))
+                index, used, lost = reading.index, reading.used, reading.lost
+                chunks.append(sort_out(files, index, used, lost, damage))
             else:
                 reuse_or_remove(files, number, chunk_bytes, inventory)
         progress(order + 1, len(numbers))
@@ -90,7 +97,7 @@ def recover(
     except OSError as error:
         # What was moved and removed would be so again; a new chunk is not used without a sync.
         log.error("recovery.directory_not_synced", error=str(error))
-    recent = _older_runs(files, damage) | _newest(indexes, recent_max)
+    recent = _older_runs(files, damage) | _newest(chunks, recent_max)
     return FoundSpool(
         Recovered(chunks, checkpoint.base, recent, damage, scanned, read_records(files, damage)),
         checkpoint,
@@ -125,10 +132,9 @@ def _older_runs(files: Files, damage: Damage) -> dict[bytes, int]:
         return {}
 
 
-def _newest(indexes: list[ChunkIndex], recent_max: int) -> dict[bytes, int]:
+def _newest(chunks: list[RecoveredChunk], recent_max: int) -> dict[bytes, int]:
+    """Runs that are lost are not among them: a producer may send those again."""
     recent: list[tuple[bytes, int]] = []
-    for index in reversed(indexes):
-        wanted = min(recent_max - len(recent), len(index))
-        rows = range(len(index) - wanted, len(index))
-        recent = [(index.run_id(row), index.fingerprints[row]) for row in rows] + recent
+    for found in reversed(chunks):
+        recent = found.newest_runs(recent_max - len(recent)) + recent
     return dict(recent)

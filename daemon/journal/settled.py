@@ -1,16 +1,19 @@
 """What a chunk's marks say: which items are settled, what is live, and the chunk's totals."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
+from actors.accounts import parse_account
 from actors.books import Books, Totals, count_fate
 from actors.messages import Fate
 from actors.portions import Failures, Portions
 from actors.ports import Damage, LiveRun, RecoveredChunk
-from actors.slices import item_bits
+from actors.slices import item_bits, ranges
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex
@@ -30,11 +33,23 @@ class Settled:
     totals: Books
     handed_over: dict[int, int]
     """Of `done`: what has another owner now."""
+    lost: set[int]
+    """Rows with items that are lost."""
 
 
-def sort_out(files: Files, index: ChunkIndex, used: int, damage: Damage) -> RecoveredChunk:
-    """Applies the marks: what is settled, what is live, and the books of the chunk."""
-    settled = settle_marks(index, _read_marks(files, index.number, damage))
+def sort_out(
+    files: Files, index: ChunkIndex, used: int, lost: Set[int], damage: Damage
+) -> RecoveredChunk:
+    """Applies the marks: what is settled, what is live, and the books of the chunk.
+
+    Items of the runs at the offsets `lost` that had not met another fate are lost from now on.
+    """
+    marks = read_marks(files, index.number, damage)
+    settled = settle_marks(index, marks)
+    lost_marks = _lost_marks(index, settled.done, lost)
+    if lost_marks:
+        _note_loss(files, index, lost_marks, damage)
+        settled = settle_marks(index, marks + lost_marks)
 
     def ended(position: int, run_id: bytes) -> int:
         try:
@@ -45,7 +60,44 @@ def sort_out(files: Files, index: ChunkIndex, used: int, damage: Damage) -> Reco
             return 0
         return settled.done.get(row, 0) & ~settled.handed_over.get(row, 0)
 
-    return RecoveredChunk(index.number, used, settled.totals, _live_runs(index, settled), ended)
+    def newest_runs(runs_max: int) -> list[tuple[bytes, int]]:
+        whole = (row for row in reversed(range(len(index))) if row not in settled.lost)
+        newest = islice(whole, runs_max)
+        return [(index.run_id(row), index.fingerprints[row]) for row in newest][::-1]
+
+    live = _live_runs(index, settled)
+    return RecoveredChunk(index.number, used, settled.totals, live, ended, newest_runs)
+
+
+def _lost_marks(index: ChunkIndex, done: Mapping[int, int], lost: Set[int]) -> list[Mark]:
+    return [
+        Mark(offset, index.run_id(row), *span, Fate.LOST)
+        for row, offset in enumerate(index.offsets)
+        if offset in lost
+        for span in ranges(item_bits(0, index.counts[row]) & ~done.get(row, 0))
+    ]
+
+
+def _note_loss(files: Files, index: ChunkIndex, marks: list[Mark], damage: Damage) -> None:
+    """Says what is lost, and makes it durable. If that fails, the next start finds the same."""
+    rows = {offset: row for row, offset in enumerate(index.offsets)}
+    items: Counter[str] = Counter()
+    for mark in marks:
+        account = parse_account(index.accounts[index.account_numbers[rows[mark.offset]]])
+        items[account.queue] += mark.last - mark.first
+    for queue, count in sorted(items.items()):
+        log.error("recovery.items_lost", chunk=f"{index.number:016x}", queue=queue, items=count)
+    damage.lost_items += items.total()
+    name = chunk.marks_name(index.number)
+    try:
+        fd = files.open_append(name)
+        try:
+            files.append(fd, pack_marks(index.number, marks))
+            files.datasync(fd)
+        finally:
+            files.close(fd)
+    except OSError as error:
+        log.error("recovery.loss_not_noted", file=name, error=str(error))
 
 
 def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
@@ -54,6 +106,7 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
     done: dict[int, int] = {}
     failures: dict[int, Failures] = {}
     handed_over: dict[int, int] = {}
+    lost: set[int] = set()
     totals: Books = {name: Totals() for name in index.accounts}
     by_number = [totals[name] for name in index.accounts]
     for account_number, count in zip(index.account_numbers, index.counts, strict=True):
@@ -69,11 +122,13 @@ def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
         done[row] = done.get(row, 0) | bits
         if mark.fate is Fate.HANDED_OVER:
             handed_over[row] = handed_over.get(row, 0) | bits
+        elif mark.fate is Fate.LOST:
+            lost.add(row)
         if row in failures:
             failures[row].drop(bits)
         count_fate(by_number[index.account_numbers[row]], mark.fate, bits.bit_count())
     portions = {row: failed.portions() for row, failed in failures.items()}
-    return Settled(done, portions, totals, handed_over)
+    return Settled(done, portions, totals, handed_over, lost)
 
 
 def _live_runs(index: ChunkIndex, settled: Settled) -> Iterator[LiveRun]:
@@ -105,7 +160,7 @@ def _live_runs(index: ChunkIndex, settled: Settled) -> Iterator[LiveRun]:
         )
 
 
-def _read_marks(files: Files, number: int, damage: Damage) -> list[Mark]:
+def read_marks(files: Files, number: int, damage: Damage) -> list[Mark]:
     name = chunk.marks_name(number)
     try:
         data = files.read_file(name)

@@ -23,7 +23,7 @@ TOTALS: Final = (
     "deleted",
     "held",
     "runs",
-    "corrupt",
+    "lost",
     "accepted",
     "duplicate",
 )
@@ -91,12 +91,6 @@ async def forget_receipts(con: Connection, writes: Sequence[bytes]) -> None:
     await con.execute("DELETE FROM receipts WHERE write_id = ANY ($1)", list(writes))
 
 
-async def read_corrupt(con: Connection) -> int:
-    """Items in rows that were set aside."""
-    items: int = await con.fetchval("SELECT coalesce(sum(corrupt), 0)::bigint FROM totals")
-    return items
-
-
 async def fold(con: Connection) -> None:
     """Forgets flows that have nothing here. A counter that somebody changes meanwhile is not lost:
     what it was when it was removed is kept, as nobody's."""
@@ -133,9 +127,8 @@ RECORD: Final = f"""WITH of_queues AS (
         OR EXISTS (SELECT 1 FROM receipts AS known WHERE known.write_id = change.write_id)
     ON CONFLICT (write_id, daemon) DO UPDATE SET {_adding("receipts", RECEIPT)}"""
 
-_SHOWN: Final = tuple(name for name in TOTALS if name != "corrupt")
 SELECT_TOTALS: Final = f"""SELECT queue,
-    {", ".join(f"sum({name})::bigint AS {name}" for name in _SHOWN)},
+    {", ".join(f"sum({name})::bigint AS {name}" for name in TOTALS)},
     coalesce(sum(taken) FILTER (WHERE daemon = $1), 0)::bigint AS taken_from_here
     FROM totals GROUP BY queue"""
 SELECT_FLOWS: Final = """SELECT queue, flow, action, sum(items)::bigint, sum(dead)::bigint

@@ -108,9 +108,9 @@ async def set_aside(con: Connection, queue: str, bad: Iterable[BadClaimed], daem
         found = await con.fetchrow(SET_ASIDE, row.n)
         if found is None:
             continue
-        consumer, write = found
+        consumer, flow, action, write = found
         await con.execute(SHRINK_CLAIM, consumer, row.items, row.size)
-        books.set_aside(queue, row.items, write)
+        books.lose(Place(queue, from_text(flow), from_text(action)), row.items, write)
         run = row.body_id.hex()
         log.error("cold.row_corrupt", queue=queue, run=run, items=row.items, error=row.error)
     await books.record(con, daemon)
@@ -151,7 +151,7 @@ SELECT_CONSUMER: Final = """SELECT n, acknowledged, claim, rows, items, bytes FR
     WHERE queue = $1 AND name = $2"""
 INSERT_CONSUMER: Final = """INSERT INTO consumers (queue, name) VALUES ($1, $2)
     ON CONFLICT DO NOTHING"""
-SELECT_WAITING: Final = """SELECT coalesce(sum(held - corrupt), 0)::bigint
+SELECT_WAITING: Final = """SELECT coalesce(sum(held), 0)::bigint
         - (SELECT coalesce(sum(items), 0)::bigint FROM consumers WHERE queue = $1),
     coalesce(sum(taken), 0)::bigint FROM totals WHERE queue = $1"""
 # The rows are those of `pick`, locked, which takes what it may be made of alone.
@@ -183,4 +183,4 @@ SET_ASIDE: Final = f"""WITH claimed AS (
         SELECT n, consumer FROM runs WHERE n = $1 AND {_BAD} FOR UPDATE
     ) UPDATE runs SET {set_state(ColdMove.SET_CLAIMED_ASIDE)}, consumer = NULL, place = NULL
     FROM claimed
-    WHERE runs.n = claimed.n RETURNING claimed.consumer, runs.write_id"""
+    WHERE runs.n = claimed.n RETURNING claimed.consumer, flow, action, write_id"""

@@ -331,9 +331,9 @@ class PostgresCold:
             lambda con: history.forget(con, queue, before_ms), is_durable=False
         )
 
-    async def corrupt_items(self) -> int:
-        """Items that are held in rows which could not be read and were set aside."""
-        return await self._db.read(books.read_corrupt)
+    async def write_off(self, missing: Mapping[str, int]) -> bool:
+        """PostgreSQL is never set aside: what is missing may be in another database."""
+        return False
 
     async def sync(self) -> None:
         """Everything so far is durable on return; to be called about once a second."""

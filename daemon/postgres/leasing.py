@@ -13,11 +13,12 @@ import structlog
 
 from actors.moves import ColdMove, guard, set_state
 from actors.tiers import ColdRow, Outlook
+from daemon.cold.books import Place
 from daemon.cold.rows import BadRow, read_errors
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection
 from daemon.postgres.rows import NOW, own_bits, read_bodies
-from daemon.postgres.text import to_text
+from daemon.postgres.text import from_text, to_text
 
 log = structlog.get_logger()
 
@@ -112,9 +113,10 @@ async def _lease(
 
 async def _set_aside(con: Connection, wish: Wish, bad: Sequence[_Bad]) -> None:
     books = SharedBooks()
-    await con.execute(SET_ASIDE, [row.n for row in bad])
+    found = await con.fetch(SET_ASIDE, [row.n for row in bad])
+    places = {n: Place(wish.queue, from_text(flow), from_text(action)) for n, flow, action in found}
     for row in bad:
-        books.set_aside(wish.queue, row.items, row.write)
+        books.lose(places[row.n], row.items, row.write)
         log.error(
             "cold.row_corrupt",
             queue=wish.queue,
@@ -160,7 +162,8 @@ LEASE: Final = f"""UPDATE runs
     WHERE n = ANY ($2)
     RETURNING n, id, body_id, bits, attempt, due_ms, error_history, count, write_id"""
 SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_ASIDE)}, is_due = false,
-    lock_uuid = NULL, holder = NULL WHERE n = ANY ($1) AND {guard(ColdMove.SET_ASIDE)}"""
+    lock_uuid = NULL, holder = NULL WHERE n = ANY ($1) AND {guard(ColdMove.SET_ASIDE)}
+    RETURNING n, flow, action"""
 RENEW: Final = f"""UPDATE runs SET is_due = false, scheduled_at = {NOW} + $3
     WHERE lock_uuid = ANY ($2) AND {guard(ColdMove.ACQUIRE)} RETURNING lock_uuid"""
 RELEASE: Final = f"""UPDATE runs

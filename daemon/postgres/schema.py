@@ -241,6 +241,13 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     recalls.TABLES,
     # Tells a run that is offered again from another one under its id; null: not known.
     ("ALTER TABLE offered ADD COLUMN fingerprint bigint",),
+    # Items of rows that cannot be read are lost, and no longer held.
+    (
+        "UPDATE totals SET held = held - corrupt",
+        "ALTER TABLE totals RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE journal_receipts ADD COLUMN lost bigint NOT NULL DEFAULT 0",
+    ),
 )
 
 

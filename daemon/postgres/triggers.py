@@ -258,12 +258,12 @@ PAUSE: Final = """INSERT INTO trigger_leases VALUES ($1, '', 0, 0, $2)
 LET_GO: Final = "UPDATE trigger_leases SET until_ms = 0 WHERE name = $1 AND holder = $2"
 COUNT_JOBS: Final = "SELECT count(*) FROM trigger_jobs WHERE name = $1"
 SELECT_JOB: Final = f"SELECT {_JOB} FROM trigger_jobs WHERE run_id = $1"
-SELECT_JOBS: Final = f"""SELECT {_JOB}, delivered, dead, deleted, corrupt
+SELECT_JOBS: Final = f"""SELECT {_JOB}, delivered, dead, deleted, lost
     FROM trigger_jobs LEFT JOIN LATERAL (
         SELECT coalesce(sum(delivered), 0)::bigint AS delivered,
             coalesce(sum(dead), 0)::bigint AS dead,
             coalesce(sum(deleted), 0)::bigint AS deleted,
-            coalesce(sum(corrupt), 0)::bigint AS corrupt
+            coalesce(sum(lost), 0)::bigint AS lost
         FROM receipts WHERE write_id = run_id
     ) AS receipt ON true
     WHERE run_id > $1 ORDER BY run_id LIMIT $2"""

@@ -158,7 +158,7 @@ FORGET: Final = f"""WITH gone AS (
     ) SELECT count(*) FROM gone"""
 
 # Receipts.
-PART: Final = ("delivered", "dropped", "deleted")
+PART: Final = ("delivered", "dropped", "deleted", "lost")
 
 
 def _sums(whose: str, which: str) -> str:
@@ -168,25 +168,29 @@ def _sums(whose: str, which: str) -> str:
     )
 
 
+_NOW: Final = (
+    "unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[]) "
+    f"AS now (write_id, {', '.join(PART)}, is_over)"
+)
 BEGIN_PARTS: Final = """INSERT INTO journal_receipts (write_id, daemon)
     SELECT DISTINCT write_id, daemon FROM stages WHERE write_id = $1 AND state = 'published'"""
 UNFINISHED: Final = "SELECT write_id FROM journal_receipts WHERE daemon = $1 AND NOT is_over"
-NOTE: Final = """UPDATE journal_receipts AS known SET delivered = now.delivered,
-        dropped = now.dropped, deleted = now.deleted, is_over = now.is_over
-    FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
-        AS now (write_id, delivered, dropped, deleted, is_over)
+NOTE: Final = f"""UPDATE journal_receipts AS known SET delivered = now.delivered,
+        dropped = now.dropped, deleted = now.deleted, lost = now.lost, is_over = now.is_over
+    FROM {_NOW}
     WHERE known.write_id = now.write_id AND known.daemon = $1 RETURNING known.write_id"""
-BEGIN_MOVED: Final = """WITH now AS (
-        SELECT * FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
-            AS now (write_id, delivered, dropped, deleted, is_over)
+BEGIN_MOVED: Final = f"""WITH now AS (
+        SELECT * FROM {_NOW}
     ), known AS (
         -- One that is being forgotten is not to come back.
         SELECT write_id FROM writes WHERE phase = 'published'
             AND write_id IN (SELECT write_id FROM now) ORDER BY write_id FOR KEY SHARE
-    ) INSERT INTO journal_receipts (write_id, daemon, delivered, dropped, deleted, is_over)
-    SELECT write_id, $1, delivered, dropped, deleted, is_over FROM now JOIN known USING (write_id)
+    ) INSERT INTO journal_receipts (write_id, daemon, delivered, dropped, deleted, lost, is_over)
+    SELECT write_id, $1, delivered, dropped, deleted, lost, is_over
+    FROM now JOIN known USING (write_id)
     ON CONFLICT (write_id, daemon) DO UPDATE SET delivered = excluded.delivered,
-        dropped = excluded.dropped, deleted = excluded.deleted, is_over = excluded.is_over"""
+        dropped = excluded.dropped, deleted = excluded.deleted, lost = excluded.lost,
+        is_over = excluded.is_over"""
 FORGET_MAIL: Final = "DELETE FROM journal_receipts WHERE daemon = $1 AND NOT is_over"
 RECEIPT: Final = f"""SELECT heard_ms, app, version, queues, items,
         {_sums("own", "daemon = $2")}, {_sums("others", "daemon <> $2")}

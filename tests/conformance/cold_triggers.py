@@ -276,7 +276,7 @@ class TriggerSuite:
         assert ended is not None
         assert ended.dead == 1
         totals = (await stores.cold.totals())["q"]
-        assert (totals.dead, totals.held) == (1, 2)
+        assert (totals.dead, totals.held, totals.lost) == (1, 0, 2)
         assert await acquire(stores) == []
 
     async def test_an_end_that_is_lost_in_a_crash_gives_up_the_same_ones(

@@ -19,6 +19,8 @@ from actors.tiers import (
     StoreCorrupt,
     StoreUnavailable,
 )
+from daemon.cold.connection import PAGE_BYTES
+from daemon.cold.quarantine import suspect
 from daemon.cold.sqlite import SqliteCold
 from tests.conformance.cold_stores import (
     LEASE_S,
@@ -67,8 +69,8 @@ async def test_a_row_that_makes_no_sense_is_set_aside(stores: SqliteStores, dama
         assert await acquired_ids(stores) == [good.row]
         assert await acquired_ids(stores) == []
     assert [(line["event"], line["items"]) for line in logs] == [("cold.row_corrupt", 3)]
-    assert await stores.cold.corrupt_items() == 3
-    assert await stores.cold.totals() == {"q": ColdTotals(taken=6, held=6, runs=2)}
+    assert await stores.cold.totals() == {"q": ColdTotals(taken=6, held=3, runs=1, lost=3)}
+    assert [(flow.items, flow.dead) for flow in await stores.cold.flows()] == [(3, 0)]
 
 
 async def test_a_letter_whose_run_is_damaged_cannot_be_edited_but_removed(
@@ -235,13 +237,42 @@ async def test_a_damaged_schema_is_set_aside(
     assert damaged in [file.read_bytes() for file in kept]
 
 
+async def test_what_a_damaged_database_held_is_counted_as_lost(stores: SqliteStores) -> None:
+    await put(stores, new_row(), dead_row(), delivered := new_row())
+    await acquire(stores)
+    await stores.cold.settle([RowOutcome(delivered.row, LOCK, delivered=0b111)])
+    before = (await stores.cold.totals())["q"]
+    assert before == ColdTotals(taken=7, delivered=3, dead=1, held=3, runs=1)
+    select = "SELECT rootpage FROM sqlite_master WHERE name = 'runs'"
+    (page,) = stores.beside(lambda db: db.execute(select).fetchone())
+    await stores.cold.close()
+    with stores.path.open("r+b") as file:
+        file.seek((page - 1) * PAGE_BYTES)
+        file.write(os.urandom(PAGE_BYTES))
+    suspect(stores.path)
+    with structlog.testing.capture_logs() as logs:
+        await stores.cold.open()
+    assert await stores.cold.totals() == {"q": ColdTotals(taken=7, delivered=3, lost=4)}
+    assert ("cold.items_lost", 4) in [(line["event"], line.get("items")) for line in logs]
+    # More was handed over than the totals knew of.
+    assert await stores.cold.write_off({"q": 2})
+    assert await stores.cold.totals() == {"q": ColdTotals(taken=9, delivered=3, lost=6)}
+
+
+async def test_what_is_missing_from_a_sound_database_is_not_written_off(
+    stores: SqliteStores,
+) -> None:
+    assert not await stores.cold.write_off({"q": 2})
+    assert await stores.cold.totals() == {}
+
+
 async def test_nobody_waits_for_a_row_of_a_write_that_cannot_be_read(stores: SqliteStores) -> None:
     write = b"W" * 16
     bad = new_row(headers={"forebay-write": write.hex()})
     await put(stores, bad)
     stores.beside(lambda db: db.execute("UPDATE bodies SET data = x'00'"))
     assert await acquired_ids(stores) == []
-    assert await stores.cold.receipt(write) == ColdReceipt(corrupt=3)
+    assert await stores.cold.receipt(write) == ColdReceipt(lost=3)
 
 
 async def test_text_that_is_none_is_corrupt(stores: SqliteStores) -> None:

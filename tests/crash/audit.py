@@ -109,5 +109,5 @@ class Audit:
             assert delivered | dead <= acked
             assert not delivered & dead
             assert totals.accepted == len(acked)
-            ends = totals.delivered + totals.dropped + totals.dead + totals.deleted
+            ends = totals.delivered + totals.dropped + totals.dead + totals.deleted + totals.lost
             assert ends == len(acked)

@@ -255,7 +255,7 @@ class DeliveryWorld:
     def _compare_with_copy(self) -> None:
         """What the daemon recovered is what the copy of its state gave."""
         report = self._producer.stats()
-        ends = ("delivered", "dead", "dropped", "deleted", "held")
+        ends = ("delivered", "dead", "dropped", "deleted", "lost", "held")
         parts = ("spooled", "scheduled", "warm", "cold", "running")
         for queue, totals in self.audit.found.books.items():
             entry = report["queues"][queue]

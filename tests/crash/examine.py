@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from actors.books import Books
+from actors.books import Books, total
 from actors.messages import Place, StoredRun
 from actors.ports import Damage, LiveRun
 from daemon.journal import chunk
@@ -25,6 +25,9 @@ class Examined:
     runs: dict[int, bytes] = field(default_factory=dict)
     held_items: int = 0
     """As the books have it."""
+    accepted_items: int = 0
+    """The same, of the chunks that are there."""
+    lost_items: int = 0
 
 
 def examine(directory: Path) -> Examined:
@@ -35,7 +38,10 @@ def examine(directory: Path) -> Examined:
         recovered = journal.recover(100, lambda done, chunks: None)
         examined = Examined(recovered.damage, recovered.base)
         for found in recovered.chunks:
-            examined.held_items += sum(totals.held for totals in found.totals.values())
+            totals = total(found.totals)
+            examined.held_items += totals.held
+            examined.accepted_items += totals.accepted
+            examined.lost_items += totals.lost
             for live in found.live:
                 assert live.position not in examined.live
                 examined.live[live.position] = live
@@ -88,6 +94,7 @@ class Judge:
         }
         self.whole = {position for position, block in spool.blocks.items() if self._is_whole(block)}
         self.hit = spool.blocks.keys() - self.whole
+        self._listed = {at for at, block in spool.blocks.items() if self._is_listed(block)}
 
     def _is_whole(self, block: KnownBlock) -> bool:
         if self._index_is_trusted(block.number):
@@ -158,6 +165,27 @@ class Judge:
             if is_known and not block.all_done:
                 missed.add(position)
         return missed
+
+    def check_loss(self, found: Examined) -> None:
+        """What an index or a draft knew is in the books, whole or not; and nothing that never was.
+        Where all of the spool is known, the books are exact."""
+        blocks = self._spool.blocks
+        known = self.whole | self._listed
+        lost = {at: block.lost_items for at, block in blocks.items()}
+        for at in self.hit - found.live.keys():
+            lost[at] += blocks[at].head.count - blocks[at].done.bit_count()
+        assert sum(lost[at] for at in known) <= found.lost_items <= sum(lost.values())
+        counts = {at: block.head.count for at, block in blocks.items()}
+        least = sum(counts[at] for at in known)
+        assert least <= found.accepted_items <= sum(counts.values())
+
+    def _is_listed(self, block: KnownBlock) -> bool:
+        names = chunk.index_name(block.number), chunk.draft_name(block.number)
+        paths = [self._directory / name for name in names]
+        return any(
+            path.exists() and path.read_bytes() == (self._spool.directory / path.name).read_bytes()
+            for path in paths
+        )
 
     def remains(self, position: int) -> bytes:
         """What stands at the place of a block."""

@@ -1,6 +1,6 @@
 """What a daemon shows in /metrics adds up, and is what its books say.
 
-    accepted + moved_in = delivered + dead + dropped + deleted + held + moved_out
+    accepted + moved_in = delivered + dead + dropped + deleted + lost + held + moved_out
 
 of each queue, at every scrape, whatever the daemon and its stores went through before. `check` asks
 a daemon that is at rest until it shows what STATS has said: a scrape may be a second old.
@@ -21,7 +21,7 @@ from daemon.http.queue_lines import QueueLines
 from tests.ops.commands import LOOK_S
 
 CAME: Final = ("accepted", "moved_in")
-WENT: Final = ("delivered", "dead", "dropped", "deleted", "moved_out")
+WENT: Final = ("delivered", "dead", "dropped", "deleted", "lost", "moved_out")
 PLACES: Final = ("spooled", "scheduled", "warm", "cold", "running")
 SCRAPES_MAX: Final = 600
 PATIENCE_S: Final = 60

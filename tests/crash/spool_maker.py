@@ -47,6 +47,8 @@ class KnownBlock:
     """The block."""
     done: int
     portions: Portions = ()
+    lost_items: int = 0
+    """By a mark of the spool as it was made."""
 
     @property
     def all_done(self) -> bool:
@@ -107,6 +109,7 @@ class _Maker:
         """By position: number, size, and the run."""
         self._done: dict[int, int] = {}
         self._portions: dict[int, Portions] = {}
+        self._lost: dict[int, int] = {}
         self._base: Books = {}
         self._gone_ids: list[bytes] = []
         self._numbers: list[int] = []
@@ -180,6 +183,8 @@ class _Maker:
             self._portions[position] = retried(portions, bits, note)
         else:
             self._done[position] = self._done.get(position, 0) | bits
+            if fate is Fate.LOST:
+                self._lost[position] = bits.bit_count()
             self._portions[position] = without(portions, bits)
 
     def finish(self) -> KnownSpool:
@@ -188,9 +193,11 @@ class _Maker:
             file = (spool.directory / chunk.chunk_name(number)).read_bytes()
             raw = file[position - number : position - number + size]
             done = self._done.get(position, 0)
+            portions, lost = self._portions.get(position, ()), self._lost.get(position, 0)
             spool.blocks[position] = KnownBlock(
-                number, position, head, data, raw, done, self._portions.get(position, ())
+                number, position, head, data, raw, done, portions, lost
             )
+        self._journal.write_draft()
         live = [block for block in spool.blocks.values() if not block.all_done]
         self._journal.write_meta(
             min(block.number for block in live),
@@ -209,6 +216,7 @@ class _Maker:
             "full_chunk": [chunk.chunk_name(number) for number in full],
             "indexed_chunk": [chunk.chunk_name(number) for number in indexed],
             "index": [chunk.index_name(number) for number in indexed],
+            "draft": [chunk.draft_name(active)],
             "marks": sorted(name for name in names if name.endswith(chunk.MARKS_SUFFIX)),
             "meta": ["spool.meta"],
             "checkpoint": ["checkpoint"],

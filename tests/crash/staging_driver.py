@@ -164,7 +164,7 @@ class StagingDriver:
 
         def take(answer: Answer) -> None:
             assert isinstance(answer, dict), answer
-            over = sum(answer[name] for name in ("delivered", "dead", "dropped", "deleted"))
+            over = sum(answer[name] for name in ("delivered", "dead", "dropped", "deleted", "lost"))
             assert answer["accepted"] == over + answer["pending"] == len(job.visible())
             assert answer["pending"] >= 0
             found.append(answer)

@@ -23,13 +23,14 @@ from tests.crash.spooler_time import TURNS_MAX
 from tests.unit.spooling import running_spooler
 
 CASES: Final = 8
-"""Of each damage to each kind of file: 616 in all, and those below."""
+"""Of each damage to each kind of file: 672 in all, and those below."""
 SPOOLS: Final = 3
 KINDS: Final = (
     "active_chunk",
     "full_chunk",
     "indexed_chunk",
     "index",
+    "draft",
     "marks",
     "meta",
     "checkpoint",
@@ -75,6 +76,8 @@ class Case:
         with capture_logs() as events:
             first = examine(self.directory)
         judge.check(first, foreign)
+        if foreign is None and self.kind != "marks":
+            judge.check_loss(first)
         if self.kind != "checkpoint":
             assert first.base == self.spool.bases[-1]
         unreadable = first.live.keys() - first.runs.keys()
@@ -94,6 +97,8 @@ class Case:
             second = examine(self.directory)
         assert not second.damage, f"found again: {second.damage}"
         assert (second.live, second.runs) == (first.live, first.runs)
+        books = (first.accepted_items, first.lost_items)
+        assert (second.accepted_items, second.lost_items) == books
 
         with capture_logs():
             more = store_more(self.directory, self.rng)
@@ -181,7 +186,7 @@ def test_mark_with_a_wrong_bit_settles_nothing(spools: list[KnownSpool], tmp_pat
 
 
 @pytest.mark.parametrize("number", range(30))
-async def test_what_rots_under_an_index_is_dropped_and_counted(
+async def test_what_rots_under_an_index_is_counted_as_lost(
     number: int, spools: list[KnownSpool], tmp_path: Path
 ) -> None:
     """Recovery trusts an index, and does not see it; whoever reads the run does."""
@@ -220,9 +225,9 @@ async def test_what_rots_under_an_index_is_dropped_and_counted(
                 nursery.cancel_scope.cancel()
     assert lent == good
     items = sum(block.head.count - block.done.bit_count() for block in rotten)
-    assert report["dropped"] == base["dropped"] + items
+    assert report["lost"] == base["lost"] + items
     assert report["accepted"] == base["accepted"]
-    ends = ("delivered", "dropped", "deleted", "handed_over", "moved_out")
+    ends = ("delivered", "dropped", "deleted", "lost", "handed_over", "moved_out")
     assert report["accepted"] == sum(report[end] for end in ends)
     dropped = [event for event in events if event["event"] == "spooler.block_unreadable"]
     assert sorted(event["position"] for event in dropped) == sorted(
@@ -242,7 +247,16 @@ def test_hints_are_only_hints(spools: list[KnownSpool], tmp_path: Path) -> None:
     """Without any index, meta file, checkpoint, spare and ballast everything is found."""
     rng = seeded("hints")
     case = Case(rng, spools, tmp_path / "spool", "checkpoint")
-    for kind in ("index", "meta", "checkpoint", "old_checkpoint", "recent", "spare", "ballast"):
+    for kind in (
+        "index",
+        "draft",
+        "meta",
+        "checkpoint",
+        "old_checkpoint",
+        "recent",
+        "spare",
+        "ballast",
+    ):
         for name in case.spool.files[kind]:
             (case.directory / name).unlink()
     first = case.check()
@@ -326,6 +340,21 @@ def test_unknown_files_are_left_alone(spools: list[KnownSpool], tmp_path: Path) 
     first = case.check()
     assert not first.damage
     assert all((case.directory / name).exists() for name in strangers)
+
+
+def test_link_in_the_place_of_a_chunk_is_not_followed(
+    spools: list[KnownSpool], tmp_path: Path
+) -> None:
+    case = Case(seeded("link"), spools, tmp_path / "spool", "full_chunk")
+    outside = tmp_path / "outside"
+    case.path.rename(outside)
+    case.path.symlink_to(outside)
+    before = outside.read_bytes()
+    number = chunk.number_in(case.name, chunk.SUFFIX)
+    with capture_logs():
+        found = examine(case.directory)
+    assert not [at for at in found.runs if case.spool.blocks[at].number == number]
+    assert outside.read_bytes() == before
 
 
 def test_file_in_the_place_of_the_quarantine(spools: list[KnownSpool], tmp_path: Path) -> None:

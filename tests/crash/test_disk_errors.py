@@ -370,17 +370,17 @@ async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
                     taken.extend(await desk.take())
 
                 nursery.start_soon(take)
-                await until(mock_clock, desk, lambda report: taken or report["daemon"]["dropped"])
+                await until(mock_clock, desk, lambda report: taken or report["daemon"]["lost"])
                 assert [lease.run.head.run_id for lease in taken] == ids([run])
                 nursery.cancel_scope.cancel()
-            assert "dropped" not in await desk.totals()
+            assert "lost" not in await desk.totals()
 
 
 @pytest.mark.parametrize("how", ["is gone", "cannot be opened", "cannot be read"])
 async def test_chunk_that_is_lost_for_good_holds_up_nobody(
     how: str, tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    """What was in it is dropped and counted, and the rest goes on."""
+    """What was in it is lost and counted, and the rest goes on."""
     runs = a_spool(tmp_path)
     files = FailingFiles(tmp_path)
     name = "0000000000000000.chunk"
@@ -405,7 +405,7 @@ async def test_chunk_that_is_lost_for_good_holds_up_nobody(
                 nursery.start_soon(take)
                 await until(mock_clock, desk, lambda report: not report["daemon"]["held"])
                 nursery.cancel_scope.cancel()
-            assert await desk.totals() == {"accepted": 10, "delivered": 7, "dropped": 3}
+            assert await desk.totals() == {"accepted": 10, "delivered": 7, "lost": 3}
     assert [lease.run.head.run_id for lease in taken] == ids(runs[3:])
     assert [event["event"] for event in events].count("spooler.block_unreadable") == 3
 

@@ -431,8 +431,8 @@ class Rig:
 
 
 def check_entry(name: str, entry: dict[str, int]) -> None:
-    """accepted = delivered + dead + dropped + deleted + held, and held is its parts."""
-    finished = sum(entry[fate] for fate in ("delivered", "dead", "dropped", "deleted"))
+    """accepted = delivered + dead + dropped + deleted + lost + held, and held is its parts."""
+    finished = sum(entry[fate] for fate in ("delivered", "dead", "dropped", "deleted", "lost"))
     assert entry["accepted"] == finished + entry["held"], (name, entry)
     parts = ("spooled", "scheduled", "warm", "cold", "running")
     assert all(entry[part] >= 0 for part in parts), (name, entry)

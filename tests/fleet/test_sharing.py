@@ -41,6 +41,7 @@ def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: M
         "dead": 2,
         "dropped": 0,
         "deleted": 0,
+        "lost": 0,
         "held": 1,
     }
     with b.client() as client:

@@ -32,7 +32,7 @@ ACQUIRE_S: Final = 3.0
 PATIENCE_S: Final = 60.0
 """Nothing is measured by it: what never comes should fail the test."""
 QUICK: Final = "tests.fleet.quick"
-BOOKS: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "held")
+BOOKS: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "lost", "held")
 
 Condition = Callable[[], object]
 

@@ -1,9 +1,16 @@
 """The daemon and its commands, as a user meets them."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from daemon.journal.chunk import HEAD_BYTES
+from daemon.journal.index import unpack_index
+from forebay import connect
+from tests.eventually import eventually_sync
 from tests.ops.commands import Host, running
 
 FILE_QUEUE = "out.ndjson"
@@ -118,11 +125,116 @@ def test_damage_is_found_by_verify_and_mended_by_repair(tmp_path: Path) -> None:
     done = host.command("spool", "verify")
     assert done.returncode == 6
     assert "belong to no whole block" in done.stdout.decode()
-    assert "2 items held" in host.ok("spool", "repair")
+    said = host.ok("spool", "repair")
+    assert "2 items held" in said
+    assert "damaged lost items: 1" in said
     assert list((spool / "quarantine").iterdir())
     assert "all whole" in host.ok("spool", "verify")
+    for _ in ("the next start", "the one after it"):
+        with running(host):
+            assert host.books("crm") == {"accepted": 3, "lost": 1, "held": 2}
+            assert host.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["", "spool"])
+def test_directory_that_others_may_write_is_refused(name: str, tmp_path: Path) -> None:
+    host = Host(tmp_path)
     with running(host):
-        host.until_books({"accepted": 2, "held": 2}, "crm")
+        assert host.stop() == 0
+    open_to_all = host.state_dir / name
+    open_to_all.chmod(0o777)
+    done = host.command("run")
+    assert done.returncode == 1
+    said = done.stderr.decode().strip()
+    assert said.endswith(
+        f"other users may write the directory {open_to_all} (mode 0777): chmod go-w {open_to_all}"
+    )
+    assert "Traceback" not in said
+    open_to_all.chmod(0o700)
+    with running(host):
+        assert host.stop() == 0
+
+
+def test_files_that_are_kept_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    kept = host.state_dir / "queues.json"
+    for _ in ("made", "made private"):
+        with running(host):
+            host.ok("pause", "crm")
+            assert kept.stat().st_mode & 0o777 == 0o600
+            assert host.stop() == 0
+        kept.chmod(0o644)
+    with running(host):
+        assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_rot_in_a_sealed_chunk_is_mended_by_repair(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host):
+        for payload in (b"first", b"second", b"third"):
+            host.ok("push", "crm", "-", stdin=payload + b"\n")
+        assert host.stop() == 0
+    spool = host.state_dir / "spool"
+    (chunk,) = spool.glob("*.chunk")
+    assert list(spool.glob("*.index"))
+    chunk.write_bytes(chunk.read_bytes().replace(b"second", b"sEcond"))
+    assert host.command("spool", "verify").returncode == 6
+    assert "damaged lost items: 1" in host.ok("spool", "repair")
+    kept = [path.read_bytes() for path in (spool / "quarantine").iterdir()]
+    assert any(b"sEcond" in data for data in kept)
+    assert "all whole" in host.ok("spool", "verify")
+    again = host.ok("spool", "repair")
+    assert "2 items held" in again
+    assert "damaged" not in again
+    assert len(list((spool / "quarantine").iterdir())) == len(kept)
+    with running(host):
+        assert host.books("crm") == {"accepted": 3, "lost": 1, "held": 2}
+
+
+def test_damaged_head_of_a_sealed_chunk_is_mended_by_repair(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host):
+        host.ok("push", "crm", "-", stdin=b"first\n")
+        assert host.stop() == 0
+    (chunk,) = (host.state_dir / "spool").glob("*.chunk")
+    chunk.write_bytes(b"\xff" * 8 + chunk.read_bytes()[8:])
+    assert host.command("spool", "verify").returncode == 6
+    assert "1 item held" in host.ok("spool", "repair")
+    assert "all whole" in host.ok("spool", "verify")
+    with running(host):
+        assert host.books("crm") == {"accepted": 1, "held": 1}
+
+
+def test_items_that_damage_destroys_are_counted_as_lost(tmp_path: Path) -> None:
+    """Also of the chunk that is being written, which has no index."""
+    host = Host(tmp_path)
+    with running(host):
+        with connect(host.socket) as client:
+            for _ in range(10):
+                client.push("crm", [os.urandom(100)] * 1000)
+
+        def drafted() -> Path:
+            (draft,) = (host.state_dir / "spool").glob("*.draft")
+            known = unpack_index(draft.read_bytes(), int(draft.stem, 16), None)
+            assert known is not None
+            assert len(known[0]) == 10
+            return draft
+
+        chunk = eventually_sync(drafted, errors=(ValueError,)).with_suffix(".chunk")
+        host.stop(signal.SIGKILL)
+    with chunk.open("r+b") as file:
+        # The head of a block and of its run are gone as well.
+        file.seek(HEAD_BYTES)
+        file.write(bytes(200))
+    with running(host):
+        assert host.books("crm") == {"accepted": 10_000, "lost": 1000, "held": 9000}
+        said = json.loads(host.ok("stats", "--json"))
+        assert said["queues"]["crm"]["lost"] == 1000
+        assert "lost" in host.ok("stats")
+        host.stop(signal.SIGKILL)
+    with running(host):
+        assert host.books("crm") == {"accepted": 10_000, "lost": 1000, "held": 9000}
+    assert any(line["event"] == "recovery.items_lost" for line in host.log())
 
 
 def test_second_signal_ends_a_drain_that_waits(tmp_path: Path) -> None:

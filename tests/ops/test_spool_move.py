@@ -189,7 +189,7 @@ def test_runs_that_are_too_long_for_the_other_daemon_are_cut(tmp_path: Path) -> 
 
 def until_receipt(host: Host, write: bytes, wanted: dict[str, int]) -> None:
     """Waits until a receipt says this, and of everything else 0."""
-    names = ("accepted", "delivered", "dead", "dropped", "deleted", "pending")
+    names = ("accepted", "delivered", "dead", "dropped", "deleted", "lost", "pending")
 
     def agree() -> None:
         with connect(host.socket) as client:

@@ -75,3 +75,4 @@ def test_damaged_record_of_writes_is_found_by_verify(tmp_path: Path) -> None:
     (told, *_) = objects(host.command("spool", "verify", "--json").stdout.decode())
     assert told["file"] == "writes.log"
     assert "0 items held, 1 staged" in host.ok("spool", "repair")
+    assert "all whole" in host.ok("spool", "verify")

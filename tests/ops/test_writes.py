@@ -249,7 +249,7 @@ def test_receipt_balances_while_items_are_delivered_and_die(client: Client) -> N
     with pytest.raises(StillPending) as late:
         client.wait_receipt(write, timeout=0)
     seen = late.value.receipt
-    parts = seen.delivered + seen.dead + seen.dropped + seen.deleted + seen.pending
+    parts = seen.delivered + seen.dead + seen.dropped + seen.deleted + seen.lost + seen.pending
     assert seen.accepted == parts
     take_all(client)
     ended = client.wait_receipt(write, timeout=HANG_S)

@@ -25,6 +25,7 @@ CONFIG = {
             "breaker": {"enabled": False},
         },
         "deleted": {},
+        "lost": {},
     }
 }
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
@@ -99,7 +100,7 @@ def test_the_books_add_up_for_every_queue(serving: Serving) -> None:
             came = found["accepted_items_total"][queue] + found["moved_in_items_total"][queue]
             gone = sum(
                 found[f"{fate}_items_total"][queue]
-                for fate in ("delivered", "dropped", "deleted", "moved_out")
+                for fate in ("delivered", "dropped", "deleted", "lost", "moved_out")
             )
             parts = found["held_items"].items()
             held = sum(items for (_, of_queue), items in parts if of_queue == queue[0])

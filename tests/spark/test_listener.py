@@ -110,7 +110,7 @@ def test_a_receipt_that_cannot_be_had_is_said_and_nothing_more(
 
 
 def test_a_receipt_of_another_query_is_not_this_ones() -> None:
-    receipt = Receipt(bytes(16), 0, "spark-stream-a", 3, ("q",), 0, 0, 0, 0, 0, 0)
+    receipt = Receipt(bytes(16), 0, "spark-stream-a", 3, ("q",), 0, 0, 0, 0, 0, 0, 0)
     assert is_of(receipt, "a")
     assert not is_of(receipt, "b")
-    assert not is_of(Receipt(bytes(16), 0, None, None, ("q",), 0, 0, 0, 0, 0, 0), "a")
+    assert not is_of(Receipt(bytes(16), 0, None, None, ("q",), 0, 0, 0, 0, 0, 0, 0), "a")

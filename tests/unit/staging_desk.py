@@ -91,7 +91,7 @@ async def receipt(desk: Desk, write: bytes) -> dict[str, int]:
     # The books learn of outcomes when these are written.
     await desk.stats()
     found: dict[str, Any] | None = await ask(desk, lambda done: AskReceipt(write, done))
-    counts = ("accepted", "delivered", "dropped", "deleted")
+    counts = ("accepted", "delivered", "dropped", "deleted", "lost")
     return {name: found[name] for name in counts if found[name]} if found else {}
 
 
@@ -107,7 +107,9 @@ async def deliver(desk: Desk, runs: int, queue: str = "q", fate: Fate = Fate.DEL
 async def books(desk: Desk) -> dict[str, int]:
     """The whole daemon's, of which every report must balance."""
     entry: dict[str, int] = (await desk.stats())["daemon"]
-    over = sum(entry[name] for name in ("delivered", "dropped", "deleted", "dead", "handed_over"))
+    over = sum(
+        entry[name] for name in ("delivered", "dropped", "deleted", "lost", "dead", "handed_over")
+    )
     assert entry["accepted"] == over + entry["held"]
     assert min(entry.values()) >= 0
     parts = ("spooled", "scheduled", "warm", "cold", "running")

@@ -24,6 +24,7 @@ MEMBERS: dict[str, Any] = {
     "dead": 1,
     "dropped": 0,
     "deleted": 0,
+    "lost": 0,
     "pending": 5,
 }
 
@@ -47,7 +48,7 @@ def settle_one_a_time(daemon: FakeDaemon, pending: int = 5) -> Callable[[int], b
 def test_receipt_is_read_and_can_be_written_as_it_came(daemon: FakeDaemon) -> None:
     daemon.on_ask = result(**MEMBERS, another="member")
     receipt = make_client().receipt("0198c0de-0a00-7000-8000-000000000001")
-    assert receipt == Receipt(WRITE, 1_755_000_000_000, "feed", 17, ("crm",), 10, 4, 1, 0, 0, 5)
+    assert receipt == Receipt(WRITE, 1_755_000_000_000, "feed", 17, ("crm",), 10, 4, 1, 0, 0, 0, 5)
     assert receipt.as_dict() == MEMBERS
     assert daemon.asked == [{"op": "receipt.show", "write": WRITE.hex()}]
 

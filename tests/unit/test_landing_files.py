@@ -98,6 +98,46 @@ async def test_two_handlers_of_one_pattern_leave_each_other_alone(tmp_path: Path
     assert sorted(all_payloads(tmp_path)) == ["0", "1", "2"]
 
 
+async def test_link_that_another_user_may_have_put_there_is_not_followed(tmp_path: Path) -> None:
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    victim.write_text("untouched\n")
+    (shared / "out.jsonl").symlink_to(victim)
+    (shared / "crm-20261116T101500Z-0000.jsonl.part").symlink_to(victim)
+    (shared / "elsewhere").symlink_to(tmp_path)
+    for name in ("out.jsonl", "elsewhere/out.jsonl"):
+        with pytest.raises(DeliveryFailed, match="is a symbolic link"):
+            await deliver(file(shared / name), slice_of([b"a"]))
+    rolled = file(shared / "{queue}-{time}.jsonl")
+    assert isinstance(rolled, FileDelivery)
+    await deliver(rolled, slice_of([b"a"]))
+    await rolled.attended.wait()
+    await rolled.aclose()
+    assert victim.read_text() == "untouched\n"
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+async def test_second_name_of_a_file_is_not_written_to_where_others_may_write(
+    tmp_path: Path,
+) -> None:
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    victim.write_text("untouched\n")
+    (shared / "out.jsonl").hardlink_to(victim)
+    with pytest.raises(DeliveryFailed, match="not a file of the daemon's own"):
+        await deliver(file(shared / "out.jsonl"), slice_of([b"a"]))
+    assert victim.read_text() == "untouched\n"
+
+
+async def test_links_of_the_operator_are_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target.jsonl"
+    (tmp_path / "out.jsonl").symlink_to(target)
+    await deliver(file(tmp_path / "out.jsonl"), slice_of([b"a"]))
+    assert payloads(target) == ["a"]
+
+
 def frozen(path: Path, second: Callable[[], int] = lambda: 0, **settings: Any) -> Landing:
     start = datetime(2026, 11, 16, 10, 15, tzinfo=UTC)
     handler = FileHandler(path=path, **settings)

@@ -76,6 +76,7 @@ def entry(**given: int) -> dict[str, int]:
         "dead",
         "dropped",
         "deleted",
+        "lost",
         "duplicate",
         "moved_in",
         "moved_out",

@@ -425,7 +425,7 @@ async def test_chunk_with_held_items_is_kept(tmp_path: Path) -> None:
         assert await desk.totals("held") == {"accepted": 1, "held": 1, "spooled": 1}
 
 
-async def test_block_that_rots_on_disk_is_dropped_and_counted(tmp_path: Path) -> None:
+async def test_block_that_rots_on_disk_is_counted_as_lost(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await desk.push(*(make_run(items=count, size=500) for count in (1, 2, 3)))
     (name,) = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
@@ -436,10 +436,10 @@ async def test_block_that_rots_on_disk_is_dropped_and_counted(tmp_path: Path) ->
             counts += [lease.run.head.count for lease in await desk.take()]
         assert counts == [1, 3]
         totals = await desk.totals()
-        assert totals == {"accepted": 6, "dropped": 2, "held": 4, "running": 4}
+        assert totals == {"accepted": 6, "lost": 2, "held": 4, "running": 4}
     assert list((tmp_path / "quarantine").iterdir())
     async with running_spooler(tmp_path) as desk:
-        assert (await desk.totals())["dropped"] == 2
+        assert (await desk.totals())["lost"] == 2
 
 
 async def test_durability_memory_answers_before_the_disk(tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ async def test_unreadable_block_keeps_its_own_bytes_aside_and_no_more(tmp_path: 
     (tmp_path / name).write_bytes(data[:64] + bytes(len(data) - 64))
     async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
         nursery.start_soon(desk.take)
-        while (await desk.totals()).get("dropped") != 20:
+        while (await desk.totals()).get("lost") != 20:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     kept = sum(path.stat().st_size for path in (tmp_path / "quarantine").iterdir())

@@ -55,7 +55,7 @@ async def test_run_that_is_lost_to_damage_is_waited_for_by_nobody(
     async with running_spooler(tmp_path) as desk:
         if is_published:
             await deliver(desk, 2)
-            assert await receipt(desk, W1) == {"accepted": 7, "delivered": 5, "dropped": 2}
+            assert await receipt(desk, W1) == {"accepted": 7, "delivered": 5, "lost": 2}
         else:
             refused = await publish(desk, W1, A)
             assert code_of(refused) == "BAD_REQUEST"

@@ -25,7 +25,19 @@ from daemon.cli.top_view import (
 )
 
 BOOKS = dict.fromkeys(
-    ("accepted", "delivered", "dead", "dropped", "staged", "held", "warm", "cold", "running"), 0
+    (
+        "accepted",
+        "delivered",
+        "dead",
+        "dropped",
+        "lost",
+        "staged",
+        "held",
+        "warm",
+        "cold",
+        "running",
+    ),
+    0,
 )
 
 

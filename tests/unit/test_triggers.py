@@ -545,4 +545,4 @@ def test_a_receipt_says_one_thing_of_a_job() -> None:
     assert fate_of(ColdReceipt(delivered=1)) == "done"
     assert fate_of(ColdReceipt(dead=1)) == "dead"
     assert fate_of(ColdReceipt(deleted=1)) == "deleted"
-    assert fate_of(ColdReceipt(corrupt=1)) == "unreadable"
+    assert fate_of(ColdReceipt(lost=1)) == "unreadable"

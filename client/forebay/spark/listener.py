@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.spark")
 
 RECEIPT_EVERY_S: Final = 30.0
-OUTCOMES: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "pending")
+OUTCOMES: Final = ("accepted", "delivered", "dead", "dropped", "deleted", "lost", "pending")
 _PYTHON_SINK: Final = "PythonTable"
 """All that Spark tells of a sink in Python; whether it is a queue, the receipt tells."""
 

@@ -44,7 +44,7 @@ STATE: Final = "receipt"
 RECEIPT_DDL: Final = (
     "write BINARY, published_ms BIGINT, app STRING, version BIGINT, queues ARRAY<STRING>, "
     "accepted BIGINT, delivered BIGINT, dead BIGINT, dropped BIGINT, deleted BIGINT, "
-    "pending BIGINT, updated BIGINT, ignored BIGINT, conflict BIGINT, "
+    "lost BIGINT, pending BIGINT, updated BIGINT, ignored BIGINT, conflict BIGINT, "
     "last STRUCT<outcome: STRING, queue: STRING, app: STRING, version: BIGINT, socket: STRING>"
 )
 READ_OPTIONS: Final = ("state", "write", "socket", "timeout")

@@ -46,7 +46,8 @@ class QueueStats(BaseModel):
     queue: str
     states: dict[str, int]
     books: dict[str, int] = Field(
-        description="accepted + moved_in = delivered + dead + dropped + deleted + held + moved_out"
+        description="accepted + moved_in = delivered + dead + dropped + deleted + lost + held "
+        "+ moved_out"
     )
     exceptions: Exceptions
     processing: Processing | None = Field(description="null: nothing was processed yet")

@@ -30,6 +30,7 @@ RECEIPT_EXAMPLE: Final[JsonDict] = {
     "dead": 3,
     "dropped": 0,
     "deleted": 0,
+    "lost": 0,
     "pending": 797,
 }
 LISTED_EXAMPLE: Final[JsonDict] = {
@@ -46,7 +47,7 @@ LISTED_EXAMPLE: Final[JsonDict] = {
 
 
 class Receipt(BaseModel):
-    """accepted = delivered + dead + dropped + deleted + pending, in items, always."""
+    """accepted = delivered + dead + dropped + deleted + lost + pending, in items, always."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RECEIPT_EXAMPLE]})
 
@@ -60,6 +61,7 @@ class Receipt(BaseModel):
     dead: int
     dropped: int
     deleted: int
+    lost: int
     pending: int
 
 

@@ -43,7 +43,7 @@ function madeBy({ schedule, trigger }) {
 
 function receiptWords(receipt) {
   if (receipt === null) return "what became of its write is not kept any more";
-  const parts = ["accepted", "delivered", "dead", "dropped", "deleted", "pending"];
+  const parts = ["accepted", "delivered", "dead", "dropped", "deleted", "lost", "pending"];
   return parts.filter((name) => receipt[name]).map((name) => `${count(receipt[name])} ${name}`).join(" · ");
 }
 
