@@ -211,7 +211,7 @@ def _read_heads(files: Files, fd: int, gap: Gap, damaged: ChunkIndex) -> None:
             with suppress(BadRun):
                 head = read_head(open_body(block, body))
                 stage = body[: block.stage_bytes]
-                damaged.add(block.position - number, block.size, head, stage)
+                damaged.add(block.position - number, block.size, head, 0, stage)
         at = data.find(MAGIC_BYTES, at + 1)
 
 
