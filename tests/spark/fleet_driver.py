@@ -13,12 +13,18 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from forebay.spark import ForebaySource
+from forebay.spark.staging import Staged
+from forebay.spark.writer import ForebayWriter
 
 MASTER, DIRECTORY = sys.argv[1:]
 SETTINGS = {
@@ -76,7 +82,41 @@ def meet(value: str) -> str:
     return value
 
 
-CHANGES = {"fail": fail_twice, "hang": hang_once, "meet": meet}
+def await_copy(value: str) -> str:
+    """The first attempt of the first task goes on half-way when there is a second one."""
+    if value == "77":
+        (begun := Path(DIRECTORY) / "begun").mkdir(exist_ok=True)
+        (begun / str(attempt())).touch()
+        while len(list(begun.iterdir())) < 2:
+            time.sleep(0.01)
+    return value
+
+
+class TwiceWriter(ForebayWriter):
+    """Neither copy of the first task ends before both have staged and sealed all of their rows."""
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        staged = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 0:
+            (sealed := Path(DIRECTORY) / "sealed").mkdir(exist_ok=True)
+            (sealed / str(attempt())).write_text(os.environ["FOREBAY_SOCKET"])
+            while len(list(sealed.iterdir())) < 2:
+                time.sleep(0.01)
+        return staged
+
+
+class TwiceSource(ForebaySource):
+    @classmethod
+    def name(cls) -> str:
+        return "forebay_twice"
+
+    def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
+        return TwiceWriter(super().writer(schema, overwrite)._plan)
+
+
+CHANGES = {"fail": fail_twice, "hang": hang_once, "meet": meet, "twice": await_copy}
 
 
 def write_rows(spark: SparkSession, job: dict[str, Any]) -> None:
@@ -88,7 +128,8 @@ def write_rows(spark: SparkSession, job: dict[str, Any]) -> None:
     change = CHANGES.get(job.get("change", ""))
     if change is not None:
         values = values.select(F.udf(change, useArrow=False)("value").alias("value"))
-    writer = values.write.format("forebay").mode("append").option("queue", job["queue"])
+    name = "forebay_twice" if job.get("change") == "twice" else "forebay"
+    writer = values.write.format(name).mode("append").option("queue", job["queue"])
     if "version" in job:
         writer = writer.options(txnAppId=job["queue"], txnVersion=str(job["version"]))
     writer.option("runItems", "20").save()
@@ -122,6 +163,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.config("spark.local.dir", DIRECTORY).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(TwiceSource)
     speaking = threading.Lock()
     for line in sys.stdin:
         job = json.loads(line)

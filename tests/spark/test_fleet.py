@@ -40,6 +40,7 @@ class Driver:
 
     def __init__(self, master: str, place: Path, environment: dict[str, str]) -> None:
         place.mkdir()
+        self.place = place
         self._jobs = 0
         self._answers: list[str] = []
         self._log = (place / "log").open("wb")
@@ -181,6 +182,9 @@ def written(world: World) -> World:
     world.driver.begin("speculative", 4, rows=ROWS, change="hang")
     world.driver.begin("replayed", 2, rows=ROWS, version=1, shuffled=True)
     world.driver.wait()
+    # Alone: its copies need both cores at the same time.
+    world.driver.begin("twice", 4, rows=ROWS, change="twice")
+    world.driver.wait()
     return world
 
 
@@ -194,6 +198,15 @@ def test_tasks_that_fail_and_are_tried_again(written: World) -> None:
 
 def test_a_task_that_runs_on_both_hosts_at_once(written: World) -> None:
     written.check_all_once("speculative")
+
+
+def test_of_two_copies_of_a_task_that_both_finish_one_is_visible(written: World) -> None:
+    """Each has sealed all of its rows, on another host, before either of them ended."""
+    sealed = sorted((written.driver.place / "sealed").iterdir())
+    assert [at.name for at in sealed] == ["0", "1"]
+    sockets = {at.read_text() for at in sealed}
+    assert sockets == {str(host.socket) for host in written.hosts}
+    written.check_all_once("twice")
 
 
 def test_a_transaction_that_is_replayed_in_other_partitions(written: World) -> None:
