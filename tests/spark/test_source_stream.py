@@ -214,7 +214,7 @@ def test_the_loser_of_two_queries_with_one_consumer_is_told_of_the_other(
     host: Host, queue: str
 ) -> None:
     """A second query acknowledges what the first is just reading."""
-    push(host, queue, range(10))
+    push(host, queue, "same", range(10))
     given = {"queue": queue, "consumer": "same", "socket": str(host.socket)}
     schema = StructType([StructField("payload", BinaryType())])
     one, other = (ForebayStreamReader(given, schema) for _ in range(2))
