@@ -19,7 +19,7 @@ SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
+.PHONY: help venv run demo test lint types imports pytest fuzz bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules bench-attacks torture screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -114,7 +114,10 @@ bench-fleet: $(VENV_BENCH) ## what a fleet shares: through Valkey, overflow and 
 bench-schedules: $(VENV_BENCH) ## what waits: ticks of the promoter with up to a million items
 	$(BIN)/python -m bench.schedules $(ARGS)
 
-bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules ## every benchmark
+bench-attacks: $(VENV_BENCH) ## what hostile clients cost the daemon, and a client that behaves well
+	$(BIN)/python -m bench.attacks $(ARGS)
+
+bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules bench-attacks ## every benchmark
 
 screenshots: $(CHROMIUM) ## the page's pictures in docs/images, of a daemon at work
 	@$(WITH_CHROMIUM) $(BIN)/python -m bench.screenshots

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, cast
 
 from forebay.errors import CODES, BadFrame, Code, Refused
-from forebay.limits import FRAME_HEAD_BYTES
+from forebay.limits import ERROR_TEXT_MAX, FRAME_HEAD_BYTES
 
 Buffer = bytes | bytearray | memoryview
 
@@ -143,7 +143,7 @@ def error(sequence: int, refused: Refused) -> bytes:
         sequence,
         {
             "code": refused.code,
-            "text": refused.text,
+            "text": refused.text[:ERROR_TEXT_MAX],
             "retry_after_ms": refused.retry_after_ms,
             "fatal": refused.fatal,
         },
@@ -169,7 +169,7 @@ def read_json(body: Buffer) -> dict[str, Any]:
         # Given bytes, json.loads would take UTF-16 as well, and UTF-8 that is none.
         text = bytes(body).decode()
         content = json.loads(text, parse_constant=_refuse_constant)
-        if "\\ud" in text.lower():
+        if "\\ud" in text or "\\uD" in text:
             # Half of a surrogate pair is JSON, and no text: it would fail where it is stored.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as problem:

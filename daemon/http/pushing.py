@@ -9,6 +9,7 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import trio
 
 from actors.messages import Append, OfferRun
@@ -179,7 +180,8 @@ def payload_of(value: Any, encoded: str | None) -> bytes | None:
     if isinstance(value, str):
         return as_bytes("payload", value)
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        # 100,000 numbers take 5 ms, and 80 with `json`.
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":")).encode()
 
