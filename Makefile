@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run demo test test-all test-quick lint types imports pytest fuzz fuzz-control bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules torture screenshots clean
+.PHONY: help venv run demo test test-all test-quick lint types imports pytest fuzz fuzz-control bench bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules bench-attacks torture screenshots clean
 
 help: ## show this
 	@echo 'forebay, from a clone:'
@@ -137,7 +137,10 @@ bench-fleet: $(VENV_BENCH) ## what a fleet shares: through Valkey, overflow and 
 bench-schedules: $(VENV_BENCH) ## what waits: ticks of the promoter with up to a million items
 	$(BIN)/python -m bench.schedules $(ARGS)
 
-bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules ## every benchmark
+bench-attacks: $(VENV_BENCH) ## what hostile clients cost the daemon, and a client that behaves well
+	$(BIN)/python -m bench.attacks $(ARGS)
+
+bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules bench-attacks ## every benchmark
 
 screenshots: $(CHROMIUM) ## the page's pictures in docs/images, of a daemon at work
 	@$(WITH_CHROMIUM) $(BIN)/python -m bench.screenshots

@@ -28,6 +28,10 @@ class Inbox:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._buffer = bytearray()
+        self._start = 0
+        self._end = 0
+        self._is_full = False
+        """The last read has filled the buffer: more may wait."""
         self._replace(START_BYTES)
         self._peak = 0
         """The most of the buffer that was used since the last `shrink`."""

@@ -3,10 +3,11 @@
 To parse a body keeps the event loop from everything else, and a thread does not help: `json` holds
 the GIL from the first byte to the last. What it costs is the number of values, far more than the
 number of bytes. 8 MiB of `[],` take 0.6 to 2.5 s and 200 MB; 8 MiB of text take 25 to 70 ms. So
-values are counted before (8 to 60 ms for 8 MiB), and a body with too many is refused.
+values are counted before: 8 ms for 8 MiB, and up to 60 if its texts are full of commas. A body
+with too many is refused.
 
-Large bodies are also parsed one by one, with a pause before each (`LargeBodies`): so that others
-have their turn between any two, however many connections bring one.
+Large bodies are also parsed one by one, with a pause before each (`LargeBodies`). So others have
+their turn between any two, however many connections bring one.
 """
 
 from typing import Final
@@ -18,7 +19,8 @@ VALUES_MAX: Final = 100_000
 SMALL_BYTES: Final = 64 * 1024
 """Up to this size a body is parsed as it comes: it cannot hold more than 33,000 values."""
 LARGE_BYTES_S: Final = 32 * 1024 * 1024
-"""At this pace larger bodies are parsed, all of them together."""
+"""At this pace larger bodies are parsed, all of them together, or slower."""
+PAUSE_S_MAX: Final = 1.0
 
 _NOT_MARKS: Final = bytes(set(range(256)) - set(b'",[{'))
 
@@ -31,10 +33,15 @@ def has_too_many_values(body: bytes) -> bool:
 def count_values(body: bytes) -> int:
     """How many values a JSON document has, by its commas and opening brackets outside of texts:
     the outermost one is not counted, and a list or an object within another may count twice. Keys
-    do not count."""
+    do not count. Of a small document what is within texts counts too."""
+    marks = body.translate(None, _NOT_MARKS)
+    quotes = marks.count(b'"')
+    if len(marks) - quotes <= VALUES_MAX:
+        # Few enough, even if all of them are outside of texts.
+        return len(marks) - quotes
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = body.translate(None, _NOT_MARKS)
+        marks = body.translate(None, _NOT_MARKS)
     texts = marks.count(b'"') // 2
     if texts > 2 * VALUES_MAX:
         # A value has a key and a text at most. To look between so many takes long.
@@ -47,9 +54,17 @@ class LargeBodies:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
+        self._passed_at = 0.0
 
     async def wait(self, size: int) -> None:
-        """Returns when a body of that size may be parsed, which the caller does at once."""
-        if size > SMALL_BYTES:
-            async with self._lock:
-                await trio.sleep(size / LARGE_BYTES_S)
+        """Returns when a body of that size may be parsed, which the caller does at once.
+
+        The pause is as long as the one before took to parse: so others have half of the time.
+        """
+        if size <= SMALL_BYTES:
+            return
+        is_next = self._lock.locked()
+        async with self._lock:
+            took_s = trio.current_time() - self._passed_at if is_next else 0.0
+            await trio.sleep(max(size / LARGE_BYTES_S, min(took_s, PAUSE_S_MAX)))
+            self._passed_at = trio.current_time()

@@ -69,7 +69,7 @@ def parse_item_id(text: str) -> tuple[bytes, int]:
     """Run id and index of an item id; ValueError for anything else."""
     run_text, _, index_text = text.rpartition("-")
     if not (_RUN_ID.fullmatch(run_text) and _INDEX.fullmatch(index_text)):
-        raise ValueError(f"not an item id: {text!r}")
+        raise ValueError(f"not an item id: {text[:60]!r}")
     index = int(index_text)
     if index >= RUN_ITEMS_MAX:
         raise ValueError(f"an item's index is below {RUN_ITEMS_MAX}, not {index}")

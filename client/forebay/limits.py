@@ -38,6 +38,8 @@ FRAME_SLACK_BYTES = 64 * 1024
 FRAME_BODY_BYTES_MAX = RUN_RAW_BYTES_MAX + RUN_RAW_BYTES_MAX // 6 + FRAME_SLACK_BYTES
 """Snappy grows what it cannot shrink by at most a sixth."""
 REPORT_BYTES_MAX = 16 * 1024 * 1024
+ERROR_TEXT_MAX = 2000
+"""Characters of an ERROR's text: it may quote what it is about."""
 HELLO_BYTES_MAX = 4096
 PING_BYTES_MAX = 64
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, cast
 
 from forebay.errors import CODES, BadFrame, Code, Refused
-from forebay.limits import FRAME_HEAD_BYTES
+from forebay.limits import ERROR_TEXT_MAX, FRAME_HEAD_BYTES
 from forebay.strict_json import loads
 
 Buffer = bytes | bytearray | memoryview
@@ -144,7 +144,7 @@ def error(sequence: int, refused: Refused) -> bytes:
         sequence,
         {
             "code": refused.code,
-            "text": refused.text,
+            "text": refused.text[:ERROR_TEXT_MAX],
             "retry_after_ms": refused.retry_after_ms,
             "fatal": refused.fatal,
         },

