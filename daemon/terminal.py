@@ -46,7 +46,7 @@ def json_text(value: Any, **options: Any) -> str:
 
 def guard() -> None:
     """From now on this process writes clean text to standard output and standard error."""
-    sys.stdout, sys.stderr = _CleanText(sys.stdout), _CleanText(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _CleanText(sys.stdout), _CleanText(sys.stderr)
 
 
 def unguarded(stream: IO[str]) -> IO[str]:

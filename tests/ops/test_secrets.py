@@ -18,7 +18,7 @@ from tests.rest.serving import Serving, serving_on
 
 MARK = "Hush4711"
 TOKENS = {"read": f"{MARK}-read-token-that-is-long", "admin": f"{MARK}-admin-token-that-is-long"}
-CONTROL = (
+CONTROL: tuple[tuple[str, dict[str, Any]], ...] = (
     ("queues.list", {}),
     ("queue.show", {"queue": "crm"}),
     ("queue.show", {"queue": "program"}),

@@ -54,8 +54,14 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     with running(Host(place, config)) as host:
         with connect(host.socket) as client:
             for queue in ("lost", "kept", "feed", "read"):
-                about = {"flow": EVIL, "action": EVIL, "headers": {"h": EVIL}}
-                client.push(queue, [EVIL.encode()], keys=[EVIL[:8]], **about)
+                client.push(
+                    queue,
+                    [EVIL.encode()],
+                    keys=[EVIL[:8]],
+                    flow=EVIL,
+                    action=EVIL,
+                    headers={"h": EVIL},
+                )
             client.claim("read", EVIL, after=0)
             write = new_write_id()
             stage = client.stage(write)
@@ -143,7 +149,7 @@ def test_top_draws_clean_text(host: Host) -> None:
     async def look() -> str:
         app = TopApp(Asker(str(host.socket)), 0.1, "", column_of("queue"))
         async with app.run_test(size=(130, 60)) as pilot:
-            while "pwned" not in str(app.query_one("#groups").render()):  # type: ignore[attr-defined]
+            while "pwned" not in str(app.query_one("#groups").render()):
                 while app.chosen_name != "lost":
                     await pilot.press("down")
                 await pilot.pause(0.01)

@@ -37,7 +37,7 @@ def running_cluster(place: Path) -> Iterator[Cluster]:
     port = free_port()
     cluster = Cluster(f"spark://127.0.0.1:{port}", (place / "a", place / "b"))
     commands = [(["master.Master", "--host", "127.0.0.1", "--port", str(port)], place)]
-    for number, host in enumerate(cluster.hosts, 1):
+    for number, host in enumerate(cluster.hosts, 2):
         host.mkdir()
         at = f"127.0.0.{number}"
         room = ["--cores", "1", "--memory", "600m", "--work-dir", str(place / at)]
