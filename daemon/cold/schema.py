@@ -251,6 +251,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # Tells a run that is offered again from another one under its id; null: not known.
     ("ALTER TABLE offered ADD COLUMN fingerprint INTEGER",),
+    # When an operator last changed or retried the items of a row.
+    ("ALTER TABLE runs ADD COLUMN changed_at INTEGER",),
 )
 
 

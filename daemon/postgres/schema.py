@@ -241,6 +241,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     recalls.TABLES,
     # Tells a run that is offered again from another one under its id; null: not known.
     ("ALTER TABLE offered ADD COLUMN fingerprint bigint",),
+    # When an operator last changed or retried the items of a row.
+    ("ALTER TABLE runs ADD COLUMN changed_at bigint",),
 )
 
 
