@@ -29,7 +29,7 @@ from actors.slices import InCold, InJournal, ItemError, Slice, remember
 from actors.tiers import ColdItems, Limits, NewRow, StoreUnavailable, WarmQueue
 from forebay.encode import encode_run
 from forebay.ids import new_run_id
-from forebay.run import KEYS, Run, read_head
+from forebay.run import KEYS, Run, RunHead, read_head
 
 STEP_S: Final = 30.0
 RECORD_S: Final = 10.0
@@ -183,7 +183,7 @@ def new_row(sighting: Sighting, change: Change, now_ms: int) -> NewRow:
         flow=head.flow,
         action=head.action,
         priority=head.priority if change.priority is None else change.priority,
-        due_ms=head.due_ms if change.due_ms is None else change.due_ms,
+        due_ms=first_due_ms(head, change, now_ms),
         enqueued_ms=head.enqueued_ms,
         attempt=head.attempt,
         headers=head.headers(),
@@ -200,4 +200,14 @@ def new_row(sighting: Sighting, change: Change, now_ms: int) -> NewRow:
         due_ms,
         errors,
         is_dead=change.error is not None,
+        changed_ms=now_ms,
     )
+
+
+def first_due_ms(head: RunHead, change: Change, now_ms: int) -> int:
+    """The due time in the item's header: when it is due at first. It stays when the item is put
+    off, and an item that is wanted earlier than it was ever due is due at first then."""
+    if change.due_ms is None:
+        return head.due_ms
+    wanted_ms = change.due_ms or now_ms
+    return wanted_ms if wanted_ms < (head.due_ms or head.enqueued_ms) else head.due_ms

@@ -46,6 +46,10 @@ class Sighting:
     result: str = ""
     job: str = ""
     """The job that has claimed it, or had."""
+    changed_ms: int = 0
+    """When an operator changed or retried it last; 0: never."""
+    first_due_ms: int = 0
+    """When it was due at first; 0: as its run says."""
 
     @property
     def bit(self) -> int:
@@ -101,6 +105,8 @@ def of_cold(found: ColdSight, index: int, warm: Whereabouts) -> Sighting:
         found.holder or last_holder(state, found.errors),
         found.result,
         found.job,
+        found.changed_ms,
+        found.first_due_ms,
     )
 
 
@@ -171,6 +177,7 @@ def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
     headers = head.headers() if head.packed_headers else {}
     write = write_of(head) if head.packed_headers else None
     errors, held = sighting.errors, sighting.holder
+    scheduled_ms, initially_ms = scheduled(head, sighting.due_ms, sighting.first_due_ms)
     return {
         "id": item_id,
         "queue": head.queue,
@@ -184,8 +191,8 @@ def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
         "enqueued_ms": head.enqueued_ms,
         "updated_ms": updated_ms(sighting),
         "due_ms": sighting.due_ms or None,
-        "scheduled_at_ms": sighting.due_ms or first_due_ms(head),
-        "scheduled_at_initially_ms": first_due_ms(head),
+        "scheduled_at_ms": scheduled_ms,
+        "scheduled_at_initially_ms": initially_ms,
         "ended_ms": sighting.ended_ms,
         "bytes": size,
         "last_error": errors[-1].text if errors else None,
@@ -200,9 +207,12 @@ def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
     }
 
 
-def first_due_ms(head: RunHead) -> int:
-    """When an item was first due. One that is due later than that has been tried."""
-    return head.due_ms or head.enqueued_ms
+def scheduled(head: RunHead, due_ms: int, first_ms: int = 0) -> tuple[int, int]:
+    """When an item is due, and when it was due at first, which is never later. A retry, and an
+    operator who puts the item off, move the first time alone."""
+    first_ms = first_ms or head.due_ms or head.enqueued_ms
+    scheduled_ms = due_ms or first_ms
+    return scheduled_ms, min(first_ms, scheduled_ms)
 
 
 def retries(state: State, attempt: int) -> int:
@@ -214,8 +224,9 @@ def retries(state: State, attempt: int) -> int:
 def updated_ms(sighting: Sighting) -> int:
     """When something last became of it, as far as that is known."""
     if sighting.ended_ms is not None:
-        return sighting.ended_ms
-    known = [sighting.head.enqueued_ms, *(error.at_ms for error in sighting.errors[-1:])]
+        return max(sighting.ended_ms, sighting.changed_ms)
+    known = [sighting.head.enqueued_ms, sighting.changed_ms]
+    known += [error.at_ms for error in sighting.errors[-1:]]
     if sighting.holder is not None and sighting.state is State.RUNNING:
         known.append(sighting.holder.since_ms)
     return max(known)
@@ -235,7 +246,7 @@ def of_letter(letter: DeadLetter) -> dict[str, Any]:
         "attempt": letter.attempt,
         "retries": retries(State.FAILED, letter.attempt),
         "enqueued_ms": letter.enqueued_ms,
-        "updated_ms": letter.died_ms,
+        "updated_ms": max(letter.died_ms, letter.changed_ms),
         "due_ms": None,
         "scheduled_at_ms": None,
         "scheduled_at_initially_ms": None,
@@ -285,6 +296,10 @@ def timeline(sighting: Sighting) -> list[dict[str, Any]]:
     if state in _PAST:
         attempts = f"after {sighting.attempt} attempts" if sighting.attempt > 1 else ""
         events.append(_event(sighting.ended_ms, _PAST[state], attempts))
+    if sighting.changed_ms:
+        events.append(_event(sighting.changed_ms, "changed", "by an operator"))
+        events.sort(key=lambda event: event["at_ms"] or 0)
+    if state in _PAST:
         return events
     where = {
         State.SPOOLED: "in the journal",

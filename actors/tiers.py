@@ -199,6 +199,8 @@ class NewRow:
     """A dead letter: exactly one item."""
     origin: bytes = b""
     """Where it came from, in the words of its former owner; empty: from this store itself."""
+    changed_ms: int = 0
+    """When an operator changed it last; 0: never."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -529,6 +531,10 @@ class ColdSight:
     """The job that has claimed the items, or had."""
     is_spent: bool = False
     """The dead job of a trigger, whose items were given back: it is not tried again."""
+    changed_ms: int = 0
+    """When an operator changed or retried it last; 0: never."""
+    first_due_ms: int = 0
+    """When it was due at first; 0: as its run says."""
 
 
 class ColdScan(NamedTuple):
@@ -615,6 +621,8 @@ class DeadLetter:
     headers: Mapping[str, str] = field(default_factory=dict)
     payload: bytes | None = None
     """Only where it was asked for."""
+    changed_ms: int = 0
+    """When its payload was changed last; 0: never."""
 
 
 class DeadPage(NamedTuple):

@@ -38,9 +38,9 @@ class Polled:
 
     @property
     def is_redelivery(self) -> bool:
-        """Attempts count as well: a clock that was set back, or a producer's that is ahead, can
-        make the times say otherwise."""
-        return self.attempt > 0 or self.scheduled_at_ms > self.scheduled_at_initially_ms
+        """Whether an attempt was made before. The times do not say so: an operator may have put the
+        item off."""
+        return self.attempt > 0
 
 
 class Batch(Sequence[Polled]):
@@ -82,8 +82,9 @@ class Stored:
 
 def polled(run: LeasedRun, items: Sequence[Item], lock: Lock) -> Iterator[Polled]:
     head = read_head(run.run)
-    initially_ms = head.due_ms or head.enqueued_ms
-    times = (run.until_ms, run.due_ms or initially_ms, initially_ms)
+    first_ms = head.due_ms or head.enqueued_ms
+    scheduled_ms = run.due_ms or first_ms
+    times = (run.until_ms, scheduled_ms, min(first_ms, scheduled_ms))
     return (Polled(item, lock, *times) for item in items)
 
 

@@ -133,7 +133,8 @@ class SqliteDeadLetters:
 
     async def edit(self, item_id: str, payload: bytes) -> bool:
         """StoreCorrupt if the old run cannot be unpacked; BadRun if the payload is too long."""
-        return await self._db.write(lambda db: _edit(db, item_id, payload))
+        now = self._now_ms()
+        return await self._db.write(lambda db: _edit(db, item_id, payload, now))
 
 
 def _change(
@@ -158,7 +159,7 @@ def _change(
     )
 
 
-def _edit(db: sqlite3.Connection, item_id: str, payload: bytes) -> bool:
+def _edit(db: sqlite3.Connection, item_id: str, payload: bytes, now: int) -> bool:
     # One, as a rule; more if an item was delivered twice and failed twice.
     letters = db.execute(SELECT_BY_ITEM, (item_id,)).fetchall()
     for n, body_id, packed in letters:
@@ -170,7 +171,7 @@ def _edit(db: sqlite3.Connection, item_id: str, payload: bytes) -> bool:
         data = take_items(run, [lowest_bit(unpack_bits(packed))], [payload])
         head = read_head(data)
         insert_body(db, head.run_id, data)
-        db.execute(EDIT, (head.run_id, pack_bits(1), len(data), n))
+        db.execute(EDIT, (head.run_id, pack_bits(1), len(data), now, n))
         follow(db, Run(head, data), 1)
         drop_body(db, body_id)
     return bool(letters)
@@ -190,11 +191,13 @@ def _unpack(cursor: bytes) -> _Cursor:
     return _Cursor._make(_CURSOR.unpack(cursor))
 
 
-RETRY: Final = f"""UPDATE runs SET {set_state(ColdMove.RETRY_DEAD)}, is_due = 1, scheduled_at = ?,
-    due_ms = 0, attempt = 0, lock_uuid = NULL, item_id = NULL, died_at = NULL, error_folded = NULL,
+RETRY: Final = f"""UPDATE runs SET {set_state(ColdMove.RETRY_DEAD)}, is_due = 1, scheduled_at = ?1,
+    due_ms = 0, scheduled_at_initially = min(scheduled_at_initially, ?1), changed_at = ?1,
+    attempt = 0, lock_uuid = NULL, item_id = NULL, died_at = NULL, error_folded = NULL,
     headers = NULL, failure_reason = NULL
-    WHERE n = ? AND {guard(ColdMove.RETRY_DEAD)} AND job_id IS NOT ?"""
-EDIT: Final = "UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ? WHERE n = ?"
+    WHERE n = ?2 AND {guard(ColdMove.RETRY_DEAD)} AND job_id IS NOT ?3"""
+EDIT: Final = """UPDATE runs SET body_id = ?, bits = ?, first_item = 0, size = ?, changed_at = ?
+    WHERE n = ?"""
 SELECT_ENDED: Final = "SELECT bits, size FROM runs WHERE n = ?"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs INDEXED BY runs_dead_item
     WHERE state = 'FAILED' AND item_id = ?"""

@@ -36,9 +36,9 @@ class Page:
         if self._unpacked_bytes >= UNPACKED_BYTES_MAX:
             self.is_full = True
             return False
-        (item_id, key, priority, attempt, enqueued_ms, errors, headers, packed) = db.execute(
-            SELECT_LETTER, (row.n,)
-        ).fetchone()
+        (item_id, key, priority, attempt, enqueued_ms, errors, headers, packed, changed_ms) = (
+            db.execute(SELECT_LETTER, (row.n,)).fetchone()
+        )
         payload = self._payload(db, row, unpack_bits(packed)) if self._has_payloads else None
         size = len(errors or b"") + len(headers or b"") + len(payload or b"")
         if self.letters and self._bytes + size > PAGE_BYTES_MAX:
@@ -66,6 +66,7 @@ class Page:
                 errors=history,
                 headers=named,
                 payload=payload,
+                changed_ms=changed_ms or 0,
             )
         )
         return True
@@ -84,4 +85,4 @@ class Page:
 
 
 SELECT_LETTER: Final = """SELECT item_id, key, priority, attempt, created_at,
-    CAST(error_history AS BLOB), headers, bits FROM runs WHERE n = ?"""
+    CAST(error_history AS BLOB), headers, bits, changed_at FROM runs WHERE n = ?"""

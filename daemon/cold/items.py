@@ -59,6 +59,8 @@ class _Row(NamedTuple):
     lock: bytes | None
     ended_ms: int | None
     job: str | None
+    changed_ms: int | None
+    first_due_ms: int
     locked_by: str | None = None
     locked_ms: int | None = None
     result: str | None = None
@@ -150,7 +152,14 @@ def _sight(
     errors = read_errors(row.errors)
     what = (row.state, head, data, bits, row.attempt, row.due_ms, errors)
     holder = holder_of(row.locked_by, row.locked_ms)
-    said = (holder, row.result or "", row.job or "", is_spent(row.state, row.job))
+    said = (
+        holder,
+        row.result or "",
+        row.job or "",
+        is_spent(row.state, row.job),
+        row.changed_ms or 0,
+        row.first_due_ms,
+    )
     return ColdSight(*what, row.row, row.lock, row.ended_ms, place, *said)
 
 
@@ -241,10 +250,11 @@ def _purge(db: sqlite3.Connection, queue: str, rows_max: int, now: int) -> int:
 
 
 _RUN_COLUMNS: Final = """body_id, state, bits, attempt, due_ms, CAST(error_history AS BLOB), id,
-    lock_uuid, died_at, job_id, CASE WHEN state = 'CLAIMED' THEN
+    lock_uuid, died_at, job_id, changed_at, scheduled_at_initially,
+    CASE WHEN state = 'CLAIMED' THEN
         (SELECT name FROM consumers WHERE consumers.n = runs.consumer) END"""
 _PAST_COLUMNS: Final = """body_id, outcome, bits, attempt, 0, CAST(error_history AS BLOB), x'',
-    NULL, finished_at, job_id, locked_by, locked_at, result"""
+    NULL, finished_at, job_id, NULL, 0, locked_by, locked_at, result"""
 SELECT_ALIASES: Final = "SELECT body_id FROM aliases WHERE run_id = ?"
 SELECT_BY_BODY: Final = f"""SELECT {_RUN_COLUMNS} FROM runs INDEXED BY runs_body
     WHERE body_id = ? AND state IN ('COLD_QUEUED', 'CLAIMED', 'FAILED')"""

@@ -103,6 +103,7 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
             head.packed_headers if new.is_dead else None,
             runs.write(head),
             last_error.failure_reason if last_error and new.is_dead else None,
+            new.changed_ms or None,
         ),
     ).rowcount
     if not is_row_new:
@@ -268,8 +269,8 @@ DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
 _INSERT_ROW: Final = """INSERT INTO runs (
     id, body_id, state, is_due, queue, flow, flow_type, action, key, priority, scheduled_at,
     scheduled_at_initially, due_ms, first_item, count, size, attempt, created_at, origin, item_id,
-    died_at, error_folded, bits, error_history, headers, write_id, failure_reason
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    died_at, error_folded, bits, error_history, headers, write_id, failure_reason, changed_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING"""
 
 

@@ -257,6 +257,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "ALTER TABLE totals RENAME COLUMN corrupt TO lost",
         "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
     ),
+    # When an operator last changed or retried the items of a row.
+    ("ALTER TABLE runs ADD COLUMN changed_at INTEGER",),
 )
 
 

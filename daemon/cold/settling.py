@@ -11,6 +11,7 @@ delivered is to be said, daemon/cold/delivered.py says it for many rows at once.
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from actors.finished import Keeps, by_result, keeps_delivered
@@ -94,7 +95,8 @@ def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> boo
     row = db.execute(SELECT_LEASED, (outcome.row, outcome.lock)).fetchone()
     if row is None:
         return False
-    n, body_id, packed, count, queue, flow, action, write, size, has_failed, has_keys = row
+    n, body_id, packed, count, queue, flow, action, write, size, *more = row
+    has_failed, has_keys, changed_ms = more
     change = change_of(unpack_bits(packed), outcome)
     if change is None:
         return False
@@ -119,7 +121,7 @@ def _settle_row(db: sqlite3.Connection, outcome: RowOutcome, step: _Step) -> boo
     for new in change.moved:
         if new.head.queue != queue:
             raise ValueError(f"an item of {queue} moves to {new.head.queue}")
-        _insert_moved(db, new, step)
+        _insert_moved(db, replace(new, changed_ms=changed_ms or 0), step)
         if has_keys and new.head.run_id != body_id:
             follow(db, step.runs.run(new.head, new.data), new.bits)
     if not change.rest:
@@ -136,5 +138,5 @@ def _insert_moved(db: sqlite3.Connection, new: NewRow, step: _Step) -> None:
 
 _OUTCOME: Final = guard(ColdMove.DELIVER, ColdMove.RETRY, ColdMove.DIE)
 SELECT_LEASED: Final = f"""SELECT n, body_id, bits, count, queue, flow, action, write_id, size,
-    attempt > 0 OR error_history <> '[]', {HAS_KEYS} FROM runs
+    attempt > 0 OR error_history <> '[]', {HAS_KEYS}, changed_at FROM runs
     WHERE id = ? AND lock_uuid = ? AND {_OUTCOME}"""

@@ -302,9 +302,11 @@ class SqliteCold:
 
 
 def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
+    if not rows:
+        return
     runs = Unpacked()
     ids = padded([new.head.run_id for new in rows])
-    stored = dict(db.execute(bodies_sql(len(ids)), ids).fetchall()) if rows else {}
+    stored = dict(db.execute(bodies_sql(len(ids)), ids).fetchall())
     for new in under_own_ids(rows, stored):
         insert_row(db, new, STORED, now, runs)
 

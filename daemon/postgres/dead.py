@@ -139,7 +139,8 @@ class PostgresDeadLetters:
 
     async def edit(self, item_id: str, payload: bytes) -> bool:
         """StoreCorrupt if the old run cannot be unpacked; BadRun if the payload is too long."""
-        return await self._db.write(lambda con: _edit(con, item_id, payload))
+        now_ms = self._now_ms()
+        return await self._db.write(lambda con: _edit(con, item_id, payload, now_ms))
 
     async def _note(self, con: Connection, letters: Sequence[Found], now_ms: int | None) -> None:
         kept = [letter for letter in letters if self.keeps(letter.place.queue) != "none"]
@@ -172,7 +173,7 @@ async def _chosen(
     return change, letters
 
 
-async def _edit(con: Connection, item_id: str, payload: bytes) -> bool:
+async def _edit(con: Connection, item_id: str, payload: bytes, now_ms: int | None) -> bool:
     # One, as a rule; more if an item was delivered twice and failed twice.
     letters = await con.fetch(SELECT_BY_ITEM, to_text(item_id))
     bodies = await read_bodies(con, (row["body_id"] for row in letters))
@@ -185,7 +186,7 @@ async def _edit(con: Connection, item_id: str, payload: bytes) -> bool:
         data = take_items(run, [lowest_bit(unpack_bits(packed))], [payload])
         head = read_head(data)
         await insert_bodies(con, {head.run_id: data})
-        await con.execute(EDIT, n, head.run_id, pack_bits(1), len(data))
+        await con.execute(EDIT, now_ms, n, head.run_id, pack_bits(1), len(data))
         await follow(con, Run(head, data), 1)
         await drop_bodies(con, [body_id])
     return bool(letters)
@@ -208,11 +209,14 @@ def _unpack(cursor: bytes) -> _Cursor:
 _DEAD: Final = guard(ColdMove.RETRY_DEAD, ColdMove.REMOVE_DEAD)
 LOCK: Final = f"SELECT n FROM runs WHERE n = ANY ($1) AND {_DEAD} ORDER BY n FOR UPDATE"
 RETRY: Final = f"""UPDATE runs SET {set_state(ColdMove.RETRY_DEAD)}, is_due = true,
-    scheduled_at = {NOW}, due_ms = 0, attempt = 0, lock_uuid = NULL, holder = NULL,
-    item_id = NULL, died_at = NULL, error_folded = NULL, headers = NULL, failure_reason = NULL
+    scheduled_at = {NOW}, due_ms = 0, changed_at = {NOW},
+    scheduled_at_initially = least(scheduled_at_initially, {NOW}),
+    attempt = 0, lock_uuid = NULL, holder = NULL, item_id = NULL, died_at = NULL,
+    error_folded = NULL, headers = NULL, failure_reason = NULL
     WHERE n = ANY ($2) AND job_id IS DISTINCT FROM $3 RETURNING n"""
 REMOVE: Final = "DELETE FROM runs WHERE n = ANY ($1) RETURNING body_id, bits"
-EDIT: Final = "UPDATE runs SET body_id = $2, bits = $3, first_item = 0, size = $4 WHERE n = $1"
+EDIT: Final = f"""UPDATE runs SET body_id = $3, bits = $4, first_item = 0, size = $5,
+    changed_at = {NOW} WHERE n = $2"""
 SELECT_ENDED: Final = "SELECT n, bits, size FROM runs WHERE n = ANY ($1)"
 SELECT_BY_ITEM: Final = """SELECT n, body_id, bits FROM runs
     WHERE state = 'FAILED' AND item_id = $1 ORDER BY n FOR UPDATE"""

@@ -56,7 +56,7 @@ class Page:
         if self._unpacked_bytes >= UNPACKED_BYTES_MAX:
             self.is_full = True
             return False
-        _, item_id, key, priority, attempt, enqueued_ms, errors, headers, packed = row
+        _, item_id, key, priority, attempt, enqueued_ms, errors, headers, packed, changed_ms = row
         payload = self._payload(letter, unpack_bits(packed), bodies) if self._has_payloads else None
         size = len(errors) + len(headers or b"") + len(payload or b"")
         if self.letters and self._bytes + size > PAGE_BYTES_MAX:
@@ -84,6 +84,7 @@ class Page:
                 errors=history,
                 headers=named,
                 payload=payload,
+                changed_ms=changed_ms or 0,
             )
         )
         return True
@@ -102,4 +103,4 @@ class Page:
 
 
 SELECT: Final = """SELECT n, item_id, key, priority, attempt, created_at, error_history, headers,
-    bits FROM runs WHERE n = ANY ($1)"""
+    bits, changed_at FROM runs WHERE n = ANY ($1)"""

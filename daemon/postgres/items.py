@@ -222,6 +222,8 @@ def _sight(row: Any, read: Bodies) -> ColdSight:
         0,
         *read_said(row["locked_by"], row["locked_at"], row["result"], row["job_id"]),
         is_spent(row["state"], row["job_id"]),
+        row["changed_at"] or 0,
+        row["first_due_ms"],
     )
 
 
@@ -229,10 +231,11 @@ _RUN_COLUMNS: Final = """n, size, body_id, state, bits, attempt, due_ms, error_h
     lock_uuid, died_at AS ended_at, CASE WHEN state = 'CLAIMED' THEN
         (SELECT name FROM consumers WHERE consumers.n = runs.consumer) END AS locked_by,
     NULL::bigint AS locked_at, NULL AS result,
-    job_id"""
+    job_id, changed_at, scheduled_at_initially AS first_due_ms"""
 _PAST_COLUMNS: Final = """n, size, body_id, outcome AS state, bits, attempt, 0::bigint AS due_ms,
     error_history, ''::bytea AS id, NULL::bytea AS lock_uuid, finished_at AS ended_at,
-    locked_by, locked_at, result, job_id"""
+    locked_by, locked_at, result, job_id, NULL::bigint AS changed_at,
+    0::bigint AS first_due_ms"""
 SELECT_ALIASES: Final = "SELECT body_id FROM aliases WHERE run_id = $1"
 SELECT_BY_BODY: Final = f"""SELECT {_RUN_COLUMNS} FROM runs
     WHERE body_id = ANY ($1) AND state IN ('COLD_QUEUED', 'CLAIMED', 'FAILED')"""

@@ -165,6 +165,7 @@ def _values(new: NewRow, runs: Unpacked) -> tuple[Any, ...]:
         head.packed_headers if new.is_dead else None,
         runs.write(head),
         last_error.failure_reason if last_error and new.is_dead else None,
+        new.changed_ms or None,
     )
 
 
@@ -194,6 +195,7 @@ _COLUMNS: Final = {
     "headers": "bytea",
     "write_id": "bytea",
     "failure_reason": "text",
+    "changed_at": "bigint",
 }
 _PLAIN: Final = [name for name in _COLUMNS if name not in ("is_dead", "died_at")]
 _ARRAYS: Final = ", ".join(

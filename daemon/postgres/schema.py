@@ -248,6 +248,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
         "ALTER TABLE journal_receipts ADD COLUMN lost bigint NOT NULL DEFAULT 0",
     ),
+    # When an operator last changed or retried the items of a row.
+    ("ALTER TABLE runs ADD COLUMN changed_at bigint",),
 )
 
 

@@ -6,7 +6,7 @@ bodies, books.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from actors.finished import Keeps, by_result, keeps_delivered
@@ -38,6 +38,7 @@ class _Row:
     size: int
     has_failed: bool
     has_keys: bool
+    changed_ms: int
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class _Step:
         self.books.leave(row.place, items, rows_gone=int(not change.rest))
         self.books.deliver(row.place.queue, change.delivered.bit_count(), row.write)
         for new in change.moved:
-            self._move(new, row.place.queue)
+            self._move(replace(new, changed_ms=row.changed_ms), row.place.queue)
             if row.has_keys and new.head.run_id != row.body_id:
                 self.followed.append(new)
         return True
@@ -153,6 +154,7 @@ async def _lock(con: Connection, ids: Iterable[bytes]) -> dict[bytes, _Row]:
             size,
             has_failed,
             has_keys,
+            changed_ms or 0,
         )
         for (
             id_,
@@ -167,6 +169,7 @@ async def _lock(con: Connection, ids: Iterable[bytes]) -> dict[bytes, _Row]:
             size,
             has_failed,
             has_keys,
+            changed_ms,
         ) in found
     }
 
@@ -184,7 +187,7 @@ async def _insert_moved(
 
 _OUTCOME: Final = guard(ColdMove.DELIVER, ColdMove.RETRY, ColdMove.DIE)
 SELECT_LEASED: Final = f"""SELECT id, n, lock_uuid, body_id, bits, queue, flow, action, write_id,
-    size, attempt > 0 OR error_history <> '[]', {table.HAS_KEYS} FROM runs
+    size, attempt > 0 OR error_history <> '[]', {table.HAS_KEYS}, changed_at FROM runs
     WHERE id = ANY ($1) AND lock_uuid IS NOT NULL AND {_OUTCOME}
     ORDER BY id FOR UPDATE"""
 SHRINK: Final = """UPDATE runs SET bits = rest.bits, count = rest.count, first_item = rest.first

@@ -149,11 +149,13 @@ class ItemsSuite:
             bits=1,
             errors=errors,
             is_dead=is_dead,
+            changed_ms=START_MS + 7,
         )
         assert await stores.items.change(row.row, 0b010, None, new)
         assert not await stores.items.change(row.row, 0b010, None, replace(new, row=number()))
         (sight,) = await stores.items.find(row.head.run_id, 1)
         assert sight.state == ("FAILED" if is_dead else "COLD_QUEUED")
+        assert sight.changed_ms == START_MS + 7
         assert Run(sight.head, sight.data).payloads() == [b"other"]
         expected = {"held": 2, "deleted": 0, "dead": 1} if is_dead else {"held": 3}
         assert (await totals(stores)).items() >= expected.items()

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from actors.slices import SortKey, lowest_bit
 from actors.tiers import ColdTotals, DeadFilter, FlowCount, NewRow, Outlook, RowOutcome
+from forebay.limits import TIME_MS_MAX
 from forebay.part import take_items
 from forebay.run import Run, read_head
 
@@ -35,6 +36,8 @@ class Row:
     """The end of its lease, where it has a lock, by the clock of leases."""
     edits: int = 0
     """Which edit made its body; 0: none."""
+    retried_ms: int = TIME_MS_MAX
+    """When it was retried: it was due at first by then."""
 
     @property
     def items(self) -> int:
@@ -50,7 +53,8 @@ class Row:
         head = self.new.head
         # An edit makes a run id that sorts after all that were there before.
         run_id = b"\xff" * 8 + self.edits.to_bytes(8, "big") if self.edits else head.run_id
-        return (head.priority, head.due_ms or head.enqueued_ms, run_id, lowest_bit(self.bits))
+        first_ms = min(head.due_ms or head.enqueued_ms, self.retried_ms)
+        return (head.priority, first_ms, run_id, lowest_bit(self.bits))
 
     @property
     def write(self) -> bytes | None:
@@ -201,8 +205,9 @@ class ColdModel:
         dead = filter(matches, self._in_state("dead"))
         return sorted(dead, key=lambda row: (row.died_ms, row.new.row))
 
-    def retry(self, rows: list[Row]) -> None:
+    def retry(self, rows: list[Row], now: Now) -> None:
         for row in rows:
+            row.retried_ms = min(row.retried_ms, now.wall)
             row.state, row.attempt, row.due_ms, row.at_ms, row.lock = "queued", 0, 0, 0, None
 
     def remove(self, rows: list[Row]) -> None:

@@ -195,7 +195,7 @@ class Player:
                 letters = model.find(which)[:limit]
                 change = await self.stores.dead.retry(which, limit)
                 assert (change.done, change.queues) == _changed(letters)
-                model.retry(letters)
+                model.retry(letters, now)
             case ("remove", which, limit):
                 letters = model.find(which)[:limit]
                 change = await self.stores.dead.remove(which, limit)

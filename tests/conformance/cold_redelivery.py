@@ -3,11 +3,12 @@
 from typing import NamedTuple, Protocol
 
 from actors.slices import ItemError
-from actors.tiers import RowOutcome
+from actors.tiers import DeadFilter, RowOutcome
 from tests.conformance.cold_stores import (
     START_MS,
     ColdStores,
     acquire,
+    dead_row,
     new_row,
     part_of,
     put,
@@ -62,3 +63,16 @@ class RedeliverySuite:
         found, behind = await acquire(stores, b"M" * 16)
         assert (found.row, behind.row) == (again.row, other.row)
         assert (found.attempt, found.due_ms, found.errors) == (1, due_ms, (ERROR,))
+
+    async def test_a_letter_that_is_retried_is_due_then_and_at_first_not_later(
+        self, stores: TimedStores
+    ) -> None:
+        early = dead_row(due_ms=START_MS - 5)
+        late = dead_row(due_ms=START_MS + 5000)
+        await put(stores, early, late)
+        stores.advance(1000)
+        now_ms = stores.now_ms()
+        await stores.dead.retry(DeadFilter(), 10)
+        assert await stores.times(early.row) == (now_ms, START_MS - 5, 0)
+        # It was given up before it was ever due.
+        assert await stores.times(late.row) == (now_ms, now_ms, 0)

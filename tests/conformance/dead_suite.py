@@ -267,6 +267,7 @@ class DeadSuite:
             (letter.row, letter.id, letter.key, letter.errors, letter.headers, letter.died_ms)
             for letter in (before, after)
         ] == [(row.row, before.id, "z", row.errors, {"h": "v"}, START_MS)] * 2
+        assert (before.changed_ms, after.changed_ms) == (0, START_MS)
         assert len(await stores.bodies()) == 2
         assert await stores.dead.edit(before.id, b"best") is True
         assert len(await stores.bodies()) == 2

@@ -28,7 +28,8 @@ def without_newest(db: sqlite3.Connection) -> None:
         db.execute(f"ALTER TABLE totals DROP COLUMN {column}")
     for column in ("updated", "ignored", "conflict"):
         db.execute(f"ALTER TABLE receipts DROP COLUMN {column}")
-    db.execute("ALTER TABLE runs DROP COLUMN failure_reason")
+    for column in ("failure_reason", "changed_at"):
+        db.execute(f"ALTER TABLE runs DROP COLUMN {column}")
     for column in ("locked_by", "locked_at", "result", "job_id"):
         db.execute(f"ALTER TABLE history DROP COLUMN {column}")
     db.execute("DROP INDEX runs_oldest")

@@ -88,7 +88,8 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
         "find by id": dead_search.search_sql(DeadFilter(ids=("a",)), None, 9)[0],
     }
     for name, sql in plans.items():
-        values = [0] * (1 if "?1" in sql else sql.count("?"))
+        numbered = [int(number) for number in re.findall(r"\?(\d)", sql)]
+        values = [0] * (max(numbered) if numbered else sql.count("?"))
         if "json_each" in sql:
             values = ["[]" if value == 2 else 0 for value in range(len(values))]  # type: ignore[misc]
         plan = stores.beside(

@@ -426,6 +426,10 @@ class Rig:
         assert page.cursor is None
         return page.letters
 
+    async def pause(self, queue: str, flow: str | None = None) -> None:
+        """Also a queue that does not exist yet."""
+        await self.life.catalogue.pause(queue, flow)
+
     async def control(self, op: str, **fields: Any) -> dict[str, Any]:
         return await self.life.controls.perform(op, fields)
 

@@ -353,7 +353,7 @@ async def test_a_flow_is_paused_while_cold_is_away(tmp_path: Path) -> None:
         await rig.push(1)
         await rig.to().until_begun(1)
         # One from cold and one from the journal, both in warm.
-        await rig.control("queue.pause", queue="q", flow="f")
+        await rig.pause("q", "f")
         ids = await rig.push(2, flow="f")
         await rig.until_books(cold=2)
         await rig.control("queue.resume", queue="q", flow="f")
@@ -361,7 +361,7 @@ async def test_a_flow_is_paused_while_cold_is_away(tmp_path: Path) -> None:
         ids += await rig.push(2, flow="f")
         await rig.until_books(warm=4)
         rig.life.cold.break_down("settle", "store")
-        await rig.control("queue.pause", queue="q", flow="f")
+        await rig.pause("q", "f")
         await rig.until(lambda _: bool(rig.life.cold.calls))
         rig.life.cold.mend()
         others = await rig.push(2)

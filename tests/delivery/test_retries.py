@@ -18,8 +18,7 @@ GONE = Failure("gone", status=410, is_permanent=True, blames_destination=False)
 
 async def in_cold(rig: Rig, items: int) -> list[str]:
     """Runs that are in cold before anything of theirs is tried."""
-    # Not by control: no push has made the queue yet.
-    await rig.life.catalogue.pause("q", "f")
+    await rig.pause("q", "f")
     ids = await rig.push(items, flow="f")
     await rig.until_books(cold=items)
     await rig.control("queue.resume", queue="q", flow="f")

@@ -157,11 +157,11 @@ class TestHardTimes:
             await rig.push(2, flow="f")
             await rig.push(4, flow="g")
             await rig.until_books(cold=7)
-            await rig.control("queue.pause", queue="q")
+            await rig.pause("q")
             assert (await claim(rig, 0))["claim"] == open_claim["claim"]
             paused = await claim(rig, 1)
             assert (paused["claim"], paused["backlog"]) == (None, 6)
-            await rig.control("queue.pause", queue="q", flow="f")
+            await rig.pause("q", "f")
             await rig.control("queue.resume", queue="q")
             assert (await claim(rig, 1))["items"] == 4
             await rig.control("queue.resume", queue="q", flow="f")

@@ -42,7 +42,7 @@ class TestPause:
     @WAYS
     async def test_a_paused_queue_is_left_alone(self, tmp_path: Path, way: Any) -> None:
         async with running(tmp_path, {"q": way}) as rig:
-            await rig.control("queue.pause", queue="q")
+            await rig.pause("q")
             ids = await rig.push(3)
             await rig.until_books(warm=3)
             await settle_down(rig)
@@ -61,7 +61,7 @@ class TestPause:
             rig.to().is_patient = True
             await rig.push(3)
             await rig.to().until_begun(1)
-            await rig.control("queue.pause", queue="q")
+            await rig.pause("q")
             rig.to().open_up()
             await rig.until_books(delivered=1, warm=2)
             await rig.control("queue.resume", queue="q")
@@ -69,9 +69,8 @@ class TestPause:
 
     async def test_a_pause_survives_a_crash(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
-            # Not by control: no push has made the queues yet.
-            await rig.life.catalogue.pause("q")
-            await rig.life.catalogue.pause("r", "f")
+            await rig.pause("q")
+            await rig.pause("r", "f")
             await rig.push(2)
             await rig.push(2, "r", flow="f")
             await rig.push(2, "r")
@@ -93,7 +92,7 @@ class TestPause:
             for _ in range(4):
                 a += await rig.push(3, flow="a")
             await rig.until_books(spooled=0)
-            await rig.control("queue.pause", queue="q", flow="a")
+            await rig.pause("q", "a")
             b = await rig.push(10, flow="b")
             rig.to().open_up()
             await rig.until_books(delivered=11, held=12, cold=12)
@@ -111,7 +110,7 @@ class TestPause:
             rig.to().is_patient = True
             await rig.push(3, flow="a")
             await rig.to().until_begun(1)
-            await rig.control("queue.pause", queue="q", flow="a")
+            await rig.pause("q", "a")
             rig.to().open_up(items_fail(lambda item: item.flow == "a", DOWN))
             await rig.until_books(running=0)
             await rig.push(5, flow="b")
@@ -134,7 +133,7 @@ class TestPause:
                 await rig.control("queue.resume", queue="q", flow="a")
 
             rig.life.cold.after["store"] = resume
-            await rig.control("queue.pause", queue="q", flow="a")
+            await rig.pause("q", "a")
             rig.to().open_up()
             await rig.until_books(held=0, delivered=4)
             assert rig.to().ids[1:] == ids
@@ -152,7 +151,7 @@ class TestPause:
                 await rig.until_books("new", delivered=1)
 
             rig.life.cold.after["store"] = push
-            await rig.control("queue.pause", queue="q", flow="a")
+            await rig.pause("q", "a")
             await rig.until_books("q", cold=3)
             await rig.control("queue.resume", queue="q", flow="a")
             rig.to().open_up()
@@ -200,7 +199,7 @@ class TestBreaker:
             await rig.until(lambda report: report["breakers"]["q"]["state"] == "open")
             await settle_down(rig)
             refused = rig.to().refused.total()
-            await rig.control("queue.pause", queue="q")
+            await rig.pause("q")
             await settle_down(rig)
             rig.to().open_up()
             await rig.control("breakers.force", destination="q", state="closed")

@@ -134,6 +134,69 @@ def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: s
     problem(wrong, 409, "lease-lost")
 
 
+def changed(serving: Serving, item_id: str, **change: Any) -> dict[str, Any]:
+    """The item after a change, which must be seen."""
+    before = show(serving, item_id)
+    while time.time_ns() // 1_000_000 <= before["updated_ms"]:
+        time.sleep(LOOK_S)
+    answer = serving.http.put(f"/api/queue-items/{item_id}", json=change)
+    assert answer.status_code == 200, answer.text
+    after = show(serving, item_id)
+    assert after["updated_ms"] > before["updated_ms"], change
+    moments = [event for event in after["timeline"] if event["what"] == "changed"]
+    assert [event["at_ms"] for event in moments] == [after["updated_ms"]]
+    assert after["scheduled_at_initially_ms"] <= after["scheduled_at_ms"]
+    return after
+
+
+def test_every_change_moves_updated_ms_and_the_timeline(serving: Serving, queue: str) -> None:
+    item_id = add(serving, queue, payload="x")
+    until(serving, item_id, "QUEUED")
+    assert changed(serving, item_id, priority=1)["priority"] == 1
+    assert changed(serving, item_id, payload="y")["payload"] == "y"
+    later_ms = time.time_ns() // 1_000_000 + 3_600_000
+    assert changed(serving, item_id, due_ms=later_ms)["due_ms"] == later_ms
+    changed(serving, item_id, state="QUEUED")
+    # A failure comes after it, and the change is still told.
+    leased = lease(serving, queue)
+    body = {"token": leased["token"], "error": "no", "permanent": True}
+    assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
+    dead = until(serving, item_id, "FAILED")
+    assert [event["what"] for event in dead["timeline"]] == [
+        "accepted",
+        "changed",
+        "failed",
+        "dead",
+    ]
+    assert dead["updated_ms"] == dead["ended_ms"]
+    assert changed(serving, item_id, payload="z")["payload"] == "z"
+    (listed,) = serving.http.get("/api/queue-items", params={"queue": queue}).json()["items"]
+    assert listed["updated_ms"] > listed["ended_ms"]
+    changed(serving, item_id, state="QUEUED")
+
+
+def test_when_an_item_was_first_due_stays(serving: Serving, queue: str) -> None:
+    at_once = add(serving, queue, payload="x")
+    first_ms = until(serving, at_once, "QUEUED")["scheduled_at_initially_ms"]
+    later_ms = time.time_ns() // 1_000_000 + 3_600_000
+    for change in ({"due_ms": later_ms}, {"due_ms": later_ms + 1}, {"state": "FAILED"}):
+        assert changed(serving, at_once, **change)["scheduled_at_initially_ms"] == first_ms
+    retried = changed(serving, at_once, state="QUEUED")
+    assert retried["scheduled_at_ms"] == retried["scheduled_at_initially_ms"] == first_ms
+
+    # One that an operator wants earlier is due at first then.
+    delayed = add(serving, queue, payload="y", due_ms=later_ms)
+    shown = changed(serving, delayed, due_ms=later_ms + 1)
+    assert (shown["scheduled_at_ms"], shown["scheduled_at_initially_ms"]) == (
+        later_ms + 1,
+        later_ms,
+    )
+    shown = changed(serving, delayed, due_ms=later_ms - 1)
+    assert shown["scheduled_at_ms"] == shown["scheduled_at_initially_ms"] == later_ms - 1
+    now = changed(serving, delayed, state="QUEUED")
+    assert now["scheduled_at_ms"] == now["scheduled_at_initially_ms"] == now["updated_ms"]
+
+
 def test_long_errors_and_results_are_cut_and_not_refused(serving: Serving, queue: str) -> None:
     long = "é" * 100_000
     item_id = add(serving, queue, payload="x")

@@ -147,9 +147,8 @@ def test_fewer_probes_than_were_good_already_close_it() -> None:
 
 def test_an_error_is_remembered_up_to_a_bound() -> None:
     assert len(after(CLOSED, sent(CLOSED, False, "x" * 10000)).last_error) == ERROR_TEXT_MAX
-    assert (
-        len(after(PROBED, sent(PROBED, False, "x" * 10000, probe=0)).last_error) == ERROR_TEXT_MAX
-    )
+    probed = after(PROBED, sent(PROBED, False, "x" * 10000, probe=0))
+    assert len(probed.last_error) == ERROR_TEXT_MAX
 
 
 EVENTS = st.one_of(

@@ -138,13 +138,18 @@ class ItemSummary(BaseModel):
     attempt: int = Field(description="Attempts that were made and failed; of DONE, all of them")
     retries: int = Field(description="How often it was tried again")
     enqueued_ms: int = Field(description="When it was created")
-    updated_ms: int = Field(description="When something last became of it, as far as is known")
+    updated_ms: int = Field(
+        description="When it last failed, ended, was leased, or was changed by an operator"
+    )
     due_ms: int | None
     scheduled_at_ms: int | None = Field(
         default=None,
-        description="When it was, or will be, due: later than initially if it was delivered before",
+        description="When it was, or will be, due. Later than initially if it is tried again, or "
+        "was put off or retried by an operator",
     )
-    scheduled_at_initially_ms: int | None = Field(default=None, description="When it was first due")
+    scheduled_at_initially_ms: int | None = Field(
+        default=None, description="When it was first due: it stays, and is never after the other"
+    )
     ended_ms: int | None = Field(description="When it was delivered, deleted, or died")
     bytes: int | None = Field(description="Of its payload, where that is known")
     last_error: str | None

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 
 from actors.clock import wall_ms
 from actors.pull import Holdings
-from actors.sightings import first_due_ms
+from actors.sightings import scheduled
 from actors.slices import lowest_bit
 from daemon.http.access import Admin
 from daemon.http.desk import Desk
@@ -111,6 +111,7 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
     run = Run(read_head(one.run), one.run)
     index = lowest_bit(one.bits) if one.bits else 0
     head, key = run.head, run.keys(index, index + 1)[0]
+    scheduled_ms, initially_ms = scheduled(head, one.due_ms or 0)
     return Leased(
         id=run.item_ids(index, index + 1)[0],
         queue=head.queue,
@@ -120,8 +121,8 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
         action=head.action,
         priority=head.priority,
         attempt=one.attempt,
-        scheduled_at_ms=one.due_ms or first_due_ms(head),
-        scheduled_at_initially_ms=first_due_ms(head),
+        scheduled_at_ms=scheduled_ms,
+        scheduled_at_initially_ms=initially_ms,
         enqueued_ms=head.enqueued_ms,
         token=f"{one.token}.{head.queue}",
         until_ms=one.until_ms,
