@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -13,7 +14,7 @@ import pytest
 
 from forebay.ids import format_item_id, format_run_id, new_run_id
 from tests.eventually import eventually_sync
-from tests.ops.commands import HANG_S
+from tests.ops.commands import HANG_S, LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
 
 PULLED: dict[str, Any] = {"handler": {"type": "pull"}, "history": "all"}
@@ -136,12 +137,12 @@ def test_a_lease_is_extended_and_is_of_its_item_alone(serving: Serving, queue: s
 
 def changed(serving: Serving, item_id: str, **change: Any) -> dict[str, Any]:
     """The item after a change, which must be seen."""
-    before = show(serving, item_id)
+    before = serving.item(item_id)
     while time.time_ns() // 1_000_000 <= before["updated_ms"]:
         time.sleep(LOOK_S)
     answer = serving.http.put(f"/api/queue-items/{item_id}", json=change)
     assert answer.status_code == 200, answer.text
-    after = show(serving, item_id)
+    after = serving.item(item_id)
     assert after["updated_ms"] > before["updated_ms"], change
     moments = [event for event in after["timeline"] if event["what"] == "changed"]
     assert [event["at_ms"] for event in moments] == [after["updated_ms"]]
@@ -151,17 +152,17 @@ def changed(serving: Serving, item_id: str, **change: Any) -> dict[str, Any]:
 
 def test_every_change_moves_updated_ms_and_the_timeline(serving: Serving, queue: str) -> None:
     item_id = add(serving, queue, payload="x")
-    until(serving, item_id, "QUEUED")
+    serving.until_state(item_id, "QUEUED")
     assert changed(serving, item_id, priority=1)["priority"] == 1
     assert changed(serving, item_id, payload="y")["payload"] == "y"
     later_ms = time.time_ns() // 1_000_000 + 3_600_000
     assert changed(serving, item_id, due_ms=later_ms)["due_ms"] == later_ms
     changed(serving, item_id, state="QUEUED")
     # A failure comes after it, and the change is still told.
-    leased = lease(serving, queue)
+    leased = serving.lease(queue)
     body = {"token": leased["token"], "error": "no", "permanent": True}
     assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
-    dead = until(serving, item_id, "FAILED")
+    dead = serving.until_state(item_id, "FAILED")
     assert [event["what"] for event in dead["timeline"]] == [
         "accepted",
         "changed",
@@ -177,7 +178,7 @@ def test_every_change_moves_updated_ms_and_the_timeline(serving: Serving, queue:
 
 def test_when_an_item_was_first_due_stays(serving: Serving, queue: str) -> None:
     at_once = add(serving, queue, payload="x")
-    first_ms = until(serving, at_once, "QUEUED")["scheduled_at_initially_ms"]
+    first_ms = serving.until_state(at_once, "QUEUED")["scheduled_at_initially_ms"]
     later_ms = time.time_ns() // 1_000_000 + 3_600_000
     for change in ({"due_ms": later_ms}, {"due_ms": later_ms + 1}, {"state": "FAILED"}):
         assert changed(serving, at_once, **change)["scheduled_at_initially_ms"] == first_ms
