@@ -71,16 +71,18 @@ async def test_purge_that_meets_a_bug_puts_back_what_it_withdrew(
 ) -> None:
     async with running(tmp_path, {"held": {"handler": {"type": "pull"}}}) as rig:
 
-        async def check_warm() -> None:
-            assert (await rig.fill("held")).waiting == 5
+        async def in_warm() -> int:
+            items = (await rig.fill("held")).waiting
+            assert items == 5
+            return items
 
         await rig.push(5, "held")
-        await eventually(check_warm)
+        items: int = await eventually(in_warm)
         with monkeypatch.context() as patch:
             patch.setattr(Purging, "_delete_cold", bug)
             with pytest.raises(OverflowError):
                 await rig.control("queue.purge", queue="held")
-        await check_warm()
+        assert await in_warm() == items
         assert (await rig.control("queue.purge", queue="held"))["deleted"] == 5
 
 
