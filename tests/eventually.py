@@ -25,7 +25,9 @@ from typing import Final, TypeVar, cast
 import trio
 
 DEADLINE_S: Final = 60.0
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.001
+PAUSE_MAX_S: Final = 0.05
+"""Most checks hold at the second or third look; the longer one takes, the less often it is tried."""
 
 T = TypeVar("T")
 
@@ -39,6 +41,7 @@ async def eventually(
 ) -> T:
     """The first result of `check` that is not False; for tests that run on trio."""
     until = time.monotonic() + deadline_s
+    pause_s = PAUSE_S
     while True:
         result: object = False
         problem: Exception | None = None
@@ -51,7 +54,8 @@ async def eventually(
             return cast("T", result)
         if time.monotonic() >= until:
             raise _never(message, result, problem, deadline_s) from problem
-        await trio.sleep(PAUSE_S)
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
 def eventually_sync(
@@ -63,6 +67,7 @@ def eventually_sync(
 ) -> T:
     """The same for tests that block."""
     until = time.monotonic() + deadline_s
+    pause_s = PAUSE_S
     while True:
         result: object = False
         problem: Exception | None = None
@@ -74,7 +79,8 @@ def eventually_sync(
             return cast("T", result)
         if time.monotonic() >= until:
             raise _never(message, result, problem, deadline_s) from problem
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
 def _misses(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
