@@ -1,12 +1,12 @@
-"""Settings of every test run: signals, deadlines, Hypothesis, and how pytest-xdist shares out tests.
+"""Settings of every test run: signals, deadlines, Hypothesis, and how pytest-xdist groups tests.
 
 A run that is told to stop (by `timeout`, by a CI job that is cancelled) ends as with Ctrl+C:
 fixtures are torn down, and no daemon is left behind. No property depends on how long an example
 takes: machines are shared.
 
-A test that hangs fails after HANG_S. The deadline counts real time, so it also ends a test on a mock
-clock that waits for something that never happens. It is no measure of speed: no test comes near it,
-even on a machine that is many times overloaded.
+A test that hangs fails after HANG_S. The deadline counts real time, so it also ends a test on a
+mock clock that waits for something that never happens. It is no measure of speed: no test comes
+near it, even on a machine that is many times overloaded.
 """
 
 import os

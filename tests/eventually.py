@@ -27,7 +27,7 @@ import trio
 DEADLINE_S: Final = 60.0
 PAUSE_S: Final = 0.001
 PAUSE_MAX_S: Final = 0.05
-"""Most checks hold at the second or third look; the longer one takes, the less often it is tried."""
+"""Most checks hold at the second or third look; the longer one takes, the rarer the looks."""
 
 T = TypeVar("T")
 

@@ -196,7 +196,7 @@ async def test_what_one_makes_due_wakes_the_other_and_not_itself(fleet: Fleet) -
     async with trio.open_nursery() as nursery:
         await nursery.start(fleet.cold.listen)
         await nursery.start(fleet.other.listen)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await fleet.cold.wakes.listening.wait()
             await fleet.other.wakes.listening.wait()
             # Later is no reason to wake.
@@ -219,7 +219,7 @@ async def test_what_one_makes_due_wakes_the_other_and_not_itself(fleet: Fleet) -
 async def test_listening_goes_on_after_a_lost_connection(fleet: Fleet) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(fleet.other.listen)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await fleet.other.wakes.listening.wait()
             fleet.other.wakes.listening = trio.Event()
             await fleet.sql(
