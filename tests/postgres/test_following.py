@@ -20,10 +20,10 @@ SHORT_S = 5.0
 """So long a client tries what cannot succeed."""
 
 
-def make_host(directory: Path, url: str, **spool: str) -> Host:
+def make_host(directory: Path, url: str, timeout: str = "30s", **spool: str) -> Host:
     directory.mkdir()
     sizes = {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}
-    cold = {"type": "postgres", "url": url, "timeout": "30s"}
+    cold = {"type": "postgres", "url": url, "timeout": timeout}
     return Host(directory, {"cold": cold, "spool": {**sizes, **spool}})
 
 
@@ -155,7 +155,8 @@ def test_a_missing_stage_is_named_and_a_failed_task_drops_its_own(here: Host, th
 
 def test_nothing_is_decided_while_postgres_is_away(server: PostgresServer, tmp_path: Path) -> None:
     write = new_write_id()
-    with running(make_host(tmp_path / "a", server.url(server.create_database()))) as host:
+    url = server.url(server.create_database())
+    with running(make_host(tmp_path / "a", url, timeout="2s")) as host:
         mine = stage(host, "alone", write, "a")
         server.stop()
         with connect(host.socket, TIMEOUT_S) as client, pytest.raises(Unreachable):

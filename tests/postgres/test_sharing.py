@@ -10,6 +10,7 @@ from actors.tiers import ColdRow, ColdTotals, DeadFilter, NewRow, RowOutcome
 from daemon.bridge import Bridge
 from daemon.errors import CannotStart
 from daemon.postgres.cold import PostgresCold
+from daemon.postgres.schema import MIGRATIONS
 from tests.conformance.cold_stores import LEASE_S, PLENTY, check_books, dead_row, new_row, part_of
 from tests.conformance.postgres_stores import PostgresStores
 
@@ -236,6 +237,7 @@ async def test_a_schema_of_a_newer_forebay_is_left_alone(fleet: Fleet) -> None:
     await fleet.sql("UPDATE schema_version SET version = 99")
     with pytest.raises(CannotStart, match="99"):
         await fleet.make(OTHER).open()
+    await fleet.sql("UPDATE schema_version SET version = $1", len(MIGRATIONS))
 
 
 async def test_names_come_back_as_they_were(fleet: Fleet) -> None:

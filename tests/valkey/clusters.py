@@ -1,8 +1,8 @@
 """A cluster of three primaries, one of them with a replica where a test wants one: real processes.
 
 A silent node is waited for until a test wants another to stand in for it (`be_impatient_but`), so
-that a slow machine takes no node for dead. The slot of a queue can be moved as `valkey-cli --cluster
-reshard` does it, step by step, so that a test can work in between.
+that a slow machine takes no node for dead. The slot of a queue can be moved step by step, as
+`valkey-cli --cluster reshard` does it, so that a test can work in between.
 """
 
 import shutil
