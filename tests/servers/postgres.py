@@ -57,17 +57,7 @@ class PostgresServer:
 
     def initialise(self) -> None:
         """Once."""
-        subprocess.run(
-            [
-                bindir() / "initdb",
-                *("-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C"),
-                "--no-sync",
-            ],
-            check=True,
-            capture_output=True,
-            cwd=self.directory,
-            **_as_user(),
-        )
+        subprocess.run(["cp", "--archive", _template(), self._data], check=True)
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("\n".join(("", *self._options, "")))
 
@@ -240,6 +230,25 @@ def fresh_database() -> Iterator[str]:
         yield server.url(name)
     finally:
         server.drop_database(name)
+
+
+@functools.cache
+def _template() -> Path:
+    """What initdb makes, once for all servers of this process: a copy takes a tenth of the time."""
+    directory = _directory()
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    subprocess.run(
+        [
+            bindir() / "initdb",
+            *("-D", directory / "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C"),
+            "--no-sync",
+        ],
+        check=True,
+        capture_output=True,
+        cwd=directory,
+        **_as_user(),
+    )
+    return directory / "data"
 
 
 @functools.cache
