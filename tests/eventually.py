@@ -12,14 +12,16 @@ that looks at them says what must become true and waits here:
     await eventually(drained)
 
 `check` is called again and again until it neither raises AssertionError nor returns False. Other
-exceptions end the wait at once, unless `errors` names them. After DEADLINE_S of real time the test
+exceptions end the wait at once, unless `errors` names them; `at_once` makes them of assertions that
+must hold at every look. After DEADLINE_S of real time the test
 fails and shows what the last look saw. The deadline is no measure of speed: it is generous enough
 for a machine that is many times overloaded, and only a check that never holds reaches it.
 """
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar, cast
 
 import trio
@@ -30,6 +32,19 @@ PAUSE_MAX_S: Final = 0.05
 """Most checks hold at the second or third look; the longer one takes, the rarer the looks."""
 
 T = TypeVar("T")
+
+
+class Violated(Exception):
+    """What must hold at every look did not hold at one."""
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Within a check: what fails in here fails the test, and is not looked at again."""
+    try:
+        yield
+    except AssertionError as problem:
+        raise Violated(str(problem)) from problem
 
 
 async def eventually(

@@ -59,7 +59,7 @@ from forebay.wire import Outcome
 from tests.crash.failing_files import Call, FailingFiles
 from tests.delivery.fragile_cold import FragileCold, as_port
 from tests.delivery.scripted import Destination, ScriptedHandler
-from tests.eventually import eventually
+from tests.eventually import at_once, eventually
 from tests.unit.spooling import Inbox, spool_settings
 
 DRAIN_S = 600.0
@@ -406,7 +406,8 @@ class Rig:
         """Waits until the books say so, and returns them."""
 
         async def check() -> dict[str, int]:
-            books = await self.books(queue)
+            with at_once():
+                books = await self.books(queue)
             assert {name: books.get(name, 0) for name in wanted} == wanted, books
             return books
 
@@ -417,7 +418,8 @@ class Rig:
         claimed."""
 
         async def check() -> None:
-            books = await self.books(queue)
+            with at_once():
+                books = await self.books(queue)
             assert books.get("cold", 0) == items, books
             assert await self.life.sqlite.unconfirmed() == []
 
@@ -427,7 +429,8 @@ class Rig:
         """Waits until it holds of the report, and returns that."""
 
         async def check() -> dict[str, Any]:
-            report = await self.stats()
+            with at_once():
+                report = await self.stats()
             assert condition(report), report
             return report
 

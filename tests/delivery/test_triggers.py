@@ -21,7 +21,7 @@ from daemon.triggering import make_ports, usable_trigger
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good
-from tests.eventually import eventually
+from tests.eventually import at_once, eventually
 
 T = TypeVar("T")
 
@@ -127,8 +127,9 @@ class World:
 
     async def until_books(self, queue: str, **wanted: int) -> None:
         async def check() -> None:
-            await self.look()
-            books = await self.rig.books(queue)
+            with at_once():
+                await self.look()
+                books = await self.rig.books(queue)
             assert {name: books.get(name, 0) for name in wanted} == wanted, books
 
         await eventually(check)
@@ -137,9 +138,10 @@ class World:
         """Until so many jobs have failed. A trigger that fails waits; an operator does not."""
 
         async def check() -> None:
-            await self.look()
-            if is_hurried:
-                await self.triggers.run_now("t")
+            with at_once():
+                await self.look()
+                if is_hurried:
+                    await self.triggers.run_now("t")
             assert len(self.failures) >= times, self.failures
 
         await eventually(check)

@@ -24,7 +24,7 @@ from forebay import Client, Item, Lease, Refused, connect, encode_run, wire
 from forebay.link import Link
 from tests import forked
 from tests.crash.reconciled import reconcile_reports, reconciled
-from tests.eventually import eventually_sync
+from tests.eventually import at_once, eventually_sync
 from tests.fleet.front import Front
 from tests.ops.commands import Host
 from tests.servers.postgres import PORT, PostgresServer, postgres_server
@@ -298,7 +298,8 @@ class World:
         """Waits until the fleet's books say so, and returns them."""
 
         def check() -> dict[str, int]:
-            books = self.books(queue)
+            with at_once():
+                books = self.books(queue)
             assert wanted.items() <= books.items(), f"{queue}: {books}"
             return books
 
@@ -349,7 +350,8 @@ def fleet_books(reports: list[dict[str, Any]], queue: str) -> dict[str, int]:
 
 def until(condition: Condition) -> None:
     def check() -> None:
-        found = condition()
+        with at_once():
+            found = condition()
         assert found, found
 
     eventually_sync(check)
