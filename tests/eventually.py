@@ -12,22 +12,39 @@ that looks at them says what must become true and waits here:
     await eventually(drained)
 
 `check` is called again and again until it neither raises AssertionError nor returns False. Other
-exceptions end the wait at once, unless `errors` names them. After DEADLINE_S of real time the test
+exceptions end the wait at once, unless `errors` names them; `at_once` makes them of assertions that
+must hold at every look. After DEADLINE_S of real time the test
 fails and shows what the last look saw. The deadline is no measure of speed: it is generous enough
 for a machine that is many times overloaded, and only a check that never holds reaches it.
 """
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast, overload
 
 import trio
 
 DEADLINE_S: Final = 60.0
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.001
+PAUSE_MAX_S: Final = 0.05
+"""Most checks hold at the second or third look; the longer one takes, the rarer the looks."""
 
 T = TypeVar("T")
+
+
+class Violated(Exception):
+    """What must hold at every look did not hold at one."""
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Within a check: what fails in here fails the test, and is not looked at again."""
+    try:
+        yield
+    except AssertionError as problem:
+        raise Violated(str(problem)) from problem
 
 
 @overload
@@ -55,6 +72,7 @@ async def eventually(
 ) -> Any:
     """The first result of `check` that is not False; for tests that run on trio."""
     until = time.monotonic() + deadline_s
+    pause_s = PAUSE_S
     while True:
         result: object = False
         problem: Exception | None = None
@@ -67,7 +85,8 @@ async def eventually(
             return result
         if time.monotonic() >= until:
             raise _never(message, result, problem, deadline_s) from problem
-        await trio.sleep(PAUSE_S)
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
 def eventually_sync(
@@ -79,6 +98,7 @@ def eventually_sync(
 ) -> T:
     """The same for tests that block."""
     until = time.monotonic() + deadline_s
+    pause_s = PAUSE_S
     while True:
         result: object = False
         problem: Exception | None = None
@@ -90,7 +110,8 @@ def eventually_sync(
             return cast("T", result)
         if time.monotonic() >= until:
             raise _never(message, result, problem, deadline_s) from problem
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
 def _misses(errors: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:

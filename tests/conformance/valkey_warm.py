@@ -19,12 +19,12 @@ QUEUES = ("q", "other", "a", "b", "r")
 
 
 class ValkeyRig:
-    patience_s = 30.0
+    patience_s = 60.0
 
     def __init__(self, server: ValkeyServer, bridge: Bridge) -> None:
         self._time_ms = START_MS + 3_600_000
         self._prefix = new_prefix()
-        settings = ValkeySettings(server.url, prefix=self._prefix, timeout_s=30.0)
+        settings = ValkeySettings(server.url, prefix=self._prefix, timeout_s=60.0)
         self.valkey = ValkeyWarm(
             settings, DAEMON, bridge, rows_valid_s=10**9, now_ms=self.now_ms, flows_age_s=0.0
         )

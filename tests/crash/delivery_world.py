@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tests.crash.found import look_into
 from tests.crash.lives import Life, Zygote
 from tests.crash.producer import Died, Producer
 from tests.crash.seeds import seeded
+from tests.eventually import at_once, eventually_sync
 
 WIDE, FLAKY, PULLED = "wide", "flaky", "pulled"
 AWAY_S: Final = 700
@@ -82,10 +84,17 @@ class DeliveryWorld:
         self._consumer.close()
 
     def live_and_die(
-        self, plan: str, *, drains: bool, stops: bool = False, ask: dict[str, Any] | None = None
+        self,
+        plan: str,
+        *,
+        drains: bool,
+        stops: bool = False,
+        ask: dict[str, Any] | None = None,
+        is_sure: bool = False,
     ) -> str:
         """Where it was killed. `drains`: WIDE delivers; if not, it fills the cold store. `stops`:
-        it is told to stop. `ask`: something to ask for."""
+        it is told to stop. `ask`: something to ask for. `is_sure`: it comes to its point, however
+        long that takes."""
         point = plan.partition(":")[0]
         if self.rng.random() < 0.6:
             self.clock_ahead_s += AWAY_S
@@ -105,7 +114,7 @@ class DeliveryWorld:
                 life.kill(signal.SIGTERM)
                 self._producer.wait_for_the_end()
             elif point:
-                for _ in range(ASKS_MAX):
+                for _ in count() if is_sure else range(ASKS_MAX):
                     self._producer.stats()
                     self._consumer.work(is_thorough=False)
         except Died:
@@ -125,7 +134,8 @@ class DeliveryWorld:
         settings = self._settings(drains=True)
         settings["queues"][FLAKY] |= {
             "warm_max_items": 100_000,
-            "backoff": {"initial": "30s", "max": "30s"},
+            # As late as warm takes it: nothing is tried again before the kill.
+            "backoff": {"initial": "59s", "max": "59s", "jitter": 0},
         }
         life = self._start(settings, "")
         self._connect()
@@ -222,11 +232,13 @@ class DeliveryWorld:
         return parked
 
     def _wait_until(self, is_so: Callable[[dict[str, dict[str, int]]], bool]) -> None:
-        for _ in range(ASKS_MAX * 20):
-            self._consumer.work(is_thorough=True)
-            if is_so(self._producer.stats()["queues"]):
-                return
-        raise AssertionError(f"it does not drain: {self._producer.stats()}")
+        def check() -> None:
+            with at_once():
+                self._consumer.work(is_thorough=True)
+                queues = self._producer.stats()["queues"]
+            assert is_so(queues), queues
+
+        eventually_sync(check)
 
     def _connect(self) -> None:
         self._producer.connect(self._directory / "socket", self.clock_ahead_s)

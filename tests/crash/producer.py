@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep, time
+from time import monotonic, time
 from typing import Any, Final
 
 from forebay import wire
@@ -19,6 +19,7 @@ from forebay.ids import format_item_id
 from forebay.link import Link, Lost
 from forebay.run import encode_run
 from forebay.wire import Kind, Outcome
+from tests.eventually import at_once, eventually_sync
 
 ANSWER_S: Final = 60.0
 """A daemon that says nothing for so long hangs."""
@@ -26,7 +27,6 @@ REFUSALS_MAX: Final = 30
 DELAY_MS_MAX: Final = 100
 FAR_MS: Final = 70_000
 STATS_MAX: Final = 2000
-LOOK_S: Final = 0.01
 PRIORITIES: Final = (0, 5, 5, 5, 10)
 
 
@@ -158,13 +158,12 @@ class Producer:
         self.wait_until(lambda stats: stats["daemon"]["held"] == 0)
 
     def wait_until(self, is_so: Callable[[dict[str, Any]], bool]) -> None:
-        deadline = monotonic() + ANSWER_S
-        while monotonic() < deadline:
-            stats = self.stats()
-            if is_so(stats):
-                return
-            sleep(LOOK_S)
-        raise AssertionError(f"it does not come to that: {stats}")
+        def check() -> None:
+            with at_once():
+                stats = self.stats()
+            assert is_so(stats), stats
+
+        eventually_sync(check)
 
     def wait_for_the_end(self) -> None:
         """Takes what comes until the daemon dies."""

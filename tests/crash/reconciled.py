@@ -6,7 +6,6 @@ of each queue, at every scrape, whatever the daemon and its stores went through 
 a daemon that is at rest until it shows what STATS has said: a scrape may be a second old.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,12 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.http.exposition import Page, labelled, text
 from daemon.http.families import books
 from daemon.http.queue_lines import QueueLines
-from tests.ops.commands import LOOK_S
+from tests.eventually import at_once, eventually_sync
 
 CAME: Final = ("accepted", "moved_in")
 WENT: Final = ("delivered", "dead", "dropped", "deleted", "lost", "moved_out")
 PLACES: Final = ("spooled", "scheduled", "warm", "cold", "running")
-SCRAPES_MAX: Final = 600
 PATIENCE_S: Final = 60
 OTHER: Final = "other"
 """Queues that are not configured are shown together."""
@@ -50,16 +48,16 @@ def reconciled(scraped: str) -> Shown:
 
 def check(state_dir: Path, stats: Mapping[str, Any]) -> None:
     """Every scrape of a daemon at rest adds up, and soon one shows what `stats` says."""
-    wanted: Shown = {}
     address = (state_dir / "http.address").read_text().strip()
     with httpx.Client(base_url=address, trust_env=False, timeout=PATIENCE_S) as http:
-        for _ in range(SCRAPES_MAX):
-            shown = reconciled(http.get("/metrics").raise_for_status().text)
+
+        def shows_the_books() -> None:
+            with at_once():
+                shown = reconciled(http.get("/metrics").raise_for_status().text)
             wanted = by_label(stats["queues"], shown)
-            if shown == wanted:
-                return
-            time.sleep(LOOK_S)
-    raise AssertionError(f"/metrics shows {shown}, and the books say {wanted}")
+            assert shown == wanted, f"/metrics shows {shown}, and the books say {wanted}"
+
+        eventually_sync(shows_the_books)
 
 
 def reconcile_reports(reports: Iterable[Mapping[str, Any]]) -> None:

@@ -23,6 +23,7 @@ from tests.crash.found import COLD, Found
 from tests.crash.lives import Life, Zygote
 from tests.crash.producer import Died, Producer
 from tests.crash.seeds import seeded
+from tests.eventually import at_once, eventually_sync
 
 LIVES_MAX: Final = 4
 POLLS_IDLE: Final = 60
@@ -65,15 +66,19 @@ class Case:
         self.report: dict[str, Any] = {}
         shutil.copytree(template.state, self.state, ignore=shutil.ignore_patterns("*.ballast"))
 
-    def live(self) -> None:
-        """Daemons until one has done all it could and ends when it is told to."""
+    def live(self, *, is_whole: bool = False) -> None:
+        """Daemons until one has done all it could and ends when it is told to. `is_whole`: that is
+        to deliver everything."""
         for _ in range(LIVES_MAX):
             life = self._start()
             try:
                 self._producer.connect(self._directory / "socket")
                 self._producer.push(3, window=8)
                 self._producer.settle()
-                self._wait_until_idle()
+                if is_whole:
+                    self._wait_until_drained()
+                else:
+                    self._wait_until_idle()
                 life.kill(signal.SIGTERM)
                 status = life.wait()
             except Died:
@@ -133,12 +138,29 @@ class Case:
         return life
 
     def _wait_until_idle(self) -> None:
+        """What was pushed now is delivered, and nothing more happens."""
+        eventually_sync(self._check_last_delivered)
         idle = 0
         before: dict[str, Any] = {}
         while idle < POLLS_IDLE:
             self.report = self._producer.stats()
             idle = idle + 1 if self.report["queues"] == before else 0
             before = self.report["queues"]
+
+    def _check_last_delivered(self) -> None:
+        with at_once():
+            self._producer.stats()
+        lines = Lines(self._directory / "wide.jsonl").new()
+        missing = self._producer.sent_now - {line["id"] for line in lines}
+        assert not missing, missing
+
+    def _wait_until_drained(self) -> None:
+        def check() -> None:
+            with at_once():
+                self.report = self._producer.stats()
+            assert self.report["queues"][WIDE]["held"] == 0, self.report
+
+        eventually_sync(check)
 
 
 @pytest.fixture
@@ -150,10 +172,9 @@ def case(template: Template, zygote: Zygote, tmp_path: Path) -> Iterator[Case]:
 
 
 def test_undamaged_store_delivers_all(case: Case) -> None:
-    case.live()
+    case.live(is_whole=True)
     case.check()
     assert not case.events() & ERRORS
-    assert case.report["queues"][WIDE]["held"] == 0
 
 
 @pytest.mark.parametrize("what", ["is garbage", "has no head", "is cut", "is empty", "is gone"])

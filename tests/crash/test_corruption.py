@@ -19,7 +19,6 @@ from tests.crash.examine import Examined, Judge, examine, store_more
 from tests.crash.named_files import QuickFiles
 from tests.crash.seeds import seeded
 from tests.crash.spool_maker import QUEUES, KnownSpool, make_spool
-from tests.crash.spooler_time import TURNS_MAX
 from tests.unit.spooling import running_spooler
 
 CASES: Final = 8
@@ -216,12 +215,8 @@ async def test_what_rots_under_an_index_is_counted_as_lost(
             async with trio.open_nursery() as nursery:
                 for queue in QUEUES:
                     nursery.start_soon(take_all, queue)
-                for _ in range(TURNS_MAX):
-                    report = (await desk.stats())["daemon"]
-                    if not report["held"]:
-                        break
-                else:
-                    raise AssertionError(f"it does not drain: {report}, {events[-5:]}")
+                drained = await desk.until(lambda report: not report["daemon"]["held"])
+                report = drained["daemon"]
                 nursery.cancel_scope.cancel()
     assert lent == good
     items = sum(block.head.count - block.done.bit_count() for block in rotten)

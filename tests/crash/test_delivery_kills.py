@@ -133,7 +133,8 @@ def test_rows_that_a_dead_daemon_had_in_hand_are_delivered_at_once(
         world.live_and_die("", drains=False)
         while not world.has_in_cold(WIDE):
             world.live_and_die("", drains=False)
-        assert world.live_and_die("after_acquire:1", drains=True) == "after_acquire"
+        killed_at = world.live_and_die("after_acquire:1", drains=True, is_sure=True)
+        assert killed_at == "after_acquire"
         world.deliver_and_die("")
 
 

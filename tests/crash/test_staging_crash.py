@@ -29,6 +29,7 @@ from tests.crash.named_files import QuickFiles
 from tests.crash.producer import Died
 from tests.crash.seeds import seeded
 from tests.crash.staging_driver import ABORTED, APP, OPEN, PUBLISHED, Job, Part, StagingDriver
+from tests.eventually import at_once, eventually_sync
 
 SPOOLS: Final = 2
 STEPS_MAX: Final = 40
@@ -136,8 +137,14 @@ class World:
         driver.finish()
         published = [job for job in driver.jobs if job.state == PUBLISHED]
         accepted = sum(len(job.visible()) for job in published)
-        while (report := driver.stats()["daemon"])["held"]:
-            pass
+
+        def drained() -> dict[str, int]:
+            with at_once():
+                report: dict[str, int] = driver.stats()["daemon"]
+            assert not report["held"], report
+            return report
+
+        report = eventually_sync(drained)
         assert (report["accepted"], report["delivered"]) == (accepted, accepted)
         assert report["staged"] == 0
         for job in published:

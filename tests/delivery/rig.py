@@ -5,8 +5,8 @@ the destinations are scripted (tests/delivery/scripted.py). The disk and the col
 told to fail. A life ends in good order (`stop`), or as by SIGKILL (`crash`): from then on nothing
 reaches the disk, and the next life finds what was there.
 
-Waits are for events of destinations, or for the books, which are asked again as fast as they are
-answered; nothing depends on how long anything takes.
+Waits are for events of destinations, or for the books, which are asked again and again; nothing
+depends on how long anything takes.
 """
 
 import errno
@@ -59,10 +59,11 @@ from forebay.wire import Outcome
 from tests.crash.failing_files import Call, FailingFiles
 from tests.delivery.fragile_cold import FragileCold, as_port
 from tests.delivery.scripted import Destination, ScriptedHandler
+from tests.eventually import at_once, eventually
 from tests.unit.spooling import Inbox, spool_settings
 
-HANG_S = 20
-"""Nothing is measured by it: a test that hangs should say so."""
+DRAIN_S = 600.0
+"""A daemon that stops in good order has all the time that it needs."""
 BALLAST_BYTES = 64 * 1024
 READS: frozenset[Call] = frozenset({"open_read", "read", "read_file"})
 
@@ -355,7 +356,7 @@ class Rig:
         self.life = Life(self)
         await self._nursery.start(self.life.run)
 
-    async def restart(self, drain_s: float = HANG_S) -> None:
+    async def restart(self, drain_s: float = DRAIN_S) -> None:
         await self.life.stop(drain_s)
         await self.start()
 
@@ -405,16 +406,37 @@ class Rig:
 
     async def until_books(self, queue: str | None = "q", /, **wanted: int) -> dict[str, int]:
         """Waits until the books say so, and returns them."""
-        while True:
-            books = await self.books(queue)
-            if all(books.get(name, 0) == count for name, count in wanted.items()):
-                return books
+
+        async def check() -> dict[str, int]:
+            with at_once():
+                books = await self.books(queue)
+            assert {name: books.get(name, 0) for name in wanted} == wanted, books
+            return books
+
+        return await eventually(check)
+
+    async def until_in_cold(self, items: int, queue: str = "q") -> None:
+        """Waits until cold has so many, and the journal has let go of them: only then can they be
+        claimed."""
+
+        async def check() -> None:
+            with at_once():
+                books = await self.books(queue)
+            assert books.get("cold", 0) == items, books
+            assert await self.life.sqlite.unconfirmed() == []
+
+        await eventually(check)
 
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        while True:
-            report = await self.stats()
-            if condition(report):
-                return report
+        """Waits until it holds of the report, and returns that."""
+
+        async def check() -> dict[str, Any]:
+            with at_once():
+                report = await self.stats()
+            assert condition(report), report
+            return report
+
+        return await eventually(check)
 
     async def fill(self, queue: str = "q") -> Fill:
         return await self.life.warm.fill(queue)
@@ -449,7 +471,7 @@ async def running(
 ) -> AsyncIterator[Rig]:
     """A rig that is started, and ended without waiting for what is still to be delivered."""
     rig = Rig(directory, queues or {}, **options)
-    with pytest.MonkeyPatch.context() as patch, trio.fail_after(HANG_S):
+    with pytest.MonkeyPatch.context() as patch:
         # How long a waiter trusts the clock that `advance` sets, and how soon leases are missed.
         patch.setattr(warm_queue, "SLEEP_MAX_S", 0.01)
         patch.setattr(dispatch_module, "EXPIRE_S", 0.01)

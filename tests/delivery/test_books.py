@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from actors.handling import Failure
 from actors.tiers import DeadFilter
 from forebay.errors import Refused
-from tests.delivery.rig import HANG_S, Rig, running
+from tests.delivery.rig import DRAIN_S, Rig, running
 from tests.delivery.scripted import Verdict, all_fail, all_good, items_fail
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -163,7 +163,7 @@ class Player:
         is_held = any(self.rig.to(queue).is_patient for queue in QUEUES)
         if is_held:
             self.may_repeat = True
-        await self.rig.restart(drain_s=0 if is_held else HANG_S)
+        await self.rig.restart(drain_s=0 if is_held else DRAIN_S)
 
     async def let_all_through(self) -> None:
         rig = self.rig

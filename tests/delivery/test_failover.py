@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
+from actors import handover
 from actors.handling import Failure
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good, items_fail
 from tests.delivery.test_retries import OWNERS
+from tests.eventually import at_once, eventually
 
 GONE = Failure("gone", is_permanent=True)
 LATER = Failure("busy", retry_after_s=100)
@@ -29,8 +30,12 @@ async def until_held(rig: Rig, entries: int) -> None:
 async def until_recorded(rig: Rig, refusals: int) -> None:
     """Until each of so many refusals is an entry of its own, or was let go again."""
     failover = rig.life.failover
-    while len([h for h in failover._held if h.let_go]) + failover.let_go_total < refusals:
-        await rig.stats()
+
+    def check() -> None:
+        recorded = len([h for h in failover._held if h.let_go]) + failover.let_go_total
+        assert recorded >= refusals, recorded
+
+    await eventually(check)
 
 
 async def until_let_go(rig: Rig, entries: int) -> None:
@@ -122,11 +127,17 @@ class TestOutcomes:
             assert (await rig.stats())["queues"]["q"]["held"] == 5
             rig.to().open_up()
             rig.life.cold.mend()
-            # What the cold store owns could not be recorded the second time either.
-            while (await rig.books()).get("held"):
+
+            async def check_drained() -> dict[str, int]:
+                # What the cold store owns could not be recorded the second time either.
                 await rig.life.failover.try_again()
                 rig.advance(101)
-            books = await rig.books()
+                with at_once():
+                    books = await rig.books()
+                assert "held" not in books, books
+                return books
+
+            books = await eventually(check_drained)
             assert books.get("delivered", 0) + books.get("dead", 0) == 5
             tries = rig.to().refused + rig.to().taken
             assert sum(tries.values()) >= 5 + 3
@@ -196,7 +207,7 @@ class TestOverflow:
             for _ in range(10):
                 ids += await rig.push(4)
             await rig.until_books(running=5, held=40)
-            assert "store" in rig.life.cold.calls or await until_asked(rig, "store")
+            await until_asked(rig, "store")
             rig.to().open_up()
             await rig.until_books(held=0, delivered=40)
             assert rig.to().ids == ids
@@ -287,7 +298,10 @@ class TestOverflow:
             assert set(ids) <= set(rig.to().taken)
 
 
-async def test_confirmations_are_never_let_go(tmp_path: Path) -> None:
+async def test_confirmations_are_never_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "REST_S", 0.01)
     queues = {name: {"warm_max_items": 1} for name in "abc"}
     async with running(tmp_path, queues, batch_items=1, failover=(1, 1 << 20)) as rig:
         rig.life.cold.break_down("confirm")
@@ -338,12 +352,13 @@ async def test_an_item_that_was_let_go_and_delivered_is_no_dead_letter(
         assert item_id not in {letter.id for letter in await rig.dead()}
 
 
-async def until_asked(rig: Rig, step: str) -> bool:
+async def until_asked(rig: Rig, step: str) -> None:
     """Until the broken cold store was asked for this."""
-    while step not in rig.life.cold.calls:
-        await trio.lowlevel.checkpoint()
-        await rig.stats()
-    return True
+
+    def check() -> None:
+        assert step in rig.life.cold.calls, rig.life.cold.calls
+
+    await eventually(check)
 
 
 async def test_a_flow_is_paused_while_cold_is_away(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import structlog.testing
-import trio.lowlevel
 
 from actors.consumer_reports import what_became
 from actors.handling import Failure
@@ -17,6 +16,7 @@ from tests.delivery.scripted import all_fail, all_good
 from tests.delivery.test_history import until_seen
 from tests.delivery.test_items import find_all, until_state
 from tests.delivery.test_retries import OWNERS
+from tests.eventually import eventually
 
 BUSY = Failure("503", status=503)
 NO_CREDIT = Failure("no credit", is_permanent=True, failure_reason="business")
@@ -54,7 +54,8 @@ async def test_a_business_failure_that_is_to_be_tried_again_is(tmp_path: Path) -
 
 
 async def test_the_reason_of_a_retry_outlives_a_restart(tmp_path: Path) -> None:
-    backoff = {"backoff": {"initial": "20s", "max": "20s", "jitter": 0}}
+    # As late as warm takes it.
+    backoff = {"backoff": {"initial": "59s", "max": "59s", "jitter": 0}}
     async with running(tmp_path, {"q": backoff}) as rig:
         rig.to().verdict = all_fail(LATER)
         (item_id,) = await rig.push(1)
@@ -91,8 +92,12 @@ async def test_a_consumer_s_result_is_kept_item_by_item(tmp_path: Path, enter: A
 async def leased_and_settled(rig: Rig, items: int, *parts: Part) -> None:
     """A consumer reports; what it does not name is delivered."""
     warm = rig.life.warm
-    while (await warm.fill("q")).waiting < items:
-        await trio.lowlevel.checkpoint()
+
+    async def check() -> None:
+        fill = await warm.fill("q")
+        assert fill.waiting >= items, fill
+
+    await eventually(check)
     for leased in await warm.lease("q", items, 1 << 20, 60.0):
         every = (*parts, Part(What.DELIVERED))
         ended = what_became(leased, every, HeldBy("host/q/me", rig.now_ms()))

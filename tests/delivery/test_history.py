@@ -1,6 +1,5 @@
 """What was finished stays visible, whoever owned it; and never at the cost of what is delivered."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from forebay.run import Run, read_head
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good, items_fail
 from tests.delivery.test_retries import OWNERS
+from tests.eventually import eventually
 
 DOWN = Failure("down", status=503)
 GONE = Failure("gone", status=410, is_permanent=True, blames_destination=False)
@@ -59,15 +59,20 @@ async def test_a_run_with_the_most_attempts_can_be_read(tmp_path: Path) -> None:
 
 async def until_seen(rig: Rig, items: int, queue: str = "q") -> list[FetchedRow]:
     """Rows are written a moment after they were settled."""
-    while True:
+
+    async def check() -> list[FetchedRow]:
         rows = await look(rig, queue)
-        if len(ids_of(rows)) >= items:
-            return rows
+        assert len(ids_of(rows)) >= items, rows
+        return rows
+
+    return await eventually(check)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await trio.lowlevel.checkpoint()
+async def until_dropped(rig: Rig, rows: int) -> None:
+    def check() -> None:
+        assert rig.life.history.dropped_total == rows, rig.life.history.dropped_total
+
+    await eventually(check)
 
 
 @OWNERS
@@ -156,7 +161,7 @@ class TestWriter:
                 await rig.push(10)
                 await rig.push(10)
                 await rig.until_books(held=0)
-                await until(lambda: rig.life.history.dropped_total == 20)
+                await until_dropped(rig, 20)
                 rig.life.cold.mend()
                 monkeypatch.setattr(history_module, "QUIET_S", 0.0)
                 ids = await rig.push(5)
@@ -173,11 +178,11 @@ class TestWriter:
             held = trio.Event()
             rig.life.cold.after["note_history"] = held.wait
             await rig.push(1)
-            await until(lambda: "note_history" not in rig.life.cold.after)
+            await eventually(lambda: "note_history" not in rig.life.cold.after)
             # The writer waits; the list takes two more.
             await rig.push(12)
             await rig.until_books(delivered=13)
-            assert rig.life.history.dropped_total == 10
+            await until_dropped(rig, 10)
             held.set()
             assert len(ids_of(await until_seen(rig, 3))) == 3
 
@@ -189,7 +194,7 @@ class TestWriter:
                 rig.free_bytes = 1999
                 await rig.push(3)
                 await rig.until_books(delivered=3)
-                await until(lambda: any(line["event"] == "history.paused" for line in logs))
+                await eventually(lambda: any(line["event"] == "history.paused" for line in logs))
                 rig.free_bytes = 2000
                 ids = await rig.push(2)
                 assert sorted(ids_of(await until_seen(rig, 2))) == ids
@@ -215,8 +220,12 @@ class TestRetention:
             await until_seen(rig, 5, "slow")
             rig.advance(3601)
             await rig.restart()
-            while await look(rig):
-                pass
+
+            async def check() -> None:
+                rows = await look(rig)
+                assert not rows, rows
+
+            await eventually(check)
             assert len(ids_of(await look(rig, "slow"))) == 5
 
     async def test_a_cursor_that_is_none_is_refused(self, tmp_path: Path) -> None:

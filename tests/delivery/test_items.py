@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-import trio.lowlevel
 
 from actors.dead_groups import shape_of
 from actors.handling import Failure
@@ -13,6 +11,7 @@ from forebay.errors import Refused
 from forebay.ids import format_item_id, new_run_id
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good, items_fail
+from tests.eventually import eventually
 from tests.unit.spooling import spool_settings
 
 PULL: dict[str, Any] = {"q": {"handler": {"type": "pull"}, "history": "all"}}
@@ -31,10 +30,21 @@ async def state_of(rig: Rig, item_id: str) -> str:
 
 
 async def until_state(rig: Rig, item_id: str, state: str) -> dict[str, Any]:
-    while True:
+    async def check() -> dict[str, Any]:
         shown = await rig.control("items.show", id=item_id, payload=True)
-        if shown["state"] == state:
-            return shown
+        assert shown["state"] == state, shown
+        return shown
+
+    return await eventually(check)
+
+
+async def until_over(rig: Rig, job: dict[str, Any]) -> dict[str, Any]:
+    async def check() -> dict[str, Any]:
+        shown = await rig.control("job.show", id=job["id"])
+        assert shown["state"] not in ("waiting", "running"), shown
+        return shown
+
+    return await eventually(check)
 
 
 async def find_all(rig: Rig, limit: int = 3, **which: Any) -> list[dict[str, Any]]:
@@ -346,9 +356,8 @@ async def test_a_job_retries_all_that_match_and_says_how_far_it_is(tmp_path: Pat
         await rig.until_books(held=0, dead=5)
         rig.to().verdict = all_good
         job = await rig.control("job.start", what="dead.retry", which={"queue": "q"})
-        while (job := await rig.control("job.show", id=job["id"]))["state"] != "done":
-            await trio.lowlevel.checkpoint()
-        assert (job["done"], job["total"]) == (5, 5)
+        job = await until_over(rig, job)
+        assert (job["state"], job["done"], job["total"]) == ("done", 5, 5)
         await rig.until_books(held=0, delivered=5)
         assert [known["id"] for known in (await rig.control("job.list"))["jobs"]] == [job["id"]]
         assert (await refusal(rig, "job.show", id="none")).code == "NOT_FOUND"
@@ -356,8 +365,6 @@ async def test_a_job_retries_all_that_match_and_says_how_far_it_is(tmp_path: Pat
 
 async def test_a_job_is_cancelled_while_the_store_is_away(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        jobs = [await rig.control("job.start", what="dead.remove", which={}) for _ in range(1)]
-        await rig.control("job.cancel", id=jobs[0]["id"])
-        while (job := await rig.control("job.show", id=jobs[0]["id"]))["state"] == "running":
-            await trio.lowlevel.checkpoint()
-        assert job["state"] == "cancelled"
+        job = await rig.control("job.start", what="dead.remove", which={})
+        await rig.control("job.cancel", id=job["id"])
+        assert (await until_over(rig, job))["state"] == "cancelled"

@@ -20,7 +20,8 @@ from forebay import encode_run
 from forebay.ids import format_item_id, new_run_id
 from forebay.run import read_head
 from tests.delivery.fragile_cold import FragileCold, as_port
-from tests.delivery.rig import HANG_S, Rig, running
+from tests.delivery.rig import Rig, running
+from tests.eventually import eventually
 
 WARM_MAX = 3
 SIZE = 1000
@@ -34,7 +35,7 @@ class Bench:
     ) -> None:
         self.now_ms = 1_000_000
         self.warm_max = warm_max
-        self.sqlite = SqliteCold(directory / "cold.sqlite", 5, lambda: self.now_ms)
+        self.sqlite = SqliteCold(directory / "cold.sqlite", 60, lambda: self.now_ms)
         self.cold = FragileCold(self.sqlite)
         self.warm = MemoryWarm(bytes_max, lambda: self.now_ms)
         self.routing = Routing()
@@ -66,12 +67,25 @@ class Bench:
 
     async def until_full(self, ahead: int = WARM_MAX) -> None:
         """Until warm is, and so many at least are in line."""
-        while (await self.warm.fill("q")).items < self.warm_max or self.line().items < ahead:
-            await trio.lowlevel.checkpoint()
+
+        async def check() -> None:
+            fill = await self.warm.fill("q")
+            assert fill.items >= self.warm_max, fill
+            assert self.line().items >= ahead, self.line().items
+
+        await eventually(check)
 
     async def until_line_is_empty(self) -> None:
-        while self.line().items:
-            await trio.lowlevel.checkpoint()
+        def check() -> None:
+            assert self.line().items == 0, self.line().items
+
+        await eventually(check)
+
+    async def until_asked_to_settle(self) -> None:
+        def check() -> None:
+            assert "settle" in self.cold.calls, self.cold.calls
+
+        await eventually(check)
 
     async def deliver(self, items: int, queue: str = "q") -> list[int]:
         """As workers do; the priorities, in the order in which the items came."""
@@ -98,14 +112,13 @@ async def promoting(
     bench = Bench(directory, bytes_max, acquire_s, warm_max)
     await bench.sqlite.open()
     try:
-        with trio.fail_after(HANG_S):
-            async with trio.open_nursery() as nursery:
-                for queue in queues or ("q",):
-                    nursery.start_soon(bench.promoter.promote, queue)
-                if ticks:
-                    nursery.start_soon(bench.promoter.run)
-                yield bench
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            for queue in queues or ("q",):
+                nursery.start_soon(bench.promoter.promote, queue)
+            if ticks:
+                nursery.start_soon(bench.promoter.run)
+            yield bench
+            nursery.cancel_scope.cancel()
     finally:
         await bench.sqlite.close()
 
@@ -117,8 +130,7 @@ async def test_what_cold_does_not_take_back_is_kept_and_delivered(tmp_path: Path
         bench.cold.break_down("settle")
         bench.paused.add("f")
         bench.promoter.wake("q")
-        while bench.cold.calls.count("settle") < 1:
-            await trio.lowlevel.checkpoint()
+        await bench.until_asked_to_settle()
         await bench.until_full()
         assert (await bench.warm.fill("q")).items == WARM_MAX
         bench.cold.mend()
@@ -134,13 +146,15 @@ async def test_what_cold_takes_back_later_is_due_there(tmp_path: Path) -> None:
         bench.cold.break_down("settle")
         bench.paused.add("f")
         bench.promoter.wake("q")
-        while bench.cold.calls.count("settle") < 1:
-            await trio.lowlevel.checkpoint()
+        await bench.until_asked_to_settle()
         bench.cold.mend()
         bench.promoter.wake("q")
         await bench.until_line_is_empty()
-        while not (await bench.sqlite.outlook("q")).has_due:
-            await trio.lowlevel.checkpoint()
+
+        async def has_due() -> bool:
+            return (await bench.sqlite.outlook("q")).has_due
+
+        await eventually(has_due)
         rows = await bench.sqlite.acquire("q", new_run_id(), 100, 1 << 30, 60)
         assert len(rows) == 3
 
@@ -148,8 +162,12 @@ async def test_what_cold_takes_back_later_is_due_there(tmp_path: Path) -> None:
 async def test_a_queue_does_not_starve_beside_one_that_fills_the_memory(tmp_path: Path) -> None:
     async with promoting(tmp_path, "full", "q", bytes_max=4 * SIZE) as bench:
         await bench.store(runs=12, queue="full")
-        while (await bench.warm.fill("full")).items < WARM_MAX or not bench.line("full").items:
-            await trio.lowlevel.checkpoint()
+
+        async def is_full() -> bool:
+            fill = await bench.warm.fill("full")
+            return fill.items >= WARM_MAX and bench.line("full").items > 0
+
+        await eventually(is_full)
         await bench.store(runs=5)
         assert await bench.deliver(5) == [5] * 5
         assert (await bench.warm.fill("full")).items == WARM_MAX
@@ -164,8 +182,8 @@ async def test_what_is_urgent_overtakes_as_far_as_there_is_memory(tmp_path: Path
             # Whatever was to be acquired has been when the next question is answered.
             for _ in range(3):
                 await bench.sqlite.totals()
+        await eventually(lambda: bench.line().slices[0].run.head.priority == 0)
         fill = await bench.warm.fill("q")
-        assert bench.line().slices[0].run.head.priority == 0
         assert bench.line().bytes + fill.bytes <= 10 * SIZE
 
 
@@ -179,9 +197,13 @@ async def test_what_comes_due_overtakes_a_line_that_is_full(
         await bench.until_full(ahead=20)
         bench.now_ms += 1000
         delivered = await bench.deliver(1)
-        while bench.line().slices and bench.line().slices[0].run.head.priority:
+
+        def check() -> None:
+            line = bench.line().slices
             bench.promoter.wake("q")
-            await trio.lowlevel.checkpoint()
+            assert not line or line[0].run.head.priority == 0, line
+
+        await eventually(check)
         delivered += await bench.deliver(60)
         assert sorted(delivered) == [0] + [5] * 60
         assert delivered.index(0) < 10
@@ -214,8 +236,7 @@ async def stand_still(rig: Rig, runs: int, items: int = 1) -> list[str]:
     await rig.until_books(spooled=0)
     line = rig.life.routing.lines["q"]
     # With more than half of what it takes it is content.
-    while line.items < 2:
-        await trio.lowlevel.checkpoint()
+    await eventually(lambda: line.items >= 2)
     return [
         format_item_id(part.run.head.run_id, part.bits.bit_length() - 1) for part in line.slices
     ]

@@ -10,6 +10,7 @@ from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
 from forebay.run import Run, read_head
 from tests.delivery.rig import Rig, running
+from tests.eventually import eventually
 
 SMALL = {"warm_max_items": 10}
 
@@ -20,10 +21,13 @@ async def claim(rig: Rig, after: int, consumer: str = "c", **fields: Any) -> dic
 
 async def claim_some(rig: Rig, after: int, **fields: Any) -> dict[str, Any]:
     """Asks again until there is something: on a slow machine it may take more than one wait."""
-    while True:
+
+    async def check() -> dict[str, Any]:
         found = await claim(rig, after, **fields)
-        if found["claim"] is not None:
-            return found
+        assert found["claim"] is not None, found
+        return found
+
+    return await eventually(check)
 
 
 async def ids_of(rig: Rig, wish: FetchWish) -> list[str]:
@@ -59,7 +63,8 @@ class TestMode:
             assert empty == {"claim": None, "rows": 0, "items": 0, "bytes": 0, "backlog": 0}
             ids = [*await rig.push(4), *await rig.push(3, due_s=3600), *await rig.push(2)]
             await rig.push(1, queue="other")
-            books = await rig.until_books(cold=9)
+            await rig.until_in_cold(9)
+            books = await rig.books()
             assert books == {"accepted": 9, "held": 9, "cold": 9}
             found = await claim(rig, 0)
             assert (found["claim"], found["items"], found["backlog"]) == (1, 6, 3)
@@ -92,12 +97,12 @@ class TestMode:
             await claim(rig, 0)
             await claim(rig, 0, "d")
             ids = [id_ for _ in range(5) for id_ in await rig.push(2)]
-            await rig.until_books(cold=10)
+            await rig.until_in_cold(10)
             await claim(rig, 0, items=4)
             assert await rig.control("stream.drop", queue="q", consumer="c") == {"released": 4}
             # There is another consumer.
             ids += await rig.push(2)
-            await rig.until_books(cold=12)
+            await rig.until_in_cold(12)
             assert rig.to().ids == []
             assert await rig.control("stream.drop", queue="q", consumer="d") == {"released": 0}
             ids += await rig.push(2)
@@ -111,7 +116,7 @@ class TestMode:
             found = await claim_some(rig, 0)
             await rig.crash()
             ids += await rig.push(2)
-            await rig.until_books(cold=5)
+            await rig.until_in_cold(5)
             again = await claim(rig, 0)
             assert again == found | {"backlog": 2}
             assert await drain(rig, 0, 5) == ids
@@ -131,8 +136,7 @@ class TestHardTimes:
             await claim(rig, 0)
             rig.life.cold.break_down()
             ids = await rig.push(3)
-            while "store" not in rig.life.cold.calls:
-                await rig.stats()
+            await eventually(lambda: "store" in rig.life.cold.calls)
             assert (await rig.fill()).items == 0
             rig.life.cold.mend()
             assert await drain(rig, 0, 3) == ids
@@ -142,7 +146,7 @@ class TestHardTimes:
         async with running(tmp_path) as rig:
             await claim(rig, 0)
             await rig.push(2)
-            await rig.until_books(cold=2)
+            await rig.until_in_cold(2)
             rig.life.router._disk_is_low = lambda: True
             ids = [id_ for _ in range(3) for id_ in await rig.push(2)]
             found = await claim(rig, 0)
@@ -156,7 +160,7 @@ class TestHardTimes:
             open_claim = await claim_some(rig, 0)
             await rig.push(2, flow="f")
             await rig.push(4, flow="g")
-            await rig.until_books(cold=7)
+            await rig.until_in_cold(7)
             await rig.pause("q")
             assert (await claim(rig, 0))["claim"] == open_claim["claim"]
             paused = await claim(rig, 1)
@@ -223,7 +227,7 @@ class TestLooks:
             await claim(rig, 0, items=0)
             await rig.push(5)
             await rig.push(5)
-            await rig.until_books(cold=10)
+            await rig.until_in_cold(10)
             assert (await claim(rig, 0, items=5))["claim"] == 1
 
             acknowledged = await claim(rig, 1, items=0)

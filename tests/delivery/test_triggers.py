@@ -21,6 +21,7 @@ from daemon.triggering import make_ports, usable_trigger
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good
+from tests.eventually import at_once, eventually
 
 T = TypeVar("T")
 
@@ -125,11 +126,25 @@ class World:
             await self.crash()
 
     async def until_books(self, queue: str, **wanted: int) -> None:
-        while True:
-            await self.look()
-            books = await self.rig.books(queue)
-            if all(books.get(name, 0) == count for name, count in wanted.items()):
-                return
+        async def check() -> None:
+            with at_once():
+                await self.look()
+                books = await self.rig.books(queue)
+            assert {name: books.get(name, 0) for name in wanted} == wanted, books
+
+        await eventually(check)
+
+    async def until_failed(self, times: int = 1, *, is_hurried: bool = False) -> None:
+        """Until so many jobs have failed. A trigger that fails waits; an operator does not."""
+
+        async def check() -> None:
+            with at_once():
+                await self.look()
+                if is_hurried:
+                    await self.triggers.run_now("t")
+            assert len(self.failures) >= times, self.failures
+
+        await eventually(check)
 
     def jobs(self) -> dict[str, list[str]]:
         """What each job that came to the target has listed, by the job's id."""
@@ -151,7 +166,7 @@ async def test_what_was_pushed_is_done_with_its_job(tmp_path: Path) -> None:
         rig.to("jobs").is_patient = True
         await world.look()
         ids = await rig.push(4)
-        await rig.until_books("q", cold=4)
+        await rig.until_in_cold(4)
         await world.look()
         await rig.to("jobs").until_begun(1)
         await world.look()
@@ -176,7 +191,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_claims_nothing_twice(
         # Three polls and three ends at least.
         for last in range(1, 7):
             ids += await rig.push(7)
-            await rig.until_books("q", cold=7)
+            await rig.until_in_cold(7)
             world.triggers = world.live(last, is_taken=is_taken)
             await world.until_books("q", delivered=len(ids), held=0)
             await rig.until_books("jobs", held=0)
@@ -197,7 +212,7 @@ async def test_a_job_that_was_running_when_the_life_ended_comes_again_as_the_sam
         rig.to("jobs").is_patient = True
         await world.look()
         await rig.push(3)
-        await rig.until_books("q", cold=3)
+        await rig.until_in_cold(3)
         await world.look()
         await rig.to("jobs").until_begun(1)
         await world.crash()
@@ -215,10 +230,9 @@ async def test_a_dead_jobs_items_are_in_the_next_job(tmp_path: Path) -> None:
         rig.to("jobs").verdict = all_fail(Failure("no", blames_destination=False))
         await world.look()
         ids = await rig.push(3)
-        await rig.until_books("q", cold=3)
+        await rig.until_in_cold(3)
         await world.until_books("jobs", dead=1)
-        while not world.failures:
-            await world.look()
+        await world.until_failed()
         assert await rig.books("q") == {"accepted": 3, "held": 3, "cold": 3}
         rig.to("jobs").verdict = all_good
         await world.triggers.run_now("t")
@@ -233,11 +247,8 @@ async def test_items_that_no_job_can_do_are_dead_letters_of_their_queue(tmp_path
         rig.to("jobs").verdict = all_fail(Failure("no", blames_destination=False))
         await world.look()
         ids = await rig.push(3)
-        await rig.until_books("q", cold=3)
-        while len(world.failures) < 2:
-            await world.look()
-            # A trigger that fails waits; an operator does not.
-            await world.triggers.run_now("t")
+        await rig.until_in_cold(3)
+        await world.until_failed(2, is_hurried=True)
         assert "its items are given back" in world.failures[0]
         assert "its items are dead letters now" in world.failures[1]
         ((queue, error, items, *named),) = world.dead
@@ -262,12 +273,11 @@ async def test_a_job_that_waits_too_long_is_withdrawn_from_wherever_it_is(
         world = World(rig)
         await world.look()
         await rig.push(3)
-        await rig.until_books("q", cold=3)
+        await rig.until_in_cold(3)
         await world.look()
         await rig.until_books("jobs", warm=1)
         rig.advance(3601)
-        while not world.failures:
-            await world.look()
+        await world.until_failed()
         assert (await rig.books("jobs"))["deleted"] == 1
         assert (await rig.books("q")) == {"accepted": 3, "held": 3, "cold": 3}
 
@@ -282,12 +292,11 @@ async def test_a_job_that_dies_while_it_is_taken_back_keeps_its_letter(tmp_path:
         world.meanwhile = dies
         await world.look()
         await rig.push(3)
-        await rig.until_books("q", cold=3)
+        await rig.until_in_cold(3)
         await world.look()
         await rig.until_books("jobs", warm=1)
         rig.advance(3601)
-        while not world.failures:
-            await world.look()
+        await world.until_failed()
         assert "is dead: its items are given back" in world.failures[0]
         (letter,) = (await rig.control("dead.find", which={}))["letters"]
         assert "too late" in str(letter["errors"])
@@ -302,7 +311,7 @@ async def test_a_dead_job_is_tried_again_before_its_items_were_given_back_and_ne
         rig.to("jobs").verdict = all_fail(Failure("no", blames_destination=False))
         await world.look()
         ids = await rig.push(3)
-        await rig.until_books("q", cold=3)
+        await rig.until_in_cold(3)
         await world.look()
         await rig.until_books("jobs", dead=1)
         (job,) = world.jobs()
@@ -310,8 +319,7 @@ async def test_a_dead_job_is_tried_again_before_its_items_were_given_back_and_ne
         assert (await rig.control("dead.retry", which={"ids": [job]}))["done"] == 1
         await rig.to("jobs").until_begun(2)
         await rig.until_books("jobs", dead=1)
-        while not world.failures:
-            await world.look()
+        await world.until_failed()
         for op, fields in (
             ("dead.retry", {"which": {"ids": [job]}}),
             ("items.change", {"id": job, "state": "QUEUED"}),

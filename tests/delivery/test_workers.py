@@ -13,6 +13,7 @@ from actors.handling import Failure
 from forebay.item import Item
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, items_fail
+from tests.eventually import eventually
 
 DOWN = Failure("down")
 SPLIT = {"pipeline_split": {"enabled": True, "preparer_count": 2, "sender_count": 1}}
@@ -418,8 +419,7 @@ async def test_a_disk_that_hangs_does_not_lose_an_outcome(tmp_path: Path) -> Non
             nursery.start_soon(rig.push, 1)
             await hangs.wait()
             # Whoever comes now waits for the disk.
-            while rig.life.to_spooler.statistics().current_buffer_used < 1:
-                await trio.lowlevel.checkpoint()
+            await eventually(lambda: rig.life.to_spooler.statistics().current_buffer_used >= 1)
             rig.to().open_up()
             await rig.to().until(lambda: not rig.to().inside)
             await trio.testing.wait_all_tasks_blocked()

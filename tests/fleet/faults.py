@@ -12,15 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from forebay import ForebayError
+from tests.eventually import eventually_sync
 from tests.fleet.world import Member, World
 
 EVERY_S: Final = 1.0
+RECOVERED_S: Final = 300.0
 LEASE_S: Final = 4.0
 """A worker's: see quick.py."""
 BACK_S: Final = 4.0
-"""A daemon takes so long to start, where many do, and a server's clients to find it."""
-FOUND_OUT_S: Final = 2.0
-"""Leases on rows are renewed every second: who hears that one is over lets go of the rows."""
+"""A server's clients take so long to find it."""
+FOUND_OUT_S: Final = 3.0
+"""Leases on rows are renewed every second, a step that may take as long as the store's timeout: who
+hears that one is over lets go of the rows."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,8 @@ class Kind:
     lasts_s: tuple[float, float]
     lock: str
     """What nothing else may happen to meanwhile."""
+    wait_back: Callable[[], object] = lambda: None
+    """Until the target has recovered: a slow machine takes its time to start a daemon."""
 
 
 class Faults:
@@ -91,9 +97,13 @@ class Faults:
             kind.end()
         except BaseException as problem:
             self.problems.append(problem)
-        fault.ended = time.time()
         with self._lock:
             self._busy.remove(kind.lock)
+        try:
+            kind.wait_back()
+        except BaseException as problem:
+            self.problems.append(problem)
+        fault.ended = time.time()
 
 
 def kinds(world: World) -> list[Kind]:
@@ -112,8 +122,16 @@ def kinds_of(host: Member) -> list[Kind]:
     def restart() -> None:
         host.launch("--wait-for-stores")
 
+    def ping() -> None:
+        with host.client() as client:
+            client.ping()
+
+    def wait_back() -> None:
+        # It may be killed again, or frozen, before it serves.
+        eventually_sync(ping, errors=(ForebayError,), deadline_s=RECOVERED_S)
+
     found = [
-        Kind("kill", host.name, host.kill, restart, (0, 2), host.name),
+        Kind("kill", host.name, host.kill, restart, (0, 2), host.name, wait_back),
         Kind("freeze", host.name, host.pause, host.resume, (LEASE_S, LEASE_S + 2), host.name),
     ]
     for name, front in (("valkey", host.valkey), ("postgres", host.postgres)):

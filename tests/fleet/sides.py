@@ -22,6 +22,7 @@ from daemon.cold.sqlite import SqliteCold
 from daemon.valkey.warm import ValkeyWarm
 from tests.conformance.cold_stores import PLENTY, new_row
 from tests.delivery.fragile_cold import FragileCold, as_port
+from tests.eventually import eventually
 from tests.valkey.fleet import LONG_S, fleet
 
 LOCK = b"L" * 16
@@ -77,9 +78,7 @@ class Side:
         assert sum(one.slice.items for one in leased) == 3
         done = [Conclusion(one.slice.bits) for one in leased]
         assert all(await self.settlement.settle("q", leased, done))
-        with trio.fail_after(20):
-            while not len(self.failover):
-                await trio.lowlevel.checkpoint()
+        await eventually(lambda: len(self.failover) > 0)
 
 
 @asynccontextmanager

@@ -65,7 +65,9 @@ def wake(sides: list[Side], which: int, said: str) -> None:
 
 
 @pytest.fixture
-async def pair(nursery: trio.Nursery) -> AsyncIterator[Pair]:
+async def pair(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
+    # Who can answer has the time to.
+    monkeypatch.setattr("actors.recalling.RECALL_S", 60.0)
     async with Bridge() as bridge:
         stores = PostgresStores(bridge)
         await stores.cold.open()

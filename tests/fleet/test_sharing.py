@@ -34,7 +34,7 @@ def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: M
         assert again.ids == [item.id for item in items[4:7]]
         assert {item.attempt for item in again.items} == {1}
         again.ack()
-    until(lambda: both.books("mixed")["held"] == 1)
+    both.until_books("mixed", held=1)
     assert both.books("mixed") == {
         "accepted": 10,
         "delivered": 7,
@@ -57,7 +57,7 @@ def test_what_another_host_gives_back_untried_is_still_there(
     with b.take("returned", 10) as taken:
         taken.ack(4)
     # Its owner has heard of the four, and looks for the others where they are.
-    until(lambda: both.books("returned")["delivered"] == 4)
+    both.until_books("returned", delivered=4)
     assert a.drain("returned", 6) == taken.ids[4:]
     assert both.wait_settled("returned")["delivered"] == 10
 

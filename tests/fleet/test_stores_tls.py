@@ -54,10 +54,10 @@ async def opens(directory: Path, cold: str, warm: str | None = None, *, wait: bo
     """Both stores, and something is done with each."""
     made: dict[str, object] = {
         "state_dir": directory,
-        "cold": {"type": "postgres", "url": cold, "timeout": "10s"},
+        "cold": {"type": "postgres", "url": cold, "timeout": "60s"},
     }
     if warm is not None:
-        made["warm"] = {"type": "valkey", "url": warm, "timeout": "10s", "prefix": new_prefix()}
+        made["warm"] = {"type": "valkey", "url": warm, "timeout": "60s", "prefix": new_prefix()}
     async with open_stores(Settings.model_validate(made), wait=wait) as stores:
         await stores.cold.outlook("q")
         if warm is not None:

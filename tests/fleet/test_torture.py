@@ -52,8 +52,8 @@ def test_what_was_in_hand_at_a_fault_may_come_again(fault: Fault, said: Said) ->
     [
         (Fault("freeze", "c", 100.5, 103), told(recorded=101)),
         (Fault("stop", "postgres", 110.1, 113), told()),
-        (Fault("freeze", "b", 90, 96.9), told(recorded=101)),
-        (Fault("stop", "postgres", 101.1, 106), told(recorded=101)),
+        (Fault("freeze", "b", 90, 98.9 - FOUND_OUT_S), told(recorded=101)),
+        (Fault("stop", "postgres", 101.1, 108.9 - FOUND_OUT_S), told(recorded=101)),
         (Fault("freeze", "a", 99.5, 103), told(Held(99, "b", "lock"), lock_of="c")),
         (Fault("freeze", "b", 99.5, 103), Said({}, {}, {})),
     ],

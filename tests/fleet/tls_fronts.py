@@ -111,7 +111,7 @@ def _sign(certificates: Certificates, directory: Path, address: str) -> tuple[Pa
         ],
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=120,
     )
     shutil.copy(certificates.authority, directory / "authority.pem")
     key.chmod(0o600)

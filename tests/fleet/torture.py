@@ -35,16 +35,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from forebay import Client, ForebayError, KeyOutcome
+from tests.eventually import eventually_sync
 from tests.fleet import witness
 from tests.fleet.faults import Fault, Faults
 from tests.fleet.landing import PATH
 from tests.fleet.witness import Said
-from tests.fleet.world import World, until, world
+from tests.fleet.world import HASTE, World, world
 
 HOSTS: Final = ("a", "b", "c")
 KEYS: Final = 50_000
 PAUSE_S: Final = 0.08
-DRAIN_S: Final = 90.0
+DRAIN_S: Final = 180.0
 
 
 class Delivery(NamedTuple):
@@ -131,7 +132,7 @@ def torture(seconds: float, seed: int) -> str:
     """What it was like, in a few lines; AssertionError if something does not hold."""
     with world() as fleet:
         for name in HOSTS:
-            host = fleet.add(name, {"queues": queues()})
+            host = fleet.add(name, {"queues": queues()}, HASTE)
             host.variables = {
                 PATH: str(host.directory / "landed"),
                 witness.PATH: str(host.directory / "told"),
@@ -171,16 +172,13 @@ def settle(fleet: World, faults: Faults, producers: list[Producer]) -> str:
 
 
 def wait_drained(fleet: World) -> None:
-    def is_drained() -> bool:
-        reports = [host.stats() for host in fleet.hosts]
-        return not any(report["queues"][q]["held"] for report in reports for q in report["queues"])
+    def check() -> None:
+        reports = [(host.name, host.stats()["queues"]) for host in fleet.hosts]
+        held = [(name, queue) for name, queues in reports for queue in queues.items()]
+        held = [(name, (queue, entry)) for name, (queue, entry) in held if entry["held"]]
+        assert not held, held
 
-    try:
-        until(is_drained, DRAIN_S)
-    except AssertionError:
-        for host in fleet.hosts:
-            print(host.name, {q: e for q, e in host.stats()["queues"].items() if e["held"]})
-        raise
+    eventually_sync(check, deadline_s=DRAIN_S)
 
 
 def check(queue: str, fleet: World, pushed: list[Pushed], faults: list[Fault], told: Said) -> str:

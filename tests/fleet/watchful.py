@@ -9,7 +9,7 @@ import actors.trigger_watch
 import actors.triggers
 from daemon.cli.main import main
 
-SHARE = 20
+SHARE = 6
 """So much shorter is everything."""
 
 for module in (actors.trigger_watch, actors.triggers, actors.trigger_sweep):

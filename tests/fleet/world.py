@@ -14,21 +14,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx
 
-from forebay import Client, Item, Lease, connect
+from forebay import Client, Item, Lease, Refused, connect, encode_run, wire
+from forebay.link import Link
 from tests import forked
 from tests.crash.reconciled import reconcile_reports, reconciled
+from tests.eventually import at_once, eventually_sync
 from tests.fleet.front import Front
 from tests.ops.commands import Host
 from tests.servers.postgres import PORT, PostgresServer, postgres_server
 from tests.servers.valkey import ValkeyServer, valkey_server
 
-VALID_S: Final = 1.0
-ACQUIRE_S: Final = 3.0
+HASTE: Final = {"warm": "1s", "valid": "1s", "cold": "2s", "acquire": "3s", "handler": "1s"}
+"""How long stores and handlers may take, and locks last, where a test wants them to run out."""
+LEISURE: Final = {"warm": "3s", "valid": "2s", "cold": "3s", "acquire": "8s", "handler": "30s"}
+"""For a machine that is slow: nothing runs out unless somebody is stopped or killed."""
 PATIENCE_S: Final = 60.0
 """Nothing is measured by it: what never comes should fail the test."""
 QUICK: Final = "tests.fleet.quick"
@@ -116,12 +121,14 @@ class Member(Host):
     def drain(self, queue: str, items: int) -> list[str]:
         """The ids of so many items that a consumer here takes and acknowledges."""
         found: list[str] = []
-        deadline = time.monotonic() + PATIENCE_S
         with self.client() as client:
-            while len(found) < items:
-                assert time.monotonic() < deadline, f"{len(found)} of {items} items of {queue}"
+
+            def take() -> None:
                 with client.lease(queue, items - len(found), wait_s=0.2) as lease:
-                    found += [item.id for item in lease]
+                    found.extend(item.id for item in lease)
+                assert len(found) == items, f"{len(found)} of {items} items of {queue}"
+
+            eventually_sync(take)
         return found
 
     def finds_nothing(self, queue: str) -> bool:
@@ -133,6 +140,36 @@ class Member(Host):
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         return [entry for entry in self.log() if entry["event"] in names]
+
+    def is_away(self, store: str) -> bool:
+        """As its log has it."""
+        return self.changes(store)[-1:] == ["away"]
+
+    def changes(self, store: str) -> list[str]:
+        """Of a store since this daemon was ready: it went away, it came back, in turn. A machine
+        that is very slow may have taken it for away more often than it was."""
+        names = [entry["event"] for entry in self.log()]
+        starts = [at for at, name in enumerate(names) if name == "daemon.ready"]
+        ways = (f"{store}.away", f"{store}.back")
+        return [name.split(".")[1] for name in names[starts[-1] if starts else 0 :] if name in ways]
+
+    def check_changes(self, store: str) -> None:
+        """One line for each change, whoever notices it and however often."""
+        changes = self.changes(store)
+        assert all(before != after for before, after in pairwise(changes)), changes
+
+    def refusal(self, queue: str, key: str) -> Refused:
+        """The first answer to a keyed push that must not be taken now."""
+        run = encode_run([b"payload"], queue=queue, keys=[key.encode()])
+        link = Link(self.socket, "test", time.monotonic() + PATIENCE_S)
+        try:
+            head = wire.frame_head(wire.Kind.PUSH, 1, len(run))
+            link.send([head, run], time.monotonic() + PATIENCE_S)
+            [(kind, _, body)] = link.receive(PATIENCE_S)
+        finally:
+            link.close()
+        assert kind is wire.Kind.ERROR, kind
+        return wire.read_error(body)
 
     def metrics(self) -> dict[str, float]:
         """What /metrics says, which adds up."""
@@ -158,13 +195,14 @@ class Taken:
             raise
 
     def _take(self, queue: str, items: int, lease_s: float) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(self.items) < items:
-            assert time.monotonic() < deadline, f"{len(self.items)} of {items} items of {queue}"
+        def take() -> None:
             left = items - len(self.items)
             lease = self._client.lease(queue, left, lease_s=lease_s, wait_s=0.2, keep=True)
             self._leases.append(lease)
             self.items += lease
+            assert len(self.items) == items, f"{len(self.items)} of {items} items of {queue}"
+
+        eventually_sync(take)
 
     @property
     def ids(self) -> list[str]:
@@ -198,7 +236,7 @@ class World:
         self.database = postgres.create_database()
         self.hosts: list[Member] = []
 
-    def add(self, name: str, config: dict[str, Any]) -> Member:
+    def add(self, name: str, config: dict[str, Any], times: dict[str, str] = LEISURE) -> Member:
         """A host, whose daemon does not run yet."""
         directory = self.directory / name
         directory.mkdir()
@@ -213,7 +251,7 @@ class World:
         url = self.postgres.url(self.database).replace(
             str(self.postgres.directory), str(directory / "pg")
         )
-        host = Member(directory, fronts, fleet_config(directory, url, config))
+        host = Member(directory, fronts, fleet_config(directory, url, config, times))
         self.hosts.append(host)
         return host
 
@@ -244,34 +282,51 @@ class World:
 
     def wait_delivered(self, queue: str, items: int) -> Counter[str]:
         """When so many items were delivered; how often each."""
-        until(lambda: len(self.delivered(queue)) >= items)
-        return self.delivered(queue)
+
+        def check() -> Counter[str]:
+            delivered = self.delivered(queue)
+            assert len(delivered) >= items, f"{len(delivered)} of {items} items of {queue}"
+            return delivered
+
+        return eventually_sync(check)
 
     def wait_settled(self, queue: str) -> dict[str, int]:
         """When nothing is held; the fleet's books then."""
-        until(lambda: not self.books(queue)["held"])
-        return self.books(queue)
+        return self.until_books(queue, held=0)
+
+    def until_books(self, queue: str, **wanted: int) -> dict[str, int]:
+        """Waits until the fleet's books say so, and returns them."""
+
+        def check() -> dict[str, int]:
+            with at_once():
+                books = self.books(queue)
+            assert wanted.items() <= books.items(), f"{queue}: {books}"
+            return books
+
+        return eventually_sync(check)
 
     def close(self) -> None:
         for host in self.hosts:
             host.close()
 
 
-def fleet_config(directory: Path, postgres_url: str, config: dict[str, Any]) -> dict[str, Any]:
+def fleet_config(
+    directory: Path, postgres_url: str, config: dict[str, Any], times: dict[str, str]
+) -> dict[str, Any]:
     defaults = {"handler": {"type": "file", "path": str(directory / "{queue}.jsonl")}}
-    defaults["handler"] |= {"batch_items": 50, "timeout": "500ms"}  # type: ignore[dict-item]
+    defaults["handler"] |= {"batch_items": 50, "timeout": times["handler"]}  # type: ignore[dict-item]
     shared = {
         "warm": {
             "type": "valkey",
             "url": f"unix://{directory / 'vk'}",
-            "timeout": "1s",
-            "valid": f"{VALID_S}s",
+            "timeout": times["warm"],
+            "valid": times["valid"],
         },
         "cold": {
             "type": "postgres",
             "url": postgres_url,
-            "timeout": "2s",
-            "acquire_timeout": f"{ACQUIRE_S}s",
+            "timeout": times["cold"],
+            "acquire_timeout": times["acquire"],
         },
         "defaults": defaults,
         "log": {"format": "json"},
@@ -293,12 +348,13 @@ def fleet_books(reports: list[dict[str, Any]], queue: str) -> dict[str, int]:
     return books
 
 
-def until(condition: Condition, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"it never came: {condition}")
-        time.sleep(0.05)
+def until(condition: Condition) -> None:
+    def check() -> None:
+        with at_once():
+            found = condition()
+        assert found, found
+
+    eventually_sync(check)
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.tiers import StoreUnavailable
-from daemon import bridge as module
-from daemon.bridge import Bridge, BridgeStopped, TooSlow
+from daemon.bridge import ANSWER_S, Bridge, BridgeStopped, TooSlow
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ async def test_results_and_exceptions_come_back(bridge: Bridge) -> None:
     async def fail() -> None:
         raise ZeroDivisionError("in the loop")
 
-    assert await bridge.run(lambda: add(1, 2), 5) == 3
+    assert await bridge.run(lambda: add(1, 2), 60) == 3
     with pytest.raises(ZeroDivisionError, match="in the loop"):
-        await bridge.run(fail, 5)
+        await bridge.run(fail, 60)
 
 
 async def test_awaitables_that_are_no_coroutines_are_fine_and_so_is_a_call_that_raises(
@@ -71,9 +71,9 @@ async def test_awaitables_that_are_no_coroutines_are_fine_and_so_is_a_call_that_
     def broken() -> Any:
         raise KeyError("before anything is awaited")
 
-    assert await bridge.run(Awaitable, 5) == "awaited"
+    assert await bridge.run(Awaitable, 60) == "awaited"
     with pytest.raises(KeyError):
-        await bridge.run(broken, 5)
+        await bridge.run(broken, 60)
 
 
 async def test_a_cancel_is_forwarded_and_waited_for(bridge: Bridge) -> None:
@@ -126,44 +126,75 @@ async def test_shielded_work_is_carried_through(bridge: Bridge) -> None:
 
 
 @pytest.mark.parametrize("shield", [False, True])
-async def test_a_deadline_cancels_the_work(bridge: Bridge, shield: bool) -> None:
+async def test_a_deadline_cancels_the_work(
+    bridge: Bridge, shield: bool, mock_clock: MockClock
+) -> None:
     work = Work()
-    with pytest.raises(TooSlow, match=r"within 0\.01 s"):
-        await bridge.run(work.run, 0.01, shield=shield)
+
+    async def caller() -> None:
+        with pytest.raises(TooSlow, match="within 10 s"):
+            await bridge.run(work.run, 10, shield=shield)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(caller)
+        await work.has_begun()
+        mock_clock.jump(10)
     assert work.was_cancelled
     assert issubclass(TooSlow, StoreUnavailable)
 
 
-async def test_a_result_that_comes_with_the_deadline_is_a_result(bridge: Bridge) -> None:
-    assert await bridge.run(lambda: Work().run(goes_on=True), 0.01) == "done"
+async def test_a_result_that_comes_with_the_deadline_is_a_result(
+    bridge: Bridge, mock_clock: MockClock
+) -> None:
+    work = Work()
+    got: list[str] = []
+
+    async def caller() -> None:
+        got.append(await bridge.run(lambda: work.run(goes_on=True), 10))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(caller)
+        await work.has_begun()
+        mock_clock.jump(10)
+    assert got == ["done"]
 
 
 async def test_a_loop_that_is_stuck_is_not_waited_for(
-    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+    bridge: Bridge, mock_clock: MockClock
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_S", 0.01)
     stuck, free = threading.Event(), threading.Event()
 
     async def block() -> None:
         stuck.set()
         free.wait()
 
-    try:
+    async def out_of_time() -> None:
         with pytest.raises(TooSlow, match="does not answer"):
-            await bridge.run(block, 0.01)
-        with pytest.raises(TooSlow), trio.move_on_after(0.01):
+            await bridge.run(block, 10)
+
+    async def cancelled() -> None:
+        with pytest.raises(TooSlow), trio.move_on_after(10):
             await bridge.run(block, 60)
+
+    try:
+        for caller in (out_of_time, cancelled):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(caller)
+                await trio.to_thread.run_sync(stuck.wait)
+                await wait_all_tasks_blocked()
+                mock_clock.jump(10)
+                await wait_all_tasks_blocked()
+                mock_clock.jump(ANSWER_S)
     finally:
         free.set()
-    monkeypatch.undo()
-    assert await bridge.run(lambda: asyncio.sleep(0, "works again"), 5) == "works again"
+    assert await bridge.run(lambda: asyncio.sleep(0, "works again"), 60) == "works again"
 
 
 async def test_many_run_at_once(bridge: Bridge) -> None:
     got: list[int] = []
 
     async def one(number: int) -> None:
-        got.append(await bridge.run(lambda: asyncio.sleep(0, number), 5))
+        got.append(await bridge.run(lambda: asyncio.sleep(0, number), 60))
 
     async with trio.open_nursery() as nursery:
         for number in range(200):
@@ -177,7 +208,7 @@ async def test_callbacks_reach_trio(bridge: Bridge) -> None:
     async def call_back() -> None:
         asyncio.get_running_loop().call_soon(bridge.call_in_trio, heard.set)
 
-    await bridge.run(call_back, 5)
+    await bridge.run(call_back, 60)
     await heard.wait()
 
 

@@ -9,18 +9,21 @@ import pytest
 
 from forebay import Item, Refused, Unreachable, connect, encode_run
 from forebay.writes import WRITE_HEADER, Sealed, new_write_id
+from tests.eventually import eventually_sync
 from tests.ops.commands import Host, running
 from tests.servers.postgres import PostgresServer, fresh_database
 from tests.spark.pulling import pull_all, staged, texts
 
 TIMEOUT_S = 60.0
 """Nothing is measured by it: what never comes should fail the test."""
+SHORT_S = 5.0
+"""So long a client tries what cannot succeed."""
 
 
-def make_host(directory: Path, url: str, **spool: str) -> Host:
+def make_host(directory: Path, url: str, timeout: str = "30s", **spool: str) -> Host:
     directory.mkdir()
     sizes = {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}
-    cold = {"type": "postgres", "url": url, "timeout": "2s"}
+    cold = {"type": "postgres", "url": url, "timeout": timeout}
     return Host(directory, {"cold": cold, "spool": {**sizes, **spool}})
 
 
@@ -57,11 +60,22 @@ def wait_for(host: Host, queue: str, items: int) -> list[Item]:
     """So many items of a queue that come, perhaps only when a decision is heard of."""
     found: list[Item] = []
     with connect(host.socket, TIMEOUT_S) as client:
-        while len(found) < items:
-            with client.lease(queue, items, wait_s=10) as lease:
-                assert len(lease), "nothing comes"
-                found += lease
+
+        def take() -> None:
+            with client.lease(queue, items, wait_s=1) as lease:
+                found.extend(lease)
+            assert len(found) >= items, found
+
+        eventually_sync(take)
     return found
+
+
+def until_nothing_is_staged(host: Host, queue: str) -> None:
+    def check() -> None:
+        left = staged(host.socket, queue)
+        assert left == 0, left
+
+    eventually_sync(check)
 
 
 def test_a_write_with_stages_on_two_hosts_is_published_by_one(here: Host, there: Host) -> None:
@@ -97,9 +111,7 @@ def test_a_driver_whose_host_has_nothing_of_the_write(here: Host, there: Host) -
         second = client.publish(again, [replayed.stage], app="away", version=1)
         assert (second.outcome, second.write) == ("duplicate", done.write)
     assert not pull_all(here.socket, "away")
-    with connect(here.socket) as client:
-        while staged(here.socket, "away"):
-            client.ping()
+    until_nothing_is_staged(here, "away")
 
 
 def test_a_daemon_that_was_down_at_publish_has_it_when_it_serves(here: Host, there: Host) -> None:
@@ -143,12 +155,13 @@ def test_a_missing_stage_is_named_and_a_failed_task_drops_its_own(here: Host, th
 
 def test_nothing_is_decided_while_postgres_is_away(server: PostgresServer, tmp_path: Path) -> None:
     write = new_write_id()
-    with running(make_host(tmp_path / "a", server.url(server.create_database()))) as host:
+    url = server.url(server.create_database())
+    with running(make_host(tmp_path / "a", url, timeout="2s")) as host:
         mine = stage(host, "alone", write, "a")
         server.stop()
-        with connect(host.socket, 1.0) as client, pytest.raises(Unreachable):
+        with connect(host.socket, TIMEOUT_S) as client, pytest.raises(Unreachable):
             client.publish(write, [mine.stage], timeout=1.0)
-        with connect(host.socket, 1.0) as client:
+        with connect(host.socket, SHORT_S) as client:
             part = client.stage(write)
             part.submit(encode_run([b"b"], queue="alone", headers={WRITE_HEADER: write.hex()}))
             with pytest.raises((Refused, Unreachable)):
@@ -166,15 +179,13 @@ def test_a_write_that_nobody_ends_expires_on_all_hosts(tmp_path: Path) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(fresh_database())
         pair = [
-            stack.enter_context(running(make_host(tmp_path / name, url, stage_ttl="1s")))
+            stack.enter_context(running(make_host(tmp_path / name, url, stage_ttl="5s")))
             for name in "ab"
         ]
         for host in pair:
             stage(host, "old", write, "a")
         for host in pair:
-            with connect(host.socket) as client:
-                while staged(host.socket, "old"):
-                    client.ping()
+            until_nothing_is_staged(host, "old")
         with connect(pair[0].socket) as client, pytest.raises(Refused, match="aborted"):
             client.publish(write, [new_write_id()])
 

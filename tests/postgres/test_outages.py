@@ -13,6 +13,7 @@ from daemon.postgres import cold as module
 from daemon.postgres.cold import PostgresCold
 from tests.conformance.cold_stores import PLENTY, dead_row, new_row
 from tests.conformance.postgres_stores import DAEMON, TIMEOUT_S, PostgresStores
+from tests.eventually import eventually
 from tests.servers.postgres import PostgresServer
 
 LOCK = b"L" * 16
@@ -60,13 +61,7 @@ class Rig(PostgresStores):
 
 async def until_available(call: Callable[[], Awaitable[object]]) -> None:
     """Somebody who tries again and again, as the actors do."""
-    with trio.fail_after(60):
-        while True:
-            try:
-                await call()
-                return
-            except StoreUnavailable:
-                await trio.lowlevel.checkpoint()
+    await eventually(call, errors=(StoreUnavailable,))
 
 
 @pytest.fixture

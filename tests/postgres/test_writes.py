@@ -301,7 +301,7 @@ async def test_a_seal_waits_for_a_decision_that_is_under_way(fleet: Fleet, bridg
         async with con.transaction():
             await con.execute("UPDATE writes SET phase = 'aborted'")
             bridge.call_in_trio(has_begun.set)
-            for _ in range(100):
+            for _ in range(6000):
                 if await con.fetchval(
                     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND"
                     " transactionid::text = pg_current_xact_id()::text)"
@@ -367,7 +367,7 @@ async def test_a_write_is_forgotten_when_every_daemon_has_applied_it(fleet: Flee
 async def test_a_decision_wakes_the_others(fleet: Fleet) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(fleet.other_cold.listen)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await fleet.other_cold.wakes.listening.wait()
             await fleet.this.seal(W, sealed(A))
             await fleet.this.publish(wish(W, A))

@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from daemon.http import answer_log
 from daemon.http.answer_log import STALL_S, AnswerLog, AnswerRoom, Stalled
+from tests.eventually import eventually
 
 LINE = b"x" * 99 + b"\n"
 
@@ -25,26 +26,25 @@ async def added(log: AnswerLog, lines: int) -> None:
         await log.add(LINE)
 
 
-async def filled(log: AnswerLog) -> int:
+class Room(AnswerRoom):
+    """Knows who waits for some."""
+
+    waiting = 0
+
+    async def wait(self) -> None:
+        self.waiting += 1
+        try:
+            await super().wait()
+        finally:
+            self.waiting -= 1
+
+
+async def filled(log: AnswerLog, room: Room) -> None:
     """Lines, until there is no room for another."""
-    lines = 0
-
-    async def add() -> None:
-        nonlocal lines
-        while True:
-            await log.add(LINE)
-            lines += 1
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(add)
-        before = -1
-        while before != lines:
-            before = lines
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(lambda: None)
-            await wait_all_tasks_blocked(0.01)
+        nursery.start_soon(added, log, 10**6)
+        await eventually(lambda: room.waiting == 1)
         nursery.cancel_scope.cancel()
-    return lines
 
 
 async def test_lines_come_out_as_they_went_in_through_memory_and_file(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ async def test_lines_come_out_as_they_went_in_through_memory_and_file(tmp_path: 
 
 
 async def test_a_file_is_bounded_however_much_of_it_was_read(tmp_path: Path) -> None:
-    room = AnswerRoom()
+    room = Room()
     log = AnswerLog(tmp_path, room=room)
-    await filled(log)
+    await filled(log, room)
     full = room.bytes
     assert full <= 1000
     await log.take()
@@ -84,16 +84,15 @@ async def test_a_file_is_bounded_however_much_of_it_was_read(tmp_path: Path) -> 
 
 
 async def test_files_are_bounded_together_and_give_back_what_they_had(tmp_path: Path) -> None:
-    room = AnswerRoom(bytes_max=900)
+    room = Room(bytes_max=900)
     one, other = AnswerLog(tmp_path, room=room), AnswerLog(tmp_path, room=room)
-    await filled(one)
+    await filled(one, room)
     assert room.bytes > 0
-    await filled(other)
+    await filled(other, room)
     assert room.bytes <= 900
     async with trio.open_nursery() as nursery:
         nursery.start_soon(added, other, 4)
-        await wait_all_tasks_blocked()
-        assert nursery.child_tasks
+        await eventually(lambda: room.waiting == 1)
         one.close()
     other.close()
     assert room.bytes == 0

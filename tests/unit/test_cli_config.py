@@ -176,12 +176,15 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     assert shown.stdout == b"[]\n"
 
 
-def test_help_is_quick() -> None:
-    """The promise is 300 ms of CPU on an idle machine (200 ms measured). A shared one may be
-    three times as slow, so this only catches that somebody made it grow out of all bounds."""
-    command = [sys.executable, "-m", "daemon.cli.main", "--help"]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0
-    assert usage.ru_utime + usage.ru_stime < 0.9
+def test_help_loads_few_modules() -> None:
+    """The promise is 300 ms of CPU on an idle machine (200 ms measured), most of it for imports.
+    Their number does not depend on the machine."""
+    program = (
+        "import atexit, sys, daemon.cli.main\n"
+        "atexit.register(lambda: print(len(sys.modules), file=sys.stderr))\n"
+        "sys.argv = ['forebay', '--help']\n"
+        "daemon.cli.main.main()"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert b"push" in shown.stdout
+    assert int(shown.stderr) < 500

@@ -32,7 +32,7 @@ async def with_client(served: Served, work: Callable[[Client], T]) -> T:
     """Connects in a thread, does the work there, and closes."""
 
     def run() -> T:
-        with connect(served.path, timeout=20) as client:
+        with connect(served.path, timeout=120) as client:
             return work(client)
 
     return await trio.to_thread.run_sync(run, abandon_on_cancel=True)

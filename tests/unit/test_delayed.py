@@ -54,7 +54,7 @@ async def served(tmp_path: Path, lending: Lending) -> AsyncIterator[Served]:
 
 async def with_client(served: Served, work: Callable[[Client], T]) -> T:
     def run() -> T:
-        with connect(served.path, timeout=20) as client:
+        with connect(served.path, timeout=120) as client:
             return work(client)
 
     return await trio.to_thread.run_sync(run, abandon_on_cancel=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
 
 from actors.internal_errors import INTERNAL_ERRORS
 from actors.keyed_intake import KeyedIntake
@@ -18,6 +17,7 @@ from daemon.cold.sqlite import SqliteCold
 from forebay.errors import Refused
 from forebay.keyed import KeyOutcome
 from forebay.run import encode_run, read_head
+from tests.eventually import eventually
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
 
@@ -64,7 +64,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[Desk]:
-    cold = SqliteCold(tmp_path / "cold.db", 5.0, ballast_bytes=0)
+    cold = SqliteCold(tmp_path / "cold.db", 60.0, ballast_bytes=0)
     await cold.open()
     cold.keep_keys(lambda _: KeyRule("ignore"))
     yield Desk(cold)
@@ -108,17 +108,13 @@ async def test_while_the_store_is_away_pushes_are_refused_for_now(
     await nursery.start(desk.intake.run)
     await desk.cold.close()
     desk.push(b"a")
-    with trio.fail_after(5):
-        while not desk.replies.said:
-            await wait_all_tasks_blocked()
+    await eventually(lambda: 1 in desk.replies.said)
     assert desk.replies.said == {1: "UNAVAILABLE"}
     with pytest.raises(StoreUnavailable):
         await desk.cold.totals()
     await desk.cold.open()
     desk.push(b"a")
-    with trio.fail_after(5):
-        while len(desk.replies.said) < 2:
-            await wait_all_tasks_blocked()
+    await eventually(lambda: 2 in desk.replies.said)
     assert desk.replies.said[2] == [CREATED]
 
 

@@ -37,7 +37,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def open_link(path: Path) -> Link:
-    return Link(path, "test", monotonic() + 20)
+    return Link(path, "test", monotonic() + 120)
 
 
 async def accept(listener: trio.SocketListener) -> RawClient:
@@ -58,7 +58,7 @@ async def test_large_frame_is_taken_in_pieces(
 
     def send() -> None:
         link = open_link(tmp_path / "s")
-        link.send([wire.frame_head(Kind.PUSH, 1, len(body)), body], monotonic() + 20)
+        link.send([wire.frame_head(Kind.PUSH, 1, len(body)), body], monotonic() + 120)
         link.close()
 
     async with listening(tmp_path / "s") as listener, trio.open_nursery() as nursery:
@@ -75,10 +75,10 @@ async def test_answers_are_taken_in_while_sending(tmp_path: Path) -> None:
 
     def talk() -> int:
         link = open_link(tmp_path / "s")
-        link.send([wire.frame_head(Kind.PUSH, 1, len(body)), body], monotonic() + 20)
+        link.send([wire.frame_head(Kind.PUSH, 1, len(body)), body], monotonic() + 120)
         frames: list[Frame] = []
         while len(frames) < answers:
-            frames += link.receive(20)
+            frames += link.receive(120)
         link.close()
         return len(frames)
 
@@ -108,9 +108,9 @@ async def test_frame_that_comes_in_pieces_is_given_out_whole(tmp_path: Path) -> 
 
     def read() -> None:
         link = open_link(tmp_path / "s")
-        assert link.receive(20) == [(Kind.REPORT, 1, report[12:])]
+        assert link.receive(120) == [(Kind.REPORT, 1, report[12:])]
         with pytest.raises(Lost, match="closed the connection"):
-            link.receive(20)
+            link.receive(120)
         link.close()
 
     async with listening(tmp_path / "s") as listener, trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ async def test_full_backlog_is_no_missing_daemon(tmp_path: Path) -> None:
 
 async def test_last_words_are_heard_by_a_client_that_was_writing(tmp_path: Path) -> None:
     def push() -> None:
-        client = Client([tmp_path / "s"], timeout=20)
+        client = Client([tmp_path / "s"], timeout=120)
         client.submit(encode_run([b"1"], queue="crm"))
         with pytest.raises(Refused, match="not you"):
             client.submit(encode_run([bytes(30_000_000)], queue="crm", compressed=False))

@@ -22,7 +22,7 @@ from tests.unit.staging_desk import (
     stage_and_seal,
     staged_run,
 )
-from tests.unit.test_staging import FAR_MS, wait_for_chunks
+from tests.unit.test_staging import FAR_MS
 
 
 async def moved_parts(desk: Desk) -> list[Part]:
@@ -56,10 +56,10 @@ async def test_receipt_of_moved_items_survives_their_chunks_and_is_forgotten(
         await deliver(desk, 1, fate=Fate.DELETED)
         await desk.push(*(make_run(items=10, size=5 * KIB) for _ in range(2)))
         await deliver(desk, 2)
-        await wait_for_chunks(desk, 1)
+        await desk.until_chunks(1)
         assert await receipt(desk, W1) == expected
     async with running_spooler(tmp_path) as desk:
-        await wait_for_chunks(desk, 0)
+        await desk.until_chunks(0)
         assert await receipt(desk, W1) == expected
         assert await forget(desk, FAR_MS) == [W1]
         assert await receipt(desk, W1) == {}

@@ -108,12 +108,18 @@ async def test_what_the_spooler_had_no_room_for_is_told_when_it_has(
     to_spooler.send_nowait(Drain())
     async with trio.open_nursery() as nursery:
         await nursery.start(settlement.run)
-        with trio.move_on_after(30) as given_up:
-            await settlement.settle("crm", [leased], [Conclusion(1)])
-        assert given_up.cancelled_caught
-        assert isinstance(await inbox.receive(), Drain)
+        given_up = trio.CancelScope(deadline=trio.current_time() + 30)
+
+        async def settle() -> None:
+            with given_up:
+                await settlement.settle("crm", [leased], [Conclusion(1)])
+
+        nursery.start_soon(settle)
+        await trio.sleep(31)
+        assert isinstance(inbox.receive_nowait(), Drain)
         with trio.fail_after(60):
             told = await inbox.receive()
         nursery.cancel_scope.cancel()
+    assert given_up.cancelled_caught
     assert isinstance(told, Settle)
     assert len(told.outcomes) == 1

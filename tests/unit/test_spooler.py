@@ -1,7 +1,6 @@
 """The spooler on a real journal: what is acknowledged, lent, settled, and found again."""
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from actors.clock import wall_ms
 from actors.messages import Fate, GiveBack, Settle
 from actors.portions import RetryNote, slices_of
 from actors.slices import InJournal, LentRun
@@ -19,6 +19,7 @@ from daemon.journal.recent import read_recent
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
+from tests.eventually import eventually
 from tests.unit.spooling import (
     HANG_S,
     KIB,
@@ -89,8 +90,7 @@ async def test_taker_that_waits_gets_the_next_run(tmp_path: Path) -> None:
         nursery.start_soon(take)
         await trio.testing.wait_all_tasks_blocked()
         await desk.push(make_run(items=7))
-        while not taken:
-            await trio.lowlevel.checkpoint()
+        await eventually(lambda: len(taken) > 0)
         assert taken[0].run.head.count == 7
 
 
@@ -226,19 +226,23 @@ async def test_duplicate_is_known_after_a_restart(tmp_path: Path) -> None:
         assert await desk.push(run) == [Outcome.DUPLICATE]
 
 
-async def test_run_that_was_given_back_for_later_waits_until_then(tmp_path: Path) -> None:
+async def test_run_that_was_given_back_for_later_waits_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = wall_ms()
+    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=2), make_run(items=1))
         first, second = await desk.take()
-        then_ms = _now_ms() + 150
-        await desk.to_spooler.send(GiveBack((first,), not_before_ms=then_ms))
+        await desk.to_spooler.send(GiveBack((first,), not_before_ms=now_ms + 1000))
+        now_ms += 999
         assert (await desk.totals())["scheduled"] == 2
         await desk.to_spooler.send(GiveBack((second,)))
         (now,) = await desk.take()
         assert now.run.head.count == 1
+        now_ms += 1
         (later,) = await desk.take()
         assert later.run.head.count == 2
-        assert _now_ms() >= then_ms
 
 
 async def test_failed_items_keep_their_attempts_and_errors_over_a_restart(tmp_path: Path) -> None:
@@ -383,8 +387,7 @@ async def test_low_disk_refuses_and_still_settles(tmp_path: Path) -> None:
     async with running_spooler(tmp_path, files, min_free_bytes=1 << 20) as desk:
         await desk.push(make_run(items=3))
         Small.free = 1000
-        while (await desk.stats())["spool"]["free_bytes"] != 1000:
-            await trio.lowlevel.checkpoint()
+        await desk.until(lambda report: report["spool"]["free_bytes"] == 1000)
         (answer,) = await desk.push(make_run())
         assert isinstance(answer, Refused)
         assert answer.code == "DISK_FULL"
@@ -392,8 +395,7 @@ async def test_low_disk_refuses_and_still_settles(tmp_path: Path) -> None:
         await desk.settle(lease)
         assert await desk.totals() == {"accepted": 3, "delivered": 3}
         Small.free = 1 << 40
-        while (await desk.stats())["spool"]["free_bytes"] == 1000:
-            await trio.lowlevel.checkpoint()
+        await desk.until(lambda report: report["spool"]["free_bytes"] != 1000)
         assert await desk.push(make_run()) == [Outcome.STORED]
 
 
@@ -404,8 +406,7 @@ async def test_chunks_are_recycled_and_the_books_remember(tmp_path: Path) -> Non
             await desk.push(make_run(items=10, size=2 * KIB))
             pushed += 10
             await desk.settle(*await desk.take())
-        while (await desk.stats())["spool"]["chunks"] > 1:
-            await trio.lowlevel.checkpoint()
+        await desk.until_chunks(1)
         assert await desk.totals() == {"accepted": pushed, "delivered": pushed}
     chunks = [name for name in Files(tmp_path).names() if name.endswith(".chunk")]
     assert len(chunks) <= 1
@@ -419,8 +420,7 @@ async def test_chunk_with_held_items_is_kept(tmp_path: Path) -> None:
         for _ in range(20):
             await desk.push(make_run(items=10, size=2 * KIB))
             await desk.settle(*await desk.take())
-        while (await desk.stats())["spool"]["chunks"] > 2:
-            await trio.lowlevel.checkpoint()
+        await desk.until_chunks(2)
     async with running_spooler(tmp_path) as desk:
         assert await desk.totals("held") == {"accepted": 1, "held": 1, "spooled": 1}
 
@@ -446,11 +446,10 @@ async def test_durability_memory_answers_before_the_disk(tmp_path: Path) -> None
     files = CountingSyncs(tmp_path)
     async with running_spooler(tmp_path, files, durability="memory") as desk:
         await desk.push(make_run(items=1))
-        await desk.stats()
-        before = files.commit_syncs
+        files.may_sync.clear()
         assert await desk.push(make_run(items=2)) == [Outcome.STORED]
+        files.may_sync.set()
         assert await desk.totals() == {"accepted": 3, "held": 3, "spooled": 3}
-        assert files.commit_syncs == before
 
 
 async def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
@@ -513,8 +512,7 @@ async def test_id_of_a_run_that_is_being_stored_is_not_remembered_yet(tmp_path: 
         await desk.totals()
         files.may_sync.clear()
         await desk.submit([unstored])
-        while not (tmp_path / "recent").exists():
-            await trio.lowlevel.checkpoint()
+        await eventually((tmp_path / "recent").exists)
         remembered = read_recent(files)
         files.may_sync.set()
     assert stored[0].run_id in remembered
@@ -527,8 +525,7 @@ async def test_quarantine_that_was_cleared_away_stops_nothing(tmp_path: Path) ->
         for _ in range(10):
             await desk.push(make_run(items=10, size=2 * KIB))
             await desk.settle(*await desk.take())
-        while (await desk.stats())["spool"]["chunks"] > 1:
-            await trio.lowlevel.checkpoint()
+        await desk.until_chunks(1)
 
 
 async def test_low_disk_gives_up_its_spares(tmp_path: Path) -> None:
@@ -539,11 +536,9 @@ async def test_low_disk_gives_up_its_spares(tmp_path: Path) -> None:
             return Small.free
 
     async with running_spooler(tmp_path, Small(tmp_path), min_free_bytes=1 << 20) as desk:
-        while not (await desk.stats())["spool"]["spare_chunks"]:
-            await trio.lowlevel.checkpoint()
+        await desk.until(lambda report: report["spool"]["spare_chunks"])
         Small.free = 1000
-        while (await desk.stats())["spool"]["spare_chunks"]:
-            await trio.lowlevel.checkpoint()
+        await desk.until(lambda report: not report["spool"]["spare_chunks"])
     assert not [name for name in Files(tmp_path).names() if name.startswith("spare-")][1:]
 
 
@@ -555,8 +550,7 @@ async def test_unreadable_block_keeps_its_own_bytes_aside_and_no_more(tmp_path: 
     (tmp_path / name).write_bytes(data[:64] + bytes(len(data) - 64))
     async with running_spooler(tmp_path) as desk, trio.open_nursery() as nursery:
         nursery.start_soon(desk.take)
-        while (await desk.totals()).get("lost") != 20:
-            await trio.lowlevel.checkpoint()
+        await desk.until(lambda report: report["queues"]["q"]["lost"] == 20)
         nursery.cancel_scope.cancel()
     kept = sum(path.stat().st_size for path in (tmp_path / "quarantine").iterdir())
     assert kept <= len(data)
@@ -566,7 +560,3 @@ def rot(path: Path, at: int) -> None:
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(b"rot")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -16,7 +16,8 @@ from daemon.journal.files import Files
 from daemon.journal.records import RECORDS
 from forebay.wire import Outcome
 from tests.crash.spooler_time import pass_time
-from tests.unit.spooling import KIB, Desk, handed_over, make_run, running_spooler
+from tests.eventually import eventually
+from tests.unit.spooling import HANG_S, KIB, handed_over, make_run, running_spooler
 from tests.unit.staging_desk import (
     W1,
     W2,
@@ -41,11 +42,6 @@ from tests.unit.staging_desk import (
 
 FAR_MS = 2**52
 """Later than anything."""
-
-
-async def wait_for_chunks(desk: Desk, count: int) -> None:
-    while (await desk.stats())["spool"]["chunks"] > count:
-        await trio.lowlevel.checkpoint()
 
 
 # Visible or not.
@@ -80,9 +76,7 @@ async def test_taker_that_waits_gets_nothing_before_the_publication(tmp_path: Pa
         await desk.stats()
         assert not taken
         await publish(desk, W1, A)
-        while not taken:
-            await trio.lowlevel.checkpoint()
-        assert taken == [7]
+        await eventually(lambda: taken == [7])
 
 
 async def test_published_runs_join_their_lanes_in_order_of_priority_then_publication(
@@ -195,11 +189,11 @@ async def test_aborted_write_leaves_nothing_and_its_chunks_are_freed(tmp_path: P
         assert await abort(desk, W1) == {"outcome": "aborted", "items": 120}
         assert await books(desk) == {}
         assert (await desk.stats())["spool"]["bytes"] == 0
-        await wait_for_chunks(desk, 1)
+        await desk.until_chunks(1)
         assert await books(desk) == {}
     async with running_spooler(tmp_path) as desk:
         assert await books(desk) == {}
-        await wait_for_chunks(desk, 0)
+        await desk.until_chunks(0)
 
 
 async def test_abort_after_publishing_changes_nothing(tmp_path: Path) -> None:
@@ -247,8 +241,7 @@ async def test_requests_about_one_write_or_application_are_decided_in_order(tmp_
             )
         await trio.testing.wait_all_tasks_blocked(0.01)
         files.may_sync.set()
-        while len(answers) < 3:
-            await trio.lowlevel.checkpoint()
+        await eventually(lambda: len(answers) == 3)
         assert answers[W1.hex()]["outcome"] == "published"
         assert answers[W2.hex()] == answers[W1.hex()] | {"outcome": "duplicate"}
         assert await books(desk) == {"accepted": 5, "held": 5}
@@ -263,7 +256,7 @@ class HeldUp(Files):
         self.may_sync.set()
 
     def datasync(self, fd: int) -> None:
-        self.may_sync.wait(30)
+        self.may_sync.wait(HANG_S)
         super().datasync(fd)
 
 
@@ -375,13 +368,13 @@ async def test_receipt_is_exact_when_the_chunks_are_gone(tmp_path: Path) -> None
             await publish(desk, write, A)
             await deliver(desk, 4)
             await deliver(desk, 1, fate=Fate.DELETED)
-        await wait_for_chunks(desk, 1)
+        await desk.until_chunks(1)
         expected = {"accepted": 50, "delivered": 40, "deleted": 10}
         for number in range(1, 5):
             assert await receipt(desk, bytes([number]) * 16) == expected
         assert await books(desk) == {"accepted": 200, "delivered": 160, "deleted": 40}
     async with running_spooler(tmp_path) as desk:
-        await wait_for_chunks(desk, 0)
+        await desk.until_chunks(0)
         for number in range(1, 5):
             assert await receipt(desk, bytes([number]) * 16) == expected
         assert await books(desk) == {"accepted": 200, "delivered": 160, "deleted": 40}
@@ -396,9 +389,9 @@ async def test_forgotten_receipt_leaves_the_books_as_they_are(tmp_path: Path) ->
         await deliver(desk, 3)
         await desk.push(*(make_run(items=10, size=5 * KIB) for _ in range(2)))
         await deliver(desk, 2)
-        await wait_for_chunks(desk, 1)
+        await desk.until_chunks(1)
     async with running_spooler(tmp_path) as desk:
-        await wait_for_chunks(desk, 0)
+        await desk.until_chunks(0)
         assert await receipt(desk, W1) == {"accepted": 30, "delivered": 30}
         assert await forget(desk, FAR_MS) == [W1]
         assert await receipt(desk, W1) == {}

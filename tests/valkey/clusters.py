@@ -1,7 +1,8 @@
 """A cluster of three primaries, one of them with a replica where a test wants one: real processes.
 
-The slot of a queue can be moved as `valkey-cli --cluster reshard` does it, step by step, so that a
-test can work in between.
+A silent node is waited for until a test wants another to stand in for it (`be_impatient_but`), so
+that a slow machine takes no node for dead. The slot of a queue can be moved step by step, as
+`valkey-cli --cluster reshard` does it, so that a test can work in between.
 """
 
 import shutil
@@ -18,8 +19,9 @@ from tests.valkey.sentinels import info, until
 
 SLOTS = 16384
 NODE_TIMEOUT_MS = 1000
+PATIENT_MS = 600_000
 OPTIONS = (
-    *("--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS)),
+    *("--cluster-enabled", "yes", "--cluster-node-timeout", str(PATIENT_MS)),
     *("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"),
 )
 
@@ -73,6 +75,12 @@ class Cluster:
         replica.command("CLUSTER", "REPLICATE", primary.id)
         until(lambda: b"master_link_status:up" in info(replica))
         return replica
+
+    def be_impatient_but(self, silent: Node) -> None:
+        """From now on a node that is silent for a second is taken for dead, by all others."""
+        for node in self.nodes:
+            if node is not silent:
+                node.config_set("cluster-node-timeout", str(NODE_TIMEOUT_MS))
 
     def of_queue(self, queue: str) -> Node:
         """The primary that has a queue, as the first node knows it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -30,7 +31,7 @@ class Fleet:
         self.warms: list[ValkeyWarm] = []
         self._bridge = bridge
 
-    def add(self, number: int | None = None, timeout_s: float = 30.0, **options: Any) -> ValkeyWarm:
+    def add(self, number: int | None = None, timeout_s: float = 60.0, **options: Any) -> ValkeyWarm:
         """Another daemon; the same one again, if it has the number of one."""
         if number is None:
             number = len(self.warms) + 1
@@ -67,6 +68,18 @@ async def fleet(
             with trio.CancelScope(shield=True):
                 for warm in found.warms:
                     await warm.close()
+
+
+@asynccontextmanager
+async def with_deadline(warm: ValkeyWarm, timeout_s: float) -> AsyncIterator[ValkeyWarm]:
+    """The same server and the same keys, another deadline for each step, connections of its own."""
+    settings = replace(warm.server.settings, timeout_s=timeout_s)
+    other = ValkeyWarm(settings, daemon_id(99), warm.server.bridge)
+    try:
+        yield other
+    finally:
+        with trio.CancelScope(shield=True):
+            await other.close()
 
 
 async def all_of(warm: ValkeyWarm, lease_s: float = 30.0) -> list[Leased]:

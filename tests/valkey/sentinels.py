@@ -1,22 +1,25 @@
 """A primary, its replica and a Sentinel that watches them: real processes, on ports of their own.
 
-One Sentinel decides alone, and soon. Whoever asks it is told where the primary is.
+One Sentinel decides alone. It waits for a silent primary until a test expects the failover
+(`wait_promoted`), so that a slow machine makes no primary of the replica. Whoever asks it is told
+where the primary is.
 """
 
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import redis
 
+from tests.eventually import eventually_sync
 from tests.servers.valkey import ValkeyServer, binaries, free_port
 
 SERVICE = "main"
 DOWN_AFTER_MS = 300
+NEVER_MS = 3_600_000
 PATIENCE_S = 120.0
 """Nothing is measured by it: what never comes should fail the test."""
 
@@ -35,7 +38,7 @@ class Sentinel:
                     f"port {self.port}",
                     "bind 127.0.0.1",
                     f"sentinel monitor {SERVICE} 127.0.0.1 {primary} 1",
-                    f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+                    f"sentinel down-after-milliseconds {SERVICE} {NEVER_MS}",
                     f"sentinel failover-timeout {SERVICE} 3000",
                     *lines,
                     "",
@@ -73,6 +76,9 @@ class Sentinel:
         assert isinstance(found, list | tuple)
         return int(found[1])
 
+    def takes_for_down_after(self, silent_ms: int) -> None:
+        self.command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", silent_ms)
+
     def names(self, server: ValkeyServer) -> None:
         """From now on this one is the primary, without any failover."""
         self.command("SENTINEL", "REMOVE", SERVICE)
@@ -108,7 +114,9 @@ class Replicated:
 
     def wait_promoted(self) -> None:
         """Until the Sentinel names the one that was the replica, and that has become primary."""
+        self.sentinel.takes_for_down_after(DOWN_AFTER_MS)
         until(lambda: self.sentinel.primary() == self.new.port)
+        self.sentinel.takes_for_down_after(NEVER_MS)
         until(lambda: b"role:master" in info(self.new))
 
     def close(self) -> None:
@@ -136,12 +144,9 @@ def info(server: ValkeyServer, section: str = "replication") -> bytes:
 
 def until(is_so: Callable[[], object]) -> None:
     """What other processes do is waited for, or the test fails."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if is_so():
-                return
-        except redis.RedisError:
-            pass
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
+
+    def check() -> None:
+        found = is_so()
+        assert found, found
+
+    eventually_sync(check, errors=(redis.RedisError,), deadline_s=PATIENCE_S)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -14,9 +14,10 @@ from daemon.valkey import keys
 from daemon.valkey.server import ValkeySettings
 from daemon.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
+from tests.eventually import eventually
 from tests.servers.valkey import new_prefix
 from tests.valkey.clusters import Cluster, Move, cluster
-from tests.valkey.fleet import all_of, daemon_id, items_of
+from tests.valkey.fleet import all_of, daemon_id, items_of, with_deadline
 from tests.valkey.sentinels import PATIENCE_S, info, until
 
 RUNS, ITEMS = 60, 4
@@ -31,11 +32,9 @@ def whole_cluster() -> Iterator[Cluster]:
 
 
 @asynccontextmanager
-async def daemons(
-    made: Cluster, count: int = 1, timeout_s: float = PATIENCE_S
-) -> AsyncIterator[list[ValkeyWarm]]:
+async def daemons(made: Cluster, count: int = 1) -> AsyncIterator[list[ValkeyWarm]]:
     async with Bridge() as bridge, trio.open_nursery() as nursery:
-        settings = ValkeySettings(made.url, timeout_s=timeout_s, prefix=new_prefix())
+        settings = ValkeySettings(made.url, timeout_s=PATIENCE_S, prefix=new_prefix())
         warms = [ValkeyWarm(settings, daemon_id(at + 1), bridge) for at in range(count)]
         try:
             for warm in warms:
@@ -77,12 +76,11 @@ async def test_slot_that_moves_under_load_loses_and_doubles_nothing(
             await trio.to_thread.run_sync(moved.end)
 
     async with daemons(whole_cluster, 2) as [one, two]:
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(move)
-                nursery.start_soon(push, one)
-                nursery.start_soon(work, one)
-                nursery.start_soon(work, two)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(move)
+            nursery.start_soon(push, one)
+            nursery.start_soon(work, one)
+            nursery.start_soon(work, two)
         assert set(seen.values()) == {1}
         assert await one.fill("q") == Fill()
         while found := await one.mail("q"):
@@ -95,7 +93,7 @@ async def test_slot_that_stays_between_two_nodes_is_an_outage_and_changes_nothin
     whole_cluster: Cluster,
 ) -> None:
     """All keys are there, and some would go with the step: it must not go halfway."""
-    async with daemons(whole_cluster, timeout_s=SHORT_S) as [warm]:
+    async with daemons(whole_cluster) as [warm], with_deadline(warm, SHORT_S) as hasty:
         await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
         later = whole(make_run(2, 4), due_ms=2**50)
         await warm.enter("q", [later, whole(make_run(3, 4))], PLENTY)
@@ -104,12 +102,16 @@ async def test_slot_that_stays_between_two_nodes_is_an_outage_and_changes_nothin
         moved = Move(whole_cluster, "q")
         prefix = warm.server.settings.prefix
         assert all(moved.source.command("EXISTS", key) for key in keys.queue_keys(prefix, "q"))
+
+        async def is_refused() -> None:
+            with pytest.raises(StoreUnavailable) as refused:
+                await hasty.end("q", [Ending(leased.token, post=b"post")])
+            assert "on its way to another node" in str(refused.value)
+
         moved.begin()
-        with pytest.raises(StoreUnavailable, match="on its way to another node"):
-            await warm.end("q", [Ending(leased.token, post=b"post")])
+        await eventually(is_refused)
         moved.carry(3)
-        with pytest.raises(StoreUnavailable, match="on its way to another node"):
-            await warm.end("q", [Ending(leased.token, post=b"post")])
+        await eventually(is_refused)
         moved.end()
         assert await warm.fill("q") == before
         assert await warm.mail("q") == []
@@ -151,24 +153,22 @@ async def test_lists_of_queues_that_a_node_has_lost_are_made_again(
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_replica_stands_in_for_a_primary(fault: str) -> None:
     with cluster(4) as made:
-        async with daemons(made, timeout_s=SHORT_S) as [warm]:
+        async with daemons(made) as [warm], with_deadline(warm, SHORT_S) as hasty:
             await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
             primary = made.of_queue("q")
             replica = made.replicate(primary)
             # The others must know of it before they can vote for it.
             for node in made.primaries:
                 until(partial(knows, node, replica.id))
+            await eventually(lambda: hasty.fill("q"), errors=(StoreUnavailable,))
             getattr(primary, fault)()
             with pytest.raises(StoreUnavailable):
-                await warm.fill("q")
+                await hasty.fill("q")
+            made.be_impatient_but(primary)
             await trio.to_thread.run_sync(until, lambda: b"role:master" in info(replica))
-            with trio.fail_after(PATIENCE_S):
-                while True:
-                    with suppress(StoreUnavailable):
-                        await warm.keep_valid(["q"], 10**6)
-                        break
-                    await trio.sleep(0.02)
-            assert places(await all_of(warm)) == [(1, 0, 4)]
+            await eventually(lambda: hasty.fill("q"), errors=(StoreUnavailable,))
+            async with with_deadline(warm, PATIENCE_S) as late:
+                assert places(await all_of(late)) == [(1, 0, 4)]
 
 
 def knows(node: object, replica: bytes) -> bool:

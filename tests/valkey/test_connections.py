@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.servers.valkey import (
     tls_front,
     valkey_server,
 )
+from tests.valkey.sentinels import until
 
 DAEMON = bytes(16)
 needs_openssl = pytest.mark.skipif(
@@ -39,7 +39,7 @@ async def serves(url: str, *, username: str = "", password: str = "", prefix: st
     """All of a queue's life through this URL, with somebody who waits."""
     async with Bridge() as bridge:
         prefix = prefix or new_prefix()
-        settings = ValkeySettings(url, username, password, timeout_s=30.0, prefix=prefix)
+        settings = ValkeySettings(url, username, password, timeout_s=60.0, prefix=prefix)
         warm = ValkeyWarm(settings, DAEMON, bridge)
         try:
             async with trio.open_nursery() as nursery:
@@ -53,7 +53,7 @@ async def serves(url: str, *, username: str = "", password: str = "", prefix: st
 
 async def refused(url: str, problem: str) -> None:
     async with Bridge() as bridge:
-        warm = ValkeyWarm(ValkeySettings(url, timeout_s=30.0), DAEMON, bridge)
+        warm = ValkeyWarm(ValkeySettings(url, timeout_s=60.0), DAEMON, bridge)
         try:
             with pytest.raises(StoreUnavailable, match=problem):
                 await warm.generation()
@@ -65,7 +65,7 @@ async def _life(warm: ValkeyWarm) -> None:
     await warm.generation()
     await warm.keep_valid(["q", "other"], 60.0)
     assert await warm.lease("q", 9, 10**9, 30.0) == []
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(warm.wait, "q")
             await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
@@ -133,7 +133,7 @@ def sentinel_of(server: ValkeyServer) -> Iterator[int]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        _until(lambda: redis.Redis("127.0.0.1", port).ping())
+        until(lambda: redis.Redis("127.0.0.1", port).ping())
         yield port
     finally:
         process.kill()
@@ -150,7 +150,7 @@ async def test_sentinel_says_where_the_primary_is() -> None:
 async def test_cluster() -> None:
     with valkey_server("--cluster-enabled", "yes", has_port=True) as server:
         server.command("CLUSTER", "ADDSLOTS", *range(16384))
-        _until(lambda: b"cluster_state:ok" in _text(server.command("CLUSTER", "INFO")))
+        until(lambda: b"cluster_state:ok" in _text(server.command("CLUSTER", "INFO")))
         await serves(f"redis-cluster://127.0.0.1:{server.port}")
         # Without the word for it, a server of a cluster serves one that has all slots.
         await serves(f"redis://127.0.0.1:{server.port}")
@@ -194,20 +194,6 @@ def test_nothing_is_sent_twice() -> None:
     client, _ = connect(ValkeySettings("redis://host"))
     assert isinstance(client, redis.asyncio.Redis)
     assert client.connection_pool.connection_kwargs["retry"]._retries == 0
-
-
-def _until(is_so: object) -> None:
-    """A process that was started answers, or the test fails."""
-    assert callable(is_so)
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            if is_so():
-                return
-        except redis.RedisError:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _text(found: object) -> bytes:

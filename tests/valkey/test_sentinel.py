@@ -3,9 +3,10 @@
 The names: `old` was the primary, `new` was its replica.
 """
 
+import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -15,19 +16,18 @@ from daemon.bridge import Bridge
 from daemon.valkey.server import ValkeySettings
 from daemon.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
+from tests.eventually import eventually
 from tests.servers.valkey import new_prefix
-from tests.valkey.fleet import all_of, daemon_id
+from tests.valkey.fleet import all_of, daemon_id, with_deadline
 from tests.valkey.sentinels import PATIENCE_S, Replicated, replicated
 
 SHORT_S = 0.5
 
 
 @asynccontextmanager
-async def daemons(
-    made: Replicated, count: int = 1, timeout_s: float = PATIENCE_S
-) -> AsyncIterator[list[ValkeyWarm]]:
+async def daemons(made: Replicated, count: int = 1) -> AsyncIterator[list[ValkeyWarm]]:
     async with Bridge() as bridge, trio.open_nursery() as nursery:
-        settings = ValkeySettings(made.sentinel.url, timeout_s=timeout_s, prefix=new_prefix())
+        settings = ValkeySettings(made.sentinel.url, timeout_s=PATIENCE_S, prefix=new_prefix())
         warms = [ValkeyWarm(settings, daemon_id(at + 1), bridge) for at in range(count)]
         try:
             for warm in warms:
@@ -43,29 +43,25 @@ async def daemons(
 
 async def found_again(warm: ValkeyWarm) -> None:
     """However often it must ask."""
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            with suppress(StoreUnavailable):
-                await warm.keep_valid(["q"], 10**6)
-                return
-            await trio.sleep(0.02)
+    await eventually(lambda: warm.keep_valid(["q"], 10**6), errors=(StoreUnavailable,))
 
 
 async def test_primary_that_hangs_is_left_for_the_one_that_is_promoted() -> None:
     with replicated() as made:
-        async with daemons(made, timeout_s=SHORT_S) as [warm]:
+        async with daemons(made) as [warm], with_deadline(warm, SHORT_S) as hasty:
             await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
             made.old.command("WAIT", 1, 0)
             async with trio.open_nursery() as nursery:
                 # More than one connection is open, and each hangs.
                 for _ in range(8):
-                    nursery.start_soon(warm.fill, "q")
+                    nursery.start_soon(found_again, hasty)
             made.old.pause()
             with pytest.raises(StoreUnavailable):
-                await warm.fill("q")
+                await hasty.fill("q")
             await trio.to_thread.run_sync(made.wait_promoted)
-            await found_again(warm)
-            assert places(await all_of(warm)) == [(1, 0, 4)]
+            await found_again(hasty)
+            async with with_deadline(warm, PATIENCE_S) as late:
+                assert places(await all_of(late)) == [(1, 0, 4)]
 
 
 async def test_primary_that_was_demoted_refuses_once_and_the_new_one_serves() -> None:
@@ -91,13 +87,18 @@ async def test_sentinel_that_says_nothing_does_not_hide_the_others() -> None:
         url = made.sentinel.url.replace("//", f"//{silent},")
         async with Bridge() as bridge:
             warm = ValkeyWarm(ValkeySettings(url, timeout_s=SHORT_S), daemon_id(1), bridge)
-            assert await warm.generation()
+            assert await eventually(warm.generation, errors=(StoreUnavailable,))
             await warm.close()
             made.sentinel.kill()
-            # What each of them said, and nothing else.
-            told = f"No master found for 'main': {silent}: .*; 127.0.0.1:.* refused.$"
-            with pytest.raises(StoreUnavailable, match=told):
-                await warm.generation()
+
+            async def says_what_each_said() -> None:
+                """And nothing else."""
+                with pytest.raises(StoreUnavailable) as refused:
+                    await warm.generation()
+                told = f"No master found for 'main': {silent}: .*; 127.0.0.1:.* refused.$"
+                assert re.search(told, str(refused.value)), refused.value
+
+            await eventually(says_what_each_said)
             await warm.close()
 
 

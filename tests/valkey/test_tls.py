@@ -89,7 +89,7 @@ def documented_user() -> list[str]:
 async def test_documented_user_may_do_all_that_is_needed(name: str) -> None:
     with valkey_server(has_port=True, name=name) as server:
         server.command(*documented_user())
-        settings = ValkeySettings(f"redis://forebay:secret@127.0.0.1:{server.port}")
+        settings = ValkeySettings(f"redis://forebay:secret@127.0.0.1:{server.port}", timeout_s=60.0)
         async with Bridge() as bridge:
             warm = ValkeyWarm(settings, daemon_id(1), bridge)
             try:

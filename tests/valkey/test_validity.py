@@ -49,7 +49,7 @@ async def test_who_waits_is_woken_when_an_owner_is_back() -> None:
         await one.enter("q", [whole(make_run(1, 2))], PLENTY)
         found.time_ms += VALID_MS
         assert await all_of(two) == []
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(two.wait, "q")
                 await one.keep_valid(["q"], VALID_S)
