@@ -44,7 +44,6 @@ class Ingest:
     def __init__(
         self,
         settings: SocketSettings,
-        listeners: list[trio.SocketListener],
         spooler: trio.MemorySendChannel[SpoolerMessage],
         inquiries: trio.MemorySendChannel[Inquire],
         known_queue: Callable[[str], bool],
@@ -55,7 +54,6 @@ class Ingest:
         is_keyed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._settings = settings
-        self._listeners = listeners
         self._shared = Shared(
             settings=settings,
             spooler=spooler,
@@ -76,15 +74,17 @@ class Ingest:
         self._last_left = trio.Event()
         self._ended = trio.Event()
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self,
+        listeners: list[trio.SocketListener],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._reap)
                 task_status.started()
                 with self._accepting:
-                    await trio.serve_listeners(
-                        self._serve, self._listeners, handler_nursery=nursery
-                    )
+                    await trio.serve_listeners(self._serve, listeners, handler_nursery=nursery)
                 while self._connections:
                     self._last_left = trio.Event()
                     await self._last_left.wait()

@@ -1,7 +1,8 @@
 """The daemon's life: how it starts, serves and stops. Read this first, then composition.py.
 
-Starting: the lock on the state directory and the socket, in whose backlog clients wait while the
-cold store opens and the journal recovers. Stopping (SIGTERM, SIGINT): intake ends, deliveries
+Starting: the lock on the state directory, the stores, the journal's recovery, and at the end the
+socket, so that whoever can connect is answered. (Clients of a socket that systemd holds wait in
+its backlog meanwhile.) Stopping (SIGTERM, SIGINT): intake ends, deliveries
 under way are finished within `drain_timeout` and recorded, the journal is sealed. A second signal
 does not wait. SIGHUP reloads queues, handlers and limits.
 """
@@ -34,7 +35,7 @@ from daemon.faces import compose_faces
 from daemon.http.desk import Desk
 from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
-from daemon.listen import ListeningSocket, open_socket
+from daemon.listen import ListeningSocket, prepare_socket
 from daemon.lock import StateLock
 from daemon.malloc import return_freed_memory
 from daemon.reload import Load, Reload, check_handlers
@@ -84,9 +85,9 @@ async def serve(
     with (
         trio.open_signal_receiver(*SIGNALS) as signals,
         StateLock(settings.state_dir),
-        open_socket(settings.socket) as listening,
         open_http(settings) as http_socket,
     ):
+        open_socket = prepare_socket(settings.socket)
         await check_handlers(settings)
         async with AsyncExitStack() as stack:
             opening = open_stores(settings, make_cold, wait=wait_for_stores)
@@ -94,7 +95,7 @@ async def serve(
             if stores is not None:
                 # What an earlier life had in hand comes first, not when its lease runs out.
                 await stores.cold.release_all()
-                await _serve(settings, make_files, load, signals, listening, http_socket, stores)
+                await _serve(settings, make_files, load, signals, open_socket, http_socket, stores)
     log.info("daemon.stopped")
 
 
@@ -103,13 +104,13 @@ async def _serve(
     make_files: Callable[[Path], Files],
     load: Load | None,
     signals: AsyncIterator[int],
-    listening: ListeningSocket,
+    open_socket: Callable[[], ListeningSocket],
     http_socket: socket.socket | None,
     stores: Stores,
 ) -> None:
     cold = stores.cold
     core = await compose(settings, make_files, stores)
-    faces = compose_faces(settings, core, listening, stores)
+    faces = compose_faces(settings, core, stores)
     reload = Reload(
         settings, load, core.catalogue, core.send_limit, faces.cron, faces.triggers, core.notifier
     )
@@ -164,29 +165,30 @@ async def _serve(
                 # It shows how the daemon drains, and ends when nothing is delivered any more.
                 if http is not None:
                     await settling.start(http.run)
-                async with trio.open_nursery() as receiving:
-                    await receiving.start(faces.ingest.run)
-                    receiving.start_soon(faces.desk.pull.run, faces.desk.stopping)
-                    log.info(
-                        "daemon.ready",
-                        socket=str(listening.path),
-                        state=str(settings.state_dir),
-                        http=None if http_socket is None else address_of(http_socket),
-                    )
-                    notify("READY=1", f"STATUS=serving on {listening.path}")
-                    await stop_wanted(signals, reload)
-                    notify("STOPPING=1", "STATUS=draining")
-                    core.events.note(DaemonChanged(wall_ms(), "draining"))
-                    storing.start_soon(stop_at_once, signals, storing.cancel_scope)
-                    deadline = trio.current_time() + settings.drain_timeout
-                    receiving.cancel_scope.deadline = deadline
-                    delivering.cancel_scope.deadline = deadline
-                    settling.cancel_scope.deadline = deadline + LAST_RECORDS_S
-                    faces.desk.stopping.set()
-                    core.dispatch.drain()
-                    faces.triggers.drain()
-                    await core.to_spooler.send(Drain())
-                    await faces.ingest.drain()
+                with open_socket() as listening:
+                    async with trio.open_nursery() as receiving:
+                        await receiving.start(faces.ingest.run, [listening.listener])
+                        receiving.start_soon(faces.desk.pull.run, faces.desk.stopping)
+                        log.info(
+                            "daemon.ready",
+                            socket=str(listening.path),
+                            state=str(settings.state_dir),
+                            http=None if http_socket is None else address_of(http_socket),
+                        )
+                        notify("READY=1", f"STATUS=serving on {listening.path}")
+                        await stop_wanted(signals, reload)
+                        notify("STOPPING=1", "STATUS=draining")
+                        core.events.note(DaemonChanged(wall_ms(), "draining"))
+                        storing.start_soon(stop_at_once, signals, storing.cancel_scope)
+                        deadline = trio.current_time() + settings.drain_timeout
+                        receiving.cancel_scope.deadline = deadline
+                        delivering.cancel_scope.deadline = deadline
+                        settling.cancel_scope.deadline = deadline + LAST_RECORDS_S
+                        faces.desk.stopping.set()
+                        core.dispatch.drain()
+                        faces.triggers.drain()
+                        await core.to_spooler.send(Drain())
+                        await faces.ingest.drain()
             if http is not None:
                 await http.close()
             core.settlement.close()

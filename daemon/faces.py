@@ -45,7 +45,6 @@ from actors.trigger_settings import all_schedules
 from actors.triggers import Triggers
 from daemon.composition import Core, describe, key_rule
 from daemon.http.desk import ANSWER_S, Desk, within
-from daemon.listen import ListeningSocket
 from daemon.schedules_file import load_schedules, schedules_saver
 from daemon.stores import Stores
 from daemon.triggering import make_triggers
@@ -69,9 +68,7 @@ class Faces:
     desk: Desk
 
 
-def compose_faces(
-    settings: Settings, core: Core, listening: ListeningSocket, stores: Stores
-) -> Faces:
+def compose_faces(settings: Settings, core: Core, stores: Stores) -> Faces:
     cold, catalogue, to_spooler = stores.cold, core.catalogue, core.to_spooler
     wake_promoter = core.promoter.wake
     lost_owners = None if core.fleet is None else core.fleet.lost_owners
@@ -215,7 +212,6 @@ def compose_faces(
     )
     ingest = Ingest(
         settings.socket,
-        [listening.listener],
         to_spooler.clone(),
         to_reporter,
         known_queue=lambda queue: catalogue.queue(queue) is not None,

@@ -1,5 +1,8 @@
 """Opens the daemon's Unix listening socket, and removes it again; or takes over systemd's.
 
+The daemon checks at its start that it can have the socket (`prepare_socket`), and opens it as the
+last step, when it can answer: whoever can connect is served.
+
 A socket file that is there already is replaced only if nobody listens on it. The file has its
 mode, owner and group before anyone can connect: `listen` comes last. The parent directory is
 locked meanwhile, so that of two daemons that start at once one does not take the other's socket,
@@ -20,8 +23,9 @@ import os
 import pwd
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -71,14 +75,28 @@ class ListeningSocket:
         self.close()
 
 
+def prepare_socket(settings: SocketSettings) -> Callable[[], ListeningSocket]:
+    """How the socket is opened later. CannotListen if it is already clear that it cannot be.
+
+    A socket that systemd passes is taken over at once: clients may be waiting in its backlog."""
+    inherited = take_inherited()
+    if inherited:
+        taken = _take_over(inherited, settings)
+        return lambda: taken
+    _check(settings)
+    with _locked(settings.path.parent):
+        _remove_stale(settings.path)
+    return partial(_open, settings)
+
+
 def open_socket(settings: SocketSettings) -> ListeningSocket:
     """Takes over the socket that systemd passes, or else opens the one that the settings
     describe. CannotListen if neither can be."""
-    inherited = take_inherited()
-    return _take_over(inherited, settings) if inherited else _open(settings)
+    return prepare_socket(settings)()
 
 
-def _open(settings: SocketSettings) -> ListeningSocket:
+def _check(settings: SocketSettings) -> tuple[int, int]:
+    """The ids of its owner and group; -1: as they are. Its directory is there on return."""
     path = settings.path
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_BYTES_MAX:
@@ -91,6 +109,12 @@ def _open(settings: SocketSettings) -> ListeningSocket:
         path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise CannotListen(f"{path.parent} cannot be created: {error.strerror}") from error
+    return uid, gid
+
+
+def _open(settings: SocketSettings) -> ListeningSocket:
+    path = settings.path
+    uid, gid = _check(settings)
     with _locked(path.parent):
         _remove_stale(path)
         sock = _bind(path)

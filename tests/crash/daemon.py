@@ -16,12 +16,14 @@ from unittest.mock import patch
 
 import trio
 
-from actors.settings import Settings
+from actors.settings import Settings, SocketSettings
+from daemon import app as daemon_app
 from daemon import logs
-from daemon.app import SWITCH_INTERVAL_S, serve
+from daemon.app import SWITCH_INTERVAL_S
 from daemon.cold.sqlite import SqliteCold
 from daemon.http import app, server  # noqa: F401 - once, and not in every life that shows itself
 from daemon.journal.files import Files
+from daemon.listen import ListeningSocket, prepare_socket
 from tests.crash import powerless
 from tests.crash.killer import Killer
 from tests.crash.killing_cold import COLD_POINTS, DOUBT, KillingCold
@@ -43,13 +45,18 @@ def run(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     make_files, make_cold = stores(plan, settings.state_dir)
 
-    def tell_and_make_cold(path: Path, timeout_s: float) -> SqliteCold:
-        # The daemon opens its socket first, and its stores after that.
-        listening()
-        return make_cold(path, timeout_s)
+    def prepare_and_tell(socket: SocketSettings) -> Callable[[], ListeningSocket]:
+        open_socket = prepare_socket(socket)
 
-    with clock_ahead(clock_ahead_s):
-        trio.run(partial(serve, settings, make_files=make_files, make_cold=tell_and_make_cold))
+        def open_and_tell() -> ListeningSocket:
+            opened = open_socket()
+            listening()
+            return opened
+
+        return open_and_tell
+
+    with clock_ahead(clock_ahead_s), patch.object(daemon_app, "prepare_socket", prepare_and_tell):
+        trio.run(partial(daemon_app.serve, settings, make_files=make_files, make_cold=make_cold))
 
 
 def stores(plan: str, state: Path) -> tuple[MakeFiles, MakeCold]:

@@ -3,14 +3,20 @@
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
+from actors.settings import Settings
+from daemon.app import serve
+from daemon.cold.sqlite import SqliteCold
 from daemon.journal.chunk import HEAD_BYTES
 from daemon.journal.index import unpack_index
-from forebay import connect
-from tests.eventually import eventually_sync
+from forebay import connect, wire
+from forebay.wire import Kind
+from tests.eventually import eventually, eventually_sync
 from tests.ops.commands import Host, running
 
 FILE_QUEUE = "out.ndjson"
@@ -250,3 +256,33 @@ def test_second_signal_ends_a_drain_that_waits(tmp_path: Path) -> None:
         assert host.stop(signal.SIGTERM) == 0
         host.start()
         host.until_books({"accepted": 1, "held": 1}, "crm")
+
+
+async def test_nobody_can_connect_before_the_daemon_can_answer(tmp_path: Path) -> None:
+    opening, go_on = trio.Event(), trio.Event()
+
+    class SlowCold(SqliteCold):
+        async def open(self) -> None:
+            opening.set()
+            await go_on.wait()
+            await super().open()
+
+    path = tmp_path / "f.sock"
+    config = {
+        "state_dir": tmp_path / "state",
+        "socket": {"path": path, "max_run_bytes": "1Mi"},
+        "http": {"listen": None},
+        "spool": {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0},
+    }
+    serving = partial(serve, Settings.model_validate(config), make_cold=SlowCold)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serving)
+        await opening.wait()
+        with pytest.raises(FileNotFoundError):
+            await trio.open_unix_socket(str(path))
+        go_on.set()
+        stream = await eventually(partial(trio.open_unix_socket, str(path)), errors=(OSError,))
+        await stream.send_all(wire.hello("test"))
+        assert wire.read_frame_head(await stream.receive_some(12)).kind is Kind.WELCOME
+        await stream.aclose()
+        nursery.cancel_scope.cancel()

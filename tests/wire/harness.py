@@ -178,13 +178,11 @@ async def serve(
     checked = SocketSettings.model_validate(given)
     spooler = spooler or StubSpooler()
     with open_socket(checked) as opened:
-        ingest = Ingest(
-            checked, [opened.listener], spooler.sender, spooler.sender, known_queue, pull, control
-        )
+        ingest = Ingest(checked, spooler.sender, spooler.sender, known_queue, pull, control)
         served = Served(ingest, spooler, opened)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(spooler.run)
-            await nursery.start(ingest.run)
+            await nursery.start(ingest.run, [opened.listener])
             try:
                 yield served
             finally:

@@ -1,6 +1,7 @@
 """The daemon's end: everything outstanding is answered, nothing new is taken."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,9 +162,9 @@ async def test_run_returns_when_the_last_connection_is_closed(tmp_path: Path) ->
 
     with open_socket(settings) as opened:
         spooler = StubSpooler()
-        ingest = Ingest(settings, [opened.listener], spooler.sender, spooler.sender, lambda _: True)
+        ingest = Ingest(settings, spooler.sender, spooler.sender, lambda _: True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run, ingest.run)
+            nursery.start_soon(run, partial(ingest.run, [opened.listener]))
             client = RawClient(await trio.open_unix_socket(str(settings.path)))
             await client.say_hello()
             await ingest.drain()
