@@ -5,8 +5,11 @@ the cold store by its index of bodies. An item that moves from the one to the ot
 in neither for a moment, so that nobody is told "not found" before both were asked twice. Owns
 nothing. What it says is true at the moment it looked.
 
-What it can't do: find an item by id in the journal whose run lists ids of other runs (a part that
-somebody pushed again); a search finds it.
+A dead letter may have been removed because it was mended and pushed again under its id. So for an
+item that seems to be deleted, runs of its queue that list ids of others are looked through as well.
+
+What it can't do: find an item by id in the journal whose run lists ids of other runs, if nothing
+else is known of it, or if the queue's journal holds more than `AGAIN_BYTES_MAX`; a search finds it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +22,17 @@ from actors.messages import FindRun, JournalRun, ScanRuns
 from actors.refusals import bad_request, not_found
 from actors.sightings import Sighting, of_cold, of_journal
 from actors.slices import lowest_bit
+from actors.states import State
 from actors.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
-from forebay.ids import parse_item_id
-from forebay.run import IDS
+from forebay.errors import BadRun
+from forebay.ids import pack_item_id, parse_item_id
+from forebay.run import IDS, Run, RunHead
 
 LOOKS: Final = 2
+AGAIN_ROWS: Final = 64
+AGAIN_BYTES: Final = 1024 * 1024
+"""Of one step."""
+AGAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Finder:
@@ -50,6 +59,8 @@ class Finder:
             raise bad_request(str(problem)) from problem
         for _ in range(LOOKS):
             sighting = await self._in_journal(run_id, index) or await self._in_cold(run_id, index)
+            if sighting is not None and sighting.state is State.DELETED:
+                return await self._pushed_again(sighting, run_id, index) or sighting
             if sighting is not None:
                 return sighting
         raise not_found(f"item {item_id}")
@@ -76,9 +87,27 @@ class Finder:
             warm = await whereabouts(self._warm, sight.head.queue, sight.head.run_id)
         return of_cold(sight, lowest_bit(sight.bits), warm)
 
+    async def _pushed_again(self, deleted: Sighting, run_id: bytes, index: int) -> Sighting | None:
+        """The item in another run of its queue, which waits or was delivered a moment ago."""
+        queue, after, room = deleted.head.queue, 0, AGAIN_BYTES_MAX
+        while room > 0:
+            runs, rest = await scan_runs(self._spooler, queue, after, AGAIN_ROWS, AGAIN_BYTES)
+            for found in runs:
+                head, data = found.run.head, found.run.data
+                room -= len(data)
+                bit = bit_of(head, data, run_id, index) if head.flags & IDS else 0
+                if bit and not found.done & bit:
+                    warm = await whereabouts(self._warm, queue, head.run_id)
+                    return of_journal(found, lowest_bit(bit), warm, self._now_ms())
+            if rest is None:
+                break
+            after = rest
+        return self._in_notes(run_id, index)
+
     def _in_notes(self, run_id: bytes, index: int) -> Sighting | None:
         for row in self._noted(run_id):
-            if row.bits >> index & 1 and not row.head.flags & IDS:
+            bit = bit_of(row.head, row.data, run_id, index)
+            if row.bits & bit:
                 past = (row.head, row.data, row.bits, row.attempt, 0, row.errors)
                 sight = ColdSight(
                     row.outcome,
@@ -88,8 +117,18 @@ class Finder:
                     result=row.result,
                     job=row.job,
                 )
-                return of_cold(sight, index, Whereabouts())
+                return of_cold(sight, lowest_bit(bit), Whereabouts())
         return None
+
+
+def bit_of(head: RunHead, data: bytes, run_id: bytes, index: int) -> int:
+    """The bit of an item in a run; 0 if it is not there."""
+    if not head.flags & IDS:
+        return 1 << index if head.run_id == run_id and index < head.count else 0
+    try:
+        return 1 << Run(head, data).packed_ids().index(pack_item_id(run_id, index))
+    except (BadRun, ValueError):
+        return 0
 
 
 async def whereabouts(warm: WarmQueue, queue: str, run_id: bytes) -> Whereabouts:

@@ -27,6 +27,7 @@ from actors.queue_settings import QueueSettings
 from actors.retry import Conclusion
 from actors.slices import InCold
 from actors.tiers import ColdQueue, Leased, StoreUnavailable
+from forebay.run import IDS
 
 log = structlog.get_logger()
 
@@ -91,14 +92,19 @@ class History:
             return
         now_ms = self._now_ms()
         for (leased, conclusion), is_ours in zip(pairs, answers, strict=True):
-            if keeps_delivered(keep, bool(leased.slice.errors)) and is_ours:
+            part = leased.slice
+            # A run that lists ids is made of others' items: of dead letters that were mended.
+            has_failed = bool(part.errors) or bool(part.run.head.flags & IDS)
+            if keeps_delivered(keep, has_failed) and is_ours:
                 for row in finished_rows(leased, conclusion, now_ms):
                     self._add(row)
 
     def noted(self, run_id: bytes) -> list[FinishedRow]:
-        """Rows of this run that are still to be written, newest first."""
+        """Rows that are still to be written and may have items of this run, newest first."""
         waiting = (*self._being_written, *self._rows)
-        return [row for row in reversed(waiting) if row.head.run_id == run_id]
+        return [
+            row for row in reversed(waiting) if row.head.run_id == run_id or row.head.flags & IDS
+        ]
 
     async def close(self) -> None:
         """Nothing more is noted; returns when what was noted is written, or dropped."""

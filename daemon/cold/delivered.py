@@ -19,7 +19,7 @@ from actors.slices import lowest_bit
 from actors.tiers import RowOutcome
 from daemon.cold.books import Place
 from daemon.cold.keys import HAS_KEYS
-from daemon.cold.rows import pack_bits, unpack_bits
+from daemon.cold.rows import HAS_FAILED, pack_bits, unpack_bits
 from daemon.cold.settled_view import SETTLE
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def read_sql(count: int) -> str:
     return f"""SELECT json_group_array(json_array(
             hex(id), hex(lock_uuid), n, hex(bits), queue, flow, action,
             CASE WHEN write_id IS NULL THEN NULL ELSE hex(write_id) END,
-            attempt > 0 OR error_history <> '[]', {HAS_MORE}
+            {HAS_FAILED}, {HAS_MORE}
         )) FROM runs
         WHERE id IN ({_marks(count)}) AND lock_uuid IS NOT NULL AND {guard(ColdMove.DELIVER)}"""
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from actors.finding import bit_of
 from actors.finished import Keeps, keep_nothing
 from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
@@ -38,9 +39,6 @@ from daemon.cold.rows import (
     read_errors,
     unpack_bits,
 )
-from forebay.errors import BadRun
-from forebay.ids import pack_item_id
-from forebay.run import IDS, Run, RunHead
 
 SCANNED_MAX: Final = 2000
 FOUND_MAX: Final = 20
@@ -180,18 +178,15 @@ def _find(db: sqlite3.Connection, run_id: bytes, index: int) -> list[ColdSight]:
                 if isinstance(row.bits, bytes) and unpack_bits(row.bits) & bit:
                     with suppress(BadRow):
                         found.append(replace(_sight(db, row, bodies=known), bits=bit))
-    found.sort(key=lambda sight: (sight.state in ("delivered", "deleted"), -(sight.ended_ms or 0)))
+    found.sort(key=liveliest)
     return found[:FOUND_MAX]
 
 
-def bit_of(head: RunHead, data: bytes, run_id: bytes, index: int) -> int:
-    """The bit of an item in a run; 0 if it is not there."""
-    if not head.flags & IDS:
-        return 1 << index if head.run_id == run_id and index < head.count else 0
-    try:
-        return 1 << Run(head, data).packed_ids().index(pack_item_id(run_id, index))
-    except (BadRun, ValueError):
-        return 0
+def liveliest(sight: ColdSight) -> tuple[bool, bool, int]:
+    """The order in which the lives of one item are told: what is there, then what was delivered,
+    the last one first. A letter that was mended and delivered may have been removed after that."""
+    is_past = sight.state in ("delivered", "deleted")
+    return is_past, sight.state == "deleted", -(sight.ended_ms or 0)
 
 
 def _void(

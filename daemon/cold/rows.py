@@ -263,6 +263,19 @@ def item_id_of(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str:
     return format_item_id(head.run_id, index)
 
 
+_OF_LETTERS: Final = """SELECT 1 FROM aliases AS own WHERE own.body_id = runs.body_id AND (
+        EXISTS (SELECT 1 FROM history AS past
+            WHERE past.body_id = own.run_id AND past.outcome = 'deleted')
+        OR EXISTS (SELECT 1 FROM runs AS letter
+            WHERE letter.body_id = own.run_id AND letter.state = 'FAILED')
+        OR EXISTS (SELECT 1 FROM aliases AS part JOIN history AS past
+            ON past.body_id = part.body_id
+            WHERE part.run_id = own.run_id AND past.outcome = 'deleted')
+        OR EXISTS (SELECT 1 FROM aliases AS part JOIN runs AS letter
+            ON letter.body_id = part.body_id
+            WHERE part.run_id = own.run_id AND letter.state = 'FAILED'))"""
+HAS_FAILED: Final = f"(attempt > 0 OR error_history <> '[]' OR EXISTS ({_OF_LETTERS}))"
+"""Of a row of `runs`: its items have failed before, or were dead letters and were pushed again."""
 DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
     AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)
     AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = ?1)"""

@@ -25,6 +25,7 @@ from daemon.cold.history import Cutter, Ended, note_ended
 from daemon.cold.keys import HAS_KEYS, follow, let_go
 from daemon.cold.rows import (
     FAILED,
+    HAS_FAILED,
     QUEUED,
     Unpacked,
     delete_row,
@@ -138,5 +139,5 @@ def _insert_moved(db: sqlite3.Connection, new: NewRow, step: _Step) -> None:
 
 _OUTCOME: Final = guard(ColdMove.DELIVER, ColdMove.RETRY, ColdMove.DIE)
 SELECT_LEASED: Final = f"""SELECT n, body_id, bits, count, queue, flow, action, write_id, size,
-    attempt > 0 OR error_history <> '[]', {HAS_KEYS}, changed_at FROM runs
+    {HAS_FAILED}, {HAS_KEYS}, changed_at FROM runs
     WHERE id = ? AND lock_uuid = ? AND {_OUTCOME}"""

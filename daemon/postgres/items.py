@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from actors.finding import bit_of
 from actors.finished import Keeps, keep_nothing
 from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import ColdPart, ColdScan, ColdSight, NewRow
 from actors.trigger_jobs import is_spent
 from daemon.cold.books import Place
-from daemon.cold.items import FOUND_MAX, SCANNED_MAX, bit_of
+from daemon.cold.items import FOUND_MAX, SCANNED_MAX, liveliest
 from daemon.cold.rows import BadRow, Unpacked, pack_bits, place_of, read_errors, unpack_bits
 from daemon.postgres.books import SharedBooks
 from daemon.postgres.connection import Connection, Database
@@ -172,7 +173,7 @@ async def _find(con: Connection, run_id: bytes, index: int) -> list[ColdSight]:
             if unpack_bits(row["bits"]) & bit:
                 with suppress(BadRow):
                     found.append(replace(_sight(row, read), bits=bit))
-    found.sort(key=lambda sight: (sight.state in ("delivered", "deleted"), -(sight.ended_ms or 0)))
+    found.sort(key=liveliest)
     return found[:FOUND_MAX]
 
 

@@ -15,7 +15,7 @@ from actors.moves import ColdMove, guard
 from actors.slices import lowest_bit
 from actors.tiers import NewRow, RowOutcome
 from daemon.cold.books import Place
-from daemon.cold.rows import Unpacked, pack_bits, place_of, unpack_bits
+from daemon.cold.rows import HAS_FAILED, Unpacked, pack_bits, place_of, unpack_bits
 from daemon.cold.settling import change_of, check_outcome
 from daemon.postgres import keys as table
 from daemon.postgres.books import SharedBooks
@@ -187,7 +187,7 @@ async def _insert_moved(
 
 _OUTCOME: Final = guard(ColdMove.DELIVER, ColdMove.RETRY, ColdMove.DIE)
 SELECT_LEASED: Final = f"""SELECT id, n, lock_uuid, body_id, bits, queue, flow, action, write_id,
-    size, attempt > 0 OR error_history <> '[]', {table.HAS_KEYS}, changed_at FROM runs
+    size, {HAS_FAILED}, {table.HAS_KEYS}, changed_at FROM runs
     WHERE id = ANY ($1) AND lock_uuid IS NOT NULL AND {_OUTCOME}
     ORDER BY id FOR UPDATE"""
 SHRINK: Final = """UPDATE runs SET bits = rest.bits, count = rest.count, first_item = rest.first

@@ -7,9 +7,10 @@ import pytest
 
 from actors.finished import FinishedRow
 from actors.slices import HeldBy, ItemError
-from actors.tiers import ColdItems, ColdPart, DeadFilter, RowOutcome
+from actors.tiers import ColdItems, ColdPart, DeadFilter, NewRow, RowOutcome
+from forebay.ids import pack_item_id, parse_item_id
 from forebay.part import take_items
-from forebay.run import Run, read_head
+from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import (
     PLENTY,
     START_MS,
@@ -161,6 +162,38 @@ class ItemsSuite:
         assert (await totals(stores)).items() >= expected.items()
         await stores.reopen()
         assert len(await stores.items.find(row.head.run_id, 1)) == 1
+
+    @pytest.mark.parametrize("is_removed_first", [True, False])
+    async def test_a_letter_that_was_mended_and_delivered_is_told_as_delivered(
+        self, stores: ItemStores, is_removed_first: bool
+    ) -> None:
+        stores.cold.keep_history(lambda queue: "failures")
+        letter = dead_row(items=3, bits=0b010)
+        other = new_row(1)
+        await put(stores, letter, other)
+        (found,) = (await stores.dead.find(DeadFilter(), 10)).letters
+        run_id, index = parse_item_id(found.id)
+        if is_removed_first:
+            assert (await stores.dead.remove(DeadFilter(), 10)).done == 1
+        data = encode_run(
+            [b"mended"], queue="q", run_id=number(), item_ids=[pack_item_id(run_id, index)]
+        )
+        again = NewRow(number(), read_head(data), data, 1)
+        await put(stores, again)
+        (sight, *_) = await stores.items.find(run_id, index)
+        if is_removed_first:
+            assert (sight.state, sight.data) == ("COLD_QUEUED", data)
+        stores.advance(1000)
+        rows = await acquire(stores)
+        assert all(await stores.cold.settle([RowOutcome(r.row, LOCK, r.bits) for r in rows]))
+        stores.advance(1000)
+        if not is_removed_first:
+            assert (await stores.dead.remove(DeadFilter(), 10)).done == 1
+        first, second = await stores.items.find(run_id, index)
+        assert (first.state, second.state) == ("delivered", "deleted")
+        assert Run(first.head, first.data).payloads() == [b"mended"]
+        # One that never failed is not kept.
+        assert await stores.items.find(other.head.run_id, 0) == []
 
     async def test_scans_go_through_all_rows_in_pages(self, stores: ItemStores) -> None:
         stores.cold.keep_history(lambda queue: "all")

@@ -12,7 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from forebay.ids import format_item_id, format_run_id, new_run_id
+from forebay import encode_run
+from forebay.ids import (
+    format_item_id,
+    format_run_id,
+    new_run_id,
+    pack_item_id,
+    parse_item_id,
+)
 from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, LOOK_S
 from tests.rest.serving import Serving, problem, serving_on
@@ -196,6 +203,38 @@ def test_when_an_item_was_first_due_stays(serving: Serving, queue: str) -> None:
     assert shown["scheduled_at_ms"] == shown["scheduled_at_initially_ms"] == later_ms - 1
     now = changed(serving, delayed, state="QUEUED")
     assert now["scheduled_at_ms"] == now["scheduled_at_initially_ms"] == now["updated_ms"]
+
+
+def test_a_dead_letter_that_was_mended_and_pushed_again_is_told_as_it_is(serving: Serving) -> None:
+    """What was pushed again is in the journal, and delivered from there."""
+    item_id = add(serving, "mended", payload="old")
+    leased = serving.lease("mended")
+    body = {"token": leased["token"], "error": "no", "permanent": True}
+    assert serving.http.post(f"/api/queue-items/{item_id}/nack", json=body).status_code == 200
+    serving.until_state(item_id, "FAILED")
+    again = encode_run(
+        [b"other", b"new"],
+        queue="mended",
+        item_ids=[pack_item_id(new_run_id(), 0), pack_item_id(*parse_item_id(item_id))],
+    )
+    with serving.client() as client:
+        client.submit(again)
+        client.drain()
+        client.control("dead.remove", which={"ids": [item_id]})
+        waiting = serving.until_state(item_id, "QUEUED")
+        assert waiting["payload"] == "new"
+        with client.lease("mended", 2, wait_s=HANG_S) as taken:
+            assert item_id in [item.id for item in taken]
+            assert serving.item(item_id)["state"] == "RUNNING"
+    done = serving.until_state(item_id, "DONE")
+    assert done["payload"] == "new"
+    # Also when it is written to the history.
+    eventually_sync(
+        lambda: serving.books("mended") == {"accepted": 3, "delivered": 2, "deleted": 1}
+    )
+    eventually_sync(lambda: len(serving.host.ok("history", "mended", "--json").splitlines()) == 3)
+    assert [serving.item(item_id)[name] for name in ("state", "payload")] == ["DONE", "new"]
+    assert "new" in serving.host.ok("items", "show", item_id)
 
 
 def test_long_errors_and_results_are_cut_and_not_refused(serving: Serving, queue: str) -> None:
