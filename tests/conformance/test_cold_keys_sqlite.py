@@ -32,7 +32,7 @@ class TestSqliteKeys(KeySuite):
         stores.cold.keep_keys(lambda _: KeyRule("ignore"))
         staged = new_row(1, keys=[b"a"], headers={"forebay-write": WRITE.hex()})
         await put(stores, staged)
-        with trio.fail_after(30), pytest.raises(StoreUnavailable, match="taken already"):
+        with trio.fail_after(60), pytest.raises(StoreUnavailable, match="taken already"):
             await stores.cold.offer([offer(b"b", run_id=staged.head.run_id)])
         await check_books(stores)
 
