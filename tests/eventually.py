@@ -22,7 +22,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar, cast, overload
 
 import trio
 
@@ -47,13 +47,29 @@ def at_once() -> Iterator[None]:
         raise Violated(str(problem)) from problem
 
 
+@overload
 async def eventually(
-    check: Callable[[], T | Awaitable[T]],
+    check: Callable[[], Awaitable[T]],
     message: str = "",
     *,
     errors: tuple[type[Exception], ...] = (),
     deadline_s: float = DEADLINE_S,
-) -> T:
+) -> T: ...
+@overload
+async def eventually(
+    check: Callable[[], T],
+    message: str = "",
+    *,
+    errors: tuple[type[Exception], ...] = (),
+    deadline_s: float = DEADLINE_S,
+) -> T: ...
+async def eventually(
+    check: Callable[[], object],
+    message: str = "",
+    *,
+    errors: tuple[type[Exception], ...] = (),
+    deadline_s: float = DEADLINE_S,
+) -> object:
     """The first result of `check` that is not False; for tests that run on trio."""
     until = time.monotonic() + deadline_s
     pause_s = PAUSE_S
@@ -66,7 +82,7 @@ async def eventually(
         except _misses(errors) as raised:
             problem = raised
         if problem is None and result is not False:
-            return cast("T", result)
+            return result
         if time.monotonic() >= until:
             raise _never(message, result, problem, deadline_s) from problem
         await trio.sleep(pause_s)
