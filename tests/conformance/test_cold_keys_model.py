@@ -13,7 +13,7 @@ from tests.conformance.test_cold_model import MEMORY
 
 
 @given(SCRIPTS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_sqlite_agrees_with_the_model_of_keys(script: tuple[Policy, list[Step]]) -> None:
     async def play() -> None:
         with tempfile.TemporaryDirectory(dir=MEMORY) as directory:

@@ -16,7 +16,7 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 @given(scripts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_sqlite_agrees_with_the_model(script: Sequence[Step]) -> None:
     async def play() -> None:
         with tempfile.TemporaryDirectory(dir=MEMORY) as directory:

@@ -88,7 +88,7 @@ async def test_memory_warm(check: Check, autojump_clock: MockClock) -> None:
     await check(MemoryRig(autojump_clock))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(scripts, st.sampled_from([None, 1, 900, 2000]))
 def test_memory_warm_agrees_with_the_model(script: list[Step], bytes_max: int | None) -> None:
     clock = MockClock(autojump_threshold=0)

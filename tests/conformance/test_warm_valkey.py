@@ -30,7 +30,7 @@ async def test_valkey_warm(check: Check, server: str) -> None:
 
 
 @SERVERS
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
 @given(script=scripts)
 def test_valkey_warm_agrees_with_the_model(script: list[Step], server: str) -> None:
     async def play() -> None:

@@ -215,7 +215,7 @@ async def play(script: list[Step], limit: int, batch_items: int) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

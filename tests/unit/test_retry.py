@@ -266,7 +266,7 @@ SETTINGS = st.sampled_from(
 )
 
 
-@hypothesis.settings(max_examples=400)
+@hypothesis.settings(max_examples=150)
 @given(BATCHES, REPORTS, SETTINGS, st.floats(0, 1))
 def test_every_item_has_exactly_one_end_whatever_the_report_says(
     batch: list[Slice], report: Report, settings: QueueSettings, random: float

@@ -52,7 +52,7 @@ from tests.fuzz.run_damage import (
 from tests.fuzz.run_oracle import check_any_bytes
 from tests.vectors.make_runs import body_of
 
-fast = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+fast = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 queues = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True)
 texts = st.text(max_size=63)  # At most four bytes each: 252.

@@ -196,4 +196,4 @@ class ManyWrites(RuleBasedStateMachine):
 
 
 TestManyWrites = ManyWrites.TestCase
-TestManyWrites.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestManyWrites.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
