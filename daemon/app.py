@@ -11,6 +11,7 @@ import resource
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -86,11 +87,14 @@ async def serve(
         open_socket(settings.socket) as listening,
         open_http(settings) as http_socket,
     ):
+        written_ms = newest_write_ms(settings.state_dir)
         await check_handlers(settings)
         async with open_stores(settings, make_cold, wait=wait_for_stores) as stores:
             # What was in hand when an earlier life ended comes first, not when its lease runs out.
             await stores.cold.release_all()
-            await _serve(settings, make_files, load, signals, listening, http_socket, stores)
+            await _serve(
+                settings, make_files, load, signals, listening, http_socket, stores, written_ms
+            )
     log.info("daemon.stopped")
 
 
@@ -102,9 +106,12 @@ async def _serve(
     listening: ListeningSocket,
     http_socket: socket.socket | None,
     stores: Stores,
+    written_ms: int,
 ) -> None:
+    """`written_ms`: when an earlier life last wrote a file."""
     cold = stores.cold
     core = await compose(settings, make_files, stores)
+    await core.clock_watch.start(written_ms)
     faces = compose_faces(settings, core, listening, stores)
     reload = Reload(
         settings, load, core.catalogue, core.send_limit, faces.cron, faces.triggers, core.notifier
@@ -121,6 +128,7 @@ async def _serve(
         storing.start_soon(Watchdog(answers(faces.reporter.report)).run)
         storing.start_soon(faces.reporter.run)
         storing.start_soon(faces.metrics.run)
+        storing.start_soon(core.clock_watch.run)
         storing.start_soon(core.breakers.run)
         if core.fleet is not None:
             storing.start_soon(core.fleet.breakers.run)
@@ -195,6 +203,16 @@ async def _serve(
         core.events.note(DaemonChanged(wall_ms(), "stopped"))
         await core.events.close()
         storing.cancel_scope.cancel()
+
+
+def newest_write_ms(state_dir: Path) -> int:
+    """When a file of the state directory or its journal was last written; 0 if there is none."""
+    newest_ns = 0
+    for directory in (state_dir, state_dir / "spool"):
+        for file in directory.glob("*"):
+            with suppress(FileNotFoundError):
+                newest_ns = max(newest_ns, file.lstat().st_mtime_ns)
+    return newest_ns // 1_000_000
 
 
 def make_http(desk: Desk, sock: socket.socket, reload: Reload) -> "HttpServer":
