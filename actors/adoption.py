@@ -16,7 +16,7 @@ from actors.clock import wall_ms
 from actors.ledger import Ledger
 from actors.loans import Loans
 from actors.origin import Origin
-from actors.portions import without
+from actors.portions import bounded, without
 from actors.ports import LiveRun, Recovered, RecoveredChunk
 from actors.slices import item_bits
 from actors.staging import Staging
@@ -98,7 +98,8 @@ class Adoption:
         if done == item_bits(0, live.items):
             return
         live = live._replace(done=done)
-        self._loans.remember(live.position, done, without(live.portions, done))
+        portions = bounded(without(live.portions, done), wall_ms())
+        self._loans.remember(live.position, done, portions)
         self._backlog.add_place(account.queue, live.priority, live.place)
 
     def _find_ended(self, chunk: RecoveredChunk) -> None:

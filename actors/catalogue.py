@@ -109,6 +109,11 @@ class Catalogue:
             return self._settings.defaults
         return found
 
+    @property
+    def creates_queues(self) -> bool:
+        """Whether a push to a new name creates a queue."""
+        return self._settings.auto_create_queues
+
     def exists(self, name: str, seen: Seen = UNSEEN) -> bool:
         """Whether there is such a queue, given what is in the books."""
         is_defined = name in self._settings.queues or name in self._run_time

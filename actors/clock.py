@@ -16,6 +16,9 @@ from typing import Final
 
 Clock = Callable[[], int]
 
+JUMP_MS: Final = 1000
+"""Smaller steps of the wall clock are not worth a word: NTP makes them."""
+
 _AHEAD_NS: Final = time.time_ns() - time.monotonic_ns()
 """What the wall clock was ahead of the monotonic one when this process started."""
 
@@ -28,6 +31,18 @@ def wall_ms() -> int:
 def steady_ms() -> int:
     """Milliseconds that run forward only, whatever happens to the wall clock."""
     return (time.monotonic_ns() + _AHEAD_NS) // 1_000_000
+
+
+def retry_due_ms(due_ms: int, failed_ms: int, now_ms: int) -> int:
+    """When a retry is due that failed at `failed_ms` and was put off until `due_ms`.
+
+    A failure in the future means that the wall clock was set back since. The retry then waits for
+    its pause from now on, instead of for the time to come round again. A retry that is due before
+    it failed was put off anew already.
+    """
+    if not now_ms + JUMP_MS < failed_ms <= due_ms:
+        return due_ms
+    return now_ms + due_ms - failed_ms
 
 
 def lease_clock(now_ms: Clock, lease_ms: Clock | None) -> Clock:

@@ -227,11 +227,12 @@ class Controls:
         fields.end()
         seen = await self._seen()
         return {
+            "creates_queues": self._catalogue.creates_queues,
             "queues": [
                 self._catalogue.describe(name) | {"held": entry.held}
                 for name in sorted({*self._catalogue.names(), *seen})
                 if self._catalogue.exists(name, entry := seen.get(name, UNSEEN))
-            ]
+            ],
         }
 
     async def _create(self, fields: Fields) -> dict[str, Any]:

@@ -11,6 +11,7 @@ has items: nothing here may take time in proportion to the portions for each ite
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from actors.clock import retry_due_ms
 from actors.slices import (
     HeldBy,
     ItemError,
@@ -98,6 +99,14 @@ def without(portions: Portions, bits: int) -> Portions:
     """What is left when these items are settled."""
     left = (portion._replace(bits=portion.bits & ~bits) for portion in portions)
     return _in_order(portion for portion in left if portion.bits)
+
+
+def bounded(portions: Portions, now_ms: int) -> Portions:
+    """With due times that a wall clock which was set back has not made longer."""
+    return tuple(
+        portion._replace(due_ms=retry_due_ms(portion.due_ms, portion.errors[-1].at_ms, now_ms))
+        for portion in portions
+    )
 
 
 def _in_order(portions: Iterable[Portion]) -> Portions:

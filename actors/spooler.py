@@ -28,7 +28,7 @@ import trio
 
 from actors.adoption import Adoption
 from actors.backlog import Backlog
-from actors.clock import wall_ms
+from actors.clock import steady_ms, wall_ms
 from actors.intake import DRAINING, Group, Intake, answer
 from actors.internal_errors import INTERNAL_ERRORS
 from actors.ledger import Ledger
@@ -292,7 +292,7 @@ class Spooler:
                 self._look(self._peeking.scan, message)
             case Tick():
                 self._intake.expire(trio.current_time())
-                self._lending.ready.update(self._backlog.wake_due(wall_ms()))
+                self._lending.ready.update(self._backlog.wake_due(steady_ms()))
                 self._marks_are_due = True
                 self._tell_pinned()
                 self._expire_writes()
@@ -333,9 +333,12 @@ class Spooler:
             if run is None:
                 continue
             head = run.head
-            if message.not_before_ms > wall_ms():
+            wait_ms = message.not_before_ms - wall_ms()
+            if wait_ms > 0:
                 place = Place(run.position, run.size, head.count - lease.done.bit_count())
-                self._backlog.add_later(head.queue, head.priority, message.not_before_ms, place)
+                # On the steady clock: a wall clock that is set back must not make it longer.
+                again_ms = steady_ms() + wait_ms
+                self._backlog.add_later(head.queue, head.priority, again_ms, place)
             else:
                 self._backlog.give_back(run)
                 self._lending.ready.add(head.queue)

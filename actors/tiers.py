@@ -393,6 +393,9 @@ class ColdQueue(Protocol):
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook: ...
 
+    async def put_off_anew(self) -> None:
+        """The wall clock was set back: retries wait for their pause, and no longer."""
+
     async def totals(self) -> Mapping[str, ColdTotals]: ...
 
     async def write_off(self, missing: Mapping[str, int]) -> bool:

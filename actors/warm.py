@@ -205,6 +205,13 @@ class MemoryWarm:
         state = self._queues.get(queue)
         return {} if state is None else state.locate(run_ids, self._now_ms())
 
+    def put_off_anew(self) -> None:
+        """The wall clock was set back: retries wait for their pause, and no longer. Not part of the
+        port."""
+        now_ms = self._now_ms()
+        for state in self._queues.values():
+            state.put_off_anew(now_ms)
+
     async def fill(self, queue: str) -> Fill:
         state = self._queues.get(queue)
         return Fill() if state is None else state.fill(self._now_ms())

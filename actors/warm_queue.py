@@ -7,13 +7,14 @@ what is here.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
 import trio
 
+from actors.clock import retry_due_ms
 from actors.slices import InCold, Slice, SortKey
 from actors.tiers import Fill, Whereabouts
 from actors.warm_flows import WarmFlows
@@ -64,6 +65,8 @@ class WarmSlices:
     def place(self, slice_: Slice, now_ms: int) -> None:
         """Puts a slice that is counted, and not leased, where it belongs."""
         self.flows.waits(slice_, 1)
+        if slice_.due_ms > now_ms:
+            slice_ = _bounded(slice_, now_ms)
         if slice_.due_ms <= now_ms:
             self._place_due(slice_)
             return
@@ -73,6 +76,14 @@ class WarmSlices:
         if self._later[0] is scheduled:
             # Those who wait sleep until the one that was the next to come due.
             self._wake()
+
+    def put_off_anew(self, now_ms: int) -> None:
+        """The wall clock was set back: retries wait for their pause, and no longer."""
+        later, self._later = self._later, []
+        self.scheduled_items = 0
+        for *_, slice_ in later:
+            self.flows.waits(slice_, -1)
+            self.place(slice_, now_ms)
 
     def bring_due(self, now_ms: int) -> None:
         """Moves what has come due. To be called before anything is taken or said."""
@@ -163,6 +174,13 @@ class WarmSlices:
         if self._news is not None:
             self._news.set()
             self._news = None
+
+
+def _bounded(slice_: Slice, now_ms: int) -> Slice:
+    if not slice_.errors:
+        return slice_
+    due_ms = retry_due_ms(slice_.due_ms, slice_.errors[-1].at_ms, now_ms)
+    return slice_ if due_ms == slice_.due_ms else replace(slice_, due_ms=due_ms)
 
 
 def check_again(leased: Slice, again: Iterable[Slice]) -> None:

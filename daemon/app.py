@@ -12,7 +12,7 @@ import resource
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -88,6 +88,7 @@ async def serve(
         open_http(settings) as http_socket,
     ):
         open_socket = prepare_socket(settings.socket)
+        written_ms = newest_write_ms(settings.state_dir)
         await check_handlers(settings)
         async with AsyncExitStack() as stack:
             opening = open_stores(settings, make_cold, wait=wait_for_stores)
@@ -95,7 +96,16 @@ async def serve(
             if stores is not None:
                 # What an earlier life had in hand comes first, not when its lease runs out.
                 await stores.cold.release_all()
-                await _serve(settings, make_files, load, signals, open_socket, http_socket, stores)
+                await _serve(
+                    settings,
+                    make_files,
+                    load,
+                    signals,
+                    open_socket,
+                    http_socket,
+                    stores,
+                    written_ms,
+                )
     log.info("daemon.stopped")
 
 
@@ -107,9 +117,12 @@ async def _serve(
     open_socket: Callable[[], ListeningSocket],
     http_socket: socket.socket | None,
     stores: Stores,
+    written_ms: int,
 ) -> None:
+    """`written_ms`: when an earlier life last wrote a file."""
     cold = stores.cold
     core = await compose(settings, make_files, stores)
+    await core.clock_watch.start(written_ms)
     faces = compose_faces(settings, core, stores)
     reload = Reload(
         settings, load, core.catalogue, core.send_limit, faces.cron, faces.triggers, core.notifier
@@ -126,6 +139,7 @@ async def _serve(
         storing.start_soon(Watchdog(answers(faces.reporter.report)).run)
         storing.start_soon(faces.reporter.run)
         storing.start_soon(faces.metrics.run)
+        storing.start_soon(core.clock_watch.run)
         storing.start_soon(core.breakers.run)
         if core.fleet is not None:
             storing.start_soon(core.fleet.breakers.run)
@@ -201,6 +215,16 @@ async def _serve(
         core.events.note(DaemonChanged(wall_ms(), "stopped"))
         await core.events.close()
         storing.cancel_scope.cancel()
+
+
+def newest_write_ms(state_dir: Path) -> int:
+    """When a file of the state directory or its journal was last written; 0 if there is none."""
+    newest_ns = 0
+    for directory in (state_dir, state_dir / "spool"):
+        for file in directory.glob("*"):
+            with suppress(FileNotFoundError):
+                newest_ns = max(newest_ns, file.lstat().st_mtime_ns)
+    return newest_ns // 1_000_000
 
 
 def make_http(desk: Desk, sock: socket.socket, reload: Reload) -> "HttpServer":

@@ -22,6 +22,7 @@ import trio
 from actors.breaker import Breakers
 from actors.catalogue import Catalogue
 from actors.clock import wall_ms
+from actors.clock_watch import ClockWatch
 from actors.dispatch import Dispatch
 from actors.event_log import EventLog
 from actors.event_ring import EventRing
@@ -113,6 +114,7 @@ class Core:
     fleet: Fleet | None
     has_come_to_cold: Callable[..., None]
     see_queue: Callable[[str], None]
+    clock_watch: ClockWatch
 
     def away_total(self) -> dict[str, int]:
         """How often a store went away."""
@@ -303,6 +305,7 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         fleet=fleet,
         has_come_to_cold=has_come_to_cold,
         see_queue=see_queue,
+        clock_watch=ClockWatch(own_warm, cold),
     )
 
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from actors.clock import JUMP_MS
 from actors.moves import ColdMove, guard, set_state
 from actors.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.cold.books import Books, lose_row
@@ -115,6 +116,12 @@ def acquire(
         if not bad:
             return rows
         _set_aside(db, queue, bad)
+
+
+def put_off_anew(db: sqlite3.Connection, now: int) -> None:
+    """Retries that failed at a time that is still to come wait for their pause from now on
+    (actors/clock.py, `retry_due_ms`)."""
+    db.execute(PUT_OFF_ANEW, {"now": now, "jump": JUMP_MS})
 
 
 def renew(db: sqlite3.Connection, locks: Sequence[bytes], until: int) -> list[int]:
@@ -225,6 +232,14 @@ MOVE_DUE: Final = f"""UPDATE runs SET is_due = 1 WHERE n IN (
     SELECT n FROM ({_past_rows_sql(_LATER)}) UNION ALL SELECT n FROM ({_past_rows_sql(_LEASED)})
     LIMIT ?
 )"""
+_FAILED_AT: Final = """CASE WHEN json_valid(error_history)
+    THEN json_extract(error_history, '$[#-1][1]') END"""
+PUT_OFF_ANEW: Final = f"""WITH retries AS (
+        SELECT n AS number, :now + due_ms - {_FAILED_AT} AS anew FROM runs
+        WHERE state IN ('STORED', 'COLD_QUEUED') AND is_due = 0 AND lock_uuid IS NULL
+        AND attempt > 0 AND {_FAILED_AT} > :now + :jump AND {_FAILED_AT} <= due_ms
+    )
+    UPDATE runs SET scheduled_at = anew, due_ms = anew FROM retries WHERE n = number"""
 SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_ASIDE)}, is_due = 0,
     lock_uuid = NULL WHERE n = ? AND {guard(ColdMove.SET_ASIDE)}"""
 RENEW: Final = f"""UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from actors.clock import retry_due_ms
 from actors.moves import Row
 from actors.recent import fingerprint
 from actors.slices import ItemError, error_rows, lowest_bit, read_error
@@ -66,13 +67,16 @@ class Unpacked:
 
 def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
     """False: there is a row with this id already."""
-    head, count, at = new.head, new.bits.bit_count(), new.due_ms or now
+    head, count, due_ms = new.head, new.bits.bit_count(), new.due_ms
     if not 0 < new.bits < 1 << head.count:
         raise ValueError(f"a row of {count} items, of a run of {head.count}")
     if new.is_dead and count != 1:
         raise ValueError(f"a dead letter of {count} items")
     first = lowest_bit(new.bits)
     last_error = new.errors[-1] if new.errors else None
+    if last_error and due_ms:
+        due_ms = retry_due_ms(due_ms, last_error.at_ms, now)
+    at = due_ms or now
     is_row_new = db.execute(
         _INSERT_ROW,
         (
@@ -88,7 +92,7 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
             head.priority,
             at,
             head.due_ms or head.enqueued_ms,
-            new.due_ms,
+            due_ms,
             first,
             count,
             len(new.data),

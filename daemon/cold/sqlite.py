@@ -284,6 +284,9 @@ class SqliteCold:
             lambda db: history.forget(db, queue, before_ms), is_durable=False
         )
 
+    async def put_off_anew(self) -> None:
+        await self._db.write(partial(leasing.put_off_anew, now=self._now_ms()))
+
     async def write_off(self, missing: Mapping[str, int]) -> bool:
         if not self._db.was_damaged:
             return False

@@ -331,6 +331,9 @@ class PostgresCold:
             lambda con: history.forget(con, queue, before_ms), is_durable=False
         )
 
+    async def put_off_anew(self) -> None:
+        """Nothing to do: rows follow the server's clock."""
+
     async def write_off(self, missing: Mapping[str, int]) -> bool:
         """PostgreSQL is never set aside: what is missing may be in another database."""
         return False

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from actors.clock_watch import ClockWatch
 from actors.handling import Failure, ItemsFailed, Report
 from actors.tiers import DeadFilter
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import Batch, Verdict, all_fail, all_good, items_fail
 
+DAY_S = 86_400
 DOWN = Failure("down", status=503)
 REFUSED = Failure("refused", status=422, blames_destination=False)
 GONE = Failure("gone", status=410, is_permanent=True, blames_destination=False)
@@ -98,6 +101,41 @@ class TestRetries:
             (letter,) = await rig.dead()
             assert (letter.id, letter.attempt, letter.errors[0].text) == (ids[1], 1, "gone")
             assert letter.payload == bytes([1]) * 20
+
+    @pytest.mark.parametrize("pause_s", [20, 100])
+    @pytest.mark.parametrize("what", ["runs on", "restarts"])
+    async def test_a_clock_that_is_set_back_makes_no_retry_wait_longer(
+        self, tmp_path: Path, enter: Any, pause_s: int, what: str
+    ) -> None:
+        """Near the workers (20 s), in cold (100 s), and in the journal of the next life."""
+        backoff = {"initial": f"{pause_s}s", "max": f"{pause_s}s", "jitter": 0}
+        async with running(tmp_path, {"q": {"backoff": backoff}}) as rig:
+            rig.advance(DAY_S)
+            watch = ClockWatch(rig.life.warm, rig.life.sqlite, rig.now_ms)
+            rig.to().verdict = all_fail(DOWN)
+            ids = await enter(rig, 2)
+            later = await rig.push(1, flow="f", due_s=3600)
+            await rig.to().until_begun(1)
+            await rig.until_books(running=0, spooled=0, held=3)
+            rig.to().verdict = all_good
+            rig.advance(-DAY_S)
+            with capture_logs() as logs:
+                if what == "restarts":
+                    await rig.restart()
+                    watch = ClockWatch(rig.life.warm, rig.life.sqlite, rig.now_ms)
+                    await watch.start(rig.now_ms() + 1000 * DAY_S)
+                else:
+                    await watch.look()
+            jumps = [line["seconds"] for line in logs if line["event"] == "clock.jumped"]
+            assert [round(seconds, -1) for seconds in jumps] == [-DAY_S]
+            await rig.until_books(running=0, spooled=0, held=3)
+            rig.advance(pause_s)
+            await rig.until_books(delivered=2, held=1)
+            assert rig.to().taken == dict.fromkeys(ids, 1)
+            # What a producer has scheduled stays at the time that it named.
+            rig.advance(DAY_S - pause_s + 3600)
+            await rig.until_books(delivered=3)
+            assert rig.to().taken == dict.fromkeys(ids + later, 1)
 
     async def test_a_retry_later_than_a_minute_waits_in_cold(
         self, tmp_path: Path, enter: Any

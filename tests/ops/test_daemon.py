@@ -174,6 +174,20 @@ def test_files_that_are_kept_are_readable_by_their_owner_alone(tmp_path: Path) -
         assert kept.stat().st_mode & 0o777 == 0o600
 
 
+def test_clock_that_was_set_back_while_the_daemon_was_stopped_is_noticed(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with running(host):
+        host.ok("push", "crm", "-", stdin=b"first\n")
+        assert host.stop() == 0
+    tomorrow = time.time() + 86_400
+    os.utime(host.state_dir / "cold.sqlite", (tomorrow, tomorrow))
+    with running(host):
+        assert host.books("crm") == {"accepted": 1, "held": 1}
+        assert host.stop() == 0
+    (jumped,) = [line for line in host.log() if line["event"] == "clock.jumped"]
+    assert -86_400 <= jumped["seconds"] < -80_000
+
+
 def test_rot_in_a_sealed_chunk_is_mended_by_repair(tmp_path: Path) -> None:
     host = Host(tmp_path)
     with running(host):

@@ -57,6 +57,23 @@ def test_steps_of_the_wall_clock_do_not_move_the_steady_one(host: Host, step_ns:
     assert host.clock.steady_ms() == before_ms + 7
 
 
+@pytest.mark.parametrize(
+    "due_ms,failed_ms,expected_ms",
+    [
+        (9_000, 4_000, 9_000),
+        (9_000, 6_000, 9_000),
+        # It failed a day ahead, and was to wait for 5 s.
+        (86_405_000, 86_400_000, 10_000),
+        # It was put off anew already, or brought forward by an operator.
+        (10_000, 86_400_000, 10_000),
+    ],
+)
+def test_a_retry_that_failed_in_the_future_waits_for_its_pause(
+    due_ms: int, failed_ms: int, expected_ms: int
+) -> None:
+    assert clock.retry_due_ms(due_ms, failed_ms, now_ms=5_000) == expected_ms
+
+
 def test_leases_are_steady_unless_somebody_moves_the_time() -> None:
     def moved_ms() -> int:
         return 1

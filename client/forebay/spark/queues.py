@@ -16,8 +16,10 @@ def check_queue(client: Client, queue: str) -> None:
     except Refused as problem:
         if problem.code != "NOT_FOUND":
             raise
-        queues = client.control("queues.list")["queues"]
-        there = ", ".join(at["queue"] for at in queues) or "none"
+        listed = client.control("queues.list")
+        if listed["creates_queues"]:
+            return
+        there = ", ".join(at["queue"] for at in listed["queues"]) or "none"
         raise OptionError(
             "queue", queue, f"the daemon has no such queue, and creates none; there are: {there}"
         ) from problem
