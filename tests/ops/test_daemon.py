@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -166,6 +167,7 @@ def test_files_that_are_kept_are_readable_by_their_owner_alone(tmp_path: Path) -
     kept = host.state_dir / "queues.json"
     for _ in ("made", "made private"):
         with running(host):
+            host.ok("push", "crm", "-", stdin=b"x\n")
             host.ok("pause", "crm")
             assert kept.stat().st_mode & 0o777 == 0o600
             assert host.stop() == 0

@@ -229,9 +229,7 @@ def test_a_dead_letter_that_was_mended_and_pushed_again_is_told_as_it_is(serving
     done = serving.until_state(item_id, "DONE")
     assert done["payload"] == "new"
     # Also when it is written to the history.
-    eventually_sync(
-        lambda: serving.books("mended") == {"accepted": 3, "delivered": 2, "deleted": 1}
-    )
+    serving.host.until_books({"accepted": 3, "delivered": 2, "deleted": 1}, "mended")
     eventually_sync(lambda: len(serving.host.ok("history", "mended", "--json").splitlines()) == 3)
     assert [serving.item(item_id)[name] for name in ("state", "payload")] == ["DONE", "new"]
     assert "new" in serving.host.ok("items", "show", item_id)
