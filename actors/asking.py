@@ -53,3 +53,12 @@ async def request(spooler: Spooler, make: Make) -> dict[str, Any]:
     if isinstance(answer, Refused):
         raise answer
     return answer
+
+
+def readable(answer: Any) -> Any:
+    """StoreUnavailable if it says that the journal is not."""
+    if isinstance(answer, Refused):
+        raise answer
+    if isinstance(answer, OSError):
+        raise StoreUnavailable(f"the journal cannot be read: {answer.strerror}") from answer
+    return answer

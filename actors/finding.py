@@ -11,16 +11,15 @@ somebody pushed again); a search finds it.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from actors.asking import Spooler, ask
+from actors.asking import Spooler, ask, readable
 from actors.finished import FinishedRow
 from actors.messages import FindRun, JournalRun, ScanRuns
 from actors.refusals import bad_request, not_found
 from actors.sightings import Sighting, of_cold, of_journal
 from actors.slices import lowest_bit
-from actors.tiers import ColdItems, ColdSight, StoreUnavailable, WarmQueue, Whereabouts
-from forebay.errors import Refused
+from actors.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
 from forebay.ids import parse_item_id
 from forebay.run import IDS
 
@@ -109,12 +108,3 @@ async def scan_runs(
     make = partial(ScanRuns, queue, after, runs_max, bytes_max)
     found: tuple[list[JournalRun], int | None] = readable(await ask(spooler, make))
     return found
-
-
-def readable(answer: Any) -> Any:
-    """StoreUnavailable if it says that the journal is not."""
-    if isinstance(answer, Refused):
-        raise answer
-    if isinstance(answer, OSError):
-        raise StoreUnavailable(f"the journal cannot be read: {answer.strerror}") from answer
-    return answer

@@ -4,17 +4,14 @@ Nothing is owned and nothing changes. On cancel the answer goes nowhere.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import trio
-
+from actors.asking import Spooler, ask, readable
 from actors.cursors import read_number
-from actors.messages import Inquire, Peek, SpoolerMessage
-from actors.tiers import Look, StoreUnavailable
+from actors.messages import Inquire, Peek
+from actors.tiers import Look
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
-
-T = TypeVar("T")
 
 
 class Journaled(NamedTuple):
@@ -27,40 +24,20 @@ class Journaled(NamedTuple):
     """To cold, ever."""
 
 
-async def ask_journal(spooler: trio.MemorySendChannel[SpoolerMessage], queue: str) -> Journaled:
-    report: dict[str, Any] = await _ask(spooler, Inquire)
+async def ask_journal(spooler: Spooler, queue: str) -> Journaled:
+    report: dict[str, Any] = await ask(spooler, Inquire)
     entry: dict[str, int] | None = report["queues"].get(queue)
     if entry is None:
         return Journaled()
     return Journaled(entry["held"], entry["held"] - entry["scheduled"], entry["handed_over"])
 
 
-async def look_at_journal(spooler: trio.MemorySendChannel[SpoolerMessage], wish: FetchWish) -> Look:
+async def look_at_journal(spooler: Spooler, wish: FetchWish) -> Look:
     """ValueError if the cursor is no position."""
     after = read_number(wish.cursor) if wish.cursor else -1
 
     def peek(answer: Callable[[Look | OSError | Refused], None]) -> Peek:
         return Peek(wish.queue, after, wish.rows, wish.bytes, answer)
 
-    look = await _ask(spooler, peek)
-    if isinstance(look, Refused):
-        raise look
-    if isinstance(look, OSError):
-        raise StoreUnavailable(f"the journal cannot be read: {look}")
+    look: Look = readable(await ask(spooler, peek))
     return look
-
-
-async def _ask(
-    spooler: trio.MemorySendChannel[SpoolerMessage],
-    question: Callable[[Callable[[T], None]], SpoolerMessage],
-) -> T:
-    found: list[T] = []
-    there = trio.Event()
-
-    def answer(value: T) -> None:
-        found.append(value)
-        there.set()
-
-    await spooler.send(question(answer))
-    await there.wait()
-    return found[0]

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from actors.asking import ask
 from actors.backlog import Backlog
 from actors.books import Totals
 from actors.internal_errors import INTERNAL_ERRORS
@@ -211,22 +212,15 @@ class Reporter:
         return {queue: entry["held"] + entry["staged"] for queue, entry in queues.items()}
 
     async def report(self) -> dict[str, Any]:
+        """StoreUnavailable: the spooler has stopped."""
         try:
             self._totals = await self._cold.totals()
             self._presence.found("report")
         except StoreUnavailable as problem:
             self._presence.lost("report", problem)
-        found: list[dict[str, Any]] = []
-        there = trio.Event()
-
-        def answer(report: dict[str, Any]) -> None:
-            found.append(report)
-            there.set()
-
-        await self._spooler.send(Inquire(answer))
-        await there.wait()
+        journal: dict[str, Any] = await ask(self._spooler, Inquire)
         fills = await self._warm.fills()
-        report = with_tiers(found[0], self._totals, fills, self._known) | self._more()
+        report = with_tiers(journal, self._totals, fills, self._known) | self._more()
         if self._is_shared:
             report["shared"] = {queue: asdict(books) for queue, books in self._totals.items()}
         return report

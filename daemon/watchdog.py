@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 import trio
 
+from actors.tiers import StoreUnavailable
 from daemon.systemd import notify, watchdog_s
 
 log = structlog.get_logger()
@@ -69,7 +70,7 @@ def answers(report: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[b
 
     async def check() -> bool:
         # A spooler that has sealed the journal has nothing left to get stuck in.
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, StoreUnavailable):
             await report()
         return True
 

@@ -7,12 +7,12 @@ import pytest
 import trio
 
 from actors.internal_errors import INTERNAL_ERRORS
-from actors.messages import Inquire
+from actors.messages import Finish, Inquire
 from actors.peeking import Peeking
 from actors.purging import Purging
 from actors.refusals import unavailable
 from actors.report import Reporter
-from actors.tiers import StoreCorrupt
+from actors.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.test_control import dead
@@ -71,16 +71,18 @@ async def test_purge_that_meets_a_bug_puts_back_what_it_withdrew(
 ) -> None:
     async with running(tmp_path, {"held": {"handler": {"type": "pull"}}}) as rig:
 
-        async def check_warm() -> None:
-            assert (await rig.fill("held")).waiting == 5
+        async def in_warm() -> int:
+            items = (await rig.fill("held")).waiting
+            assert items == 5
+            return items
 
         await rig.push(5, "held")
-        await eventually(check_warm)
+        items: int = await eventually(in_warm)
         with monkeypatch.context() as patch:
             patch.setattr(Purging, "_delete_cold", bug)
             with pytest.raises(OverflowError):
                 await rig.control("queue.purge", queue="held")
-        await check_warm()
+        assert await in_warm() == items
         assert (await rig.control("queue.purge", queue="held"))["deleted"] == 5
 
 
@@ -104,3 +106,17 @@ async def test_report_that_meets_a_bug_is_refused_and_the_next_one_is_made(
         await eventually(lambda: bool(answers))
         assert "queues" in answers.pop()
         nursery.cancel_scope.cancel()
+
+
+async def test_report_behind_the_end_of_the_spooler_says_that_it_has_stopped(
+    tmp_path: Path,
+) -> None:
+    """The metrics ask each second, also while the daemon stops."""
+    async with running(tmp_path) as rig:
+        reporter = rig.life.reporter
+        await rig.life.to_spooler.send(Finish())
+        await rig.life.spooler.finished.wait()
+        with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
+            await reporter.report()
+        with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
+            await rig.control("stream.status", queue="q", consumer="c")
