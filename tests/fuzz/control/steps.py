@@ -158,7 +158,7 @@ FETCHES: Final = (
 
 def worth(shapes: Sequence[Shape]) -> int:
     """How often something of these shapes is sent: more often if there is more to it."""
-    return max(1, min(5, sum(map(leaves, shapes)) // 4))
+    return max(1, min(10, sum(map(leaves, shapes)) // 3))
 
 
 def operation(op: str) -> SearchStrategy[Frame]:
@@ -262,11 +262,11 @@ def frames() -> Deck:
     operations find something to act on."""
     fetch = st.one_of([bodies(shape) for shape in FETCHES])
     others: Deck = [
-        (12, pushes()),
-        (10, bodies(LEASE).map(lambda body: frame(Kind.LEASE, body))),
-        (10, damaged(settles()).map(lambda body: frame(Kind.SETTLE, body))),
-        (5, stagings()),
-        (4, fetch.map(lambda body: frame(Kind.FETCH, body))),
+        (20, pushes()),
+        (16, bodies(LEASE).map(lambda body: frame(Kind.LEASE, body))),
+        (16, damaged(settles()).map(lambda body: frame(Kind.SETTLE, body))),
+        (8, stagings()),
+        (8, fetch.map(lambda body: frame(Kind.FETCH, body))),
         (3, damaged(extends()).map(lambda body: frame(Kind.EXTEND, body))),
     ]
     return others + [(worth(shapes), operation(op)) for op, shapes in OPERATIONS.items()]

@@ -22,27 +22,26 @@ def long_text(length: int, character: str) -> str:
     return f'"{character * length}"'
 
 
-DEEP: Final = (
-    *(nested(depth) for depth in (256, 60, 400, 2000, 100_000)),
-    *(nested(depth, '{"a":', "}", "0") for depth in (256, 2000)),
-)
+DEEP: Final = (nested(256), nested(2000), nested(256, '{"a":', "}", "0"), nested(100_000))
 HUGE: Final = (
-    *("1e28", "1e308", "1e400", "-1e400", "1e-320", "9007199254740993", "9223372036854775808"),
-    *("-9223372036854775809", "18446744073709551616", "9" * 400, "9" * 4300, "9" * 5000),
+    *("1e28", "1e400", "1e-320", "9007199254740993", "9223372036854775808"),
+    *("-9223372036854775809", "18446744073709551616", "9" * 400, "9" * 4300),
 )
-DIGITS: Final = tuple(long_text(count, "9") for count in (19, 30, 310, 5000, 100_000))
-NOT_JSON: Final = ("NaN", "Infinity", "-Infinity", "01", '"\x00"', '"\\x"', '"', "[1e400]", "[NaN]")
+DIGITS: Final = tuple(long_text(count, "9") for count in (19, 310, 5000, 100_000))
 OTHER_TYPES: Final = (
-    *("null", "true", "false", "0", "-1", "1", "1.5", "1.0", '""', '"1"', "[]", "{}", "[null]"),
-    *('{"a":1,"a":2}', '{"\\u0000":0}', '{"\\ud800":0}', "[" + "0," * 10_000 + "0]"),
+    *("null", "true", "0", "-1", "1.5", '""', '"1"', "[]", "{}", "[null]", '{"a":1,"a":2}'),
+    *('{"\\u0000":0}', "[" + "0," * 10_000 + "0]"),
 )
 STRANGE: Final = (
-    *('"\\u0000"', '"a\\u0000b"', '"\\ud800"', '"\\udfff\\ud800"', '"\\ud83d\\ude00"', '" "'),
-    *('"\\u202e\\u0301"', '"\\u001b[2J"', '"a\\nb"', '"%00%2f"', '"../../etc/passwd"'),
-    *('"NaN"', '"Infinity"', '"1e400"', '"-1"', '"\\u0663\\u0661"', '"@cursor@"', '"@item0@"'),
-    *('"AAAA"', '"AAECAwQ="', '"MC0w"', "[[]]", '["a","a"]'),
+    *('"\\u0000"', '"a\\u0000b"', '"\\ud800"', '"\\ud83d\\ude00"', '" "', '"\\u202e"', '"a\\nb"'),
+    *('"%"', '"../../etc/passwd"', '"Infinity"', '"1e400"', '"\\u0663"', '"@cursor@"', '"@item0@"'),
+    *('"AAAA"', '"AAECAwQ="', '["a","a"]'),
 )
-LONG: Final = tuple(long_text(count, "x") for count in (129, 256, 501, 1001, 5000, 70_000))
+LONG: Final = tuple(long_text(count, "x") for count in (129, 501, 5000, 70_000))
+NOT_JSON: Final = (
+    *(b"", b"null", b"[]", b"{", b"\xff\xfe{}", b"\x00" * 9, b'{"a":NaN}', b'{"a":-Infinity}'),
+    *(b'{"a":01}', b'{"a":"\x00"}', b'{"a":"\\x"}', b'{"a":' + b"9" * 5000 + b"}"),
+)
 PATTERNS: Final = tuple(
     json.dumps(pattern)
     for pattern in (
@@ -71,7 +70,7 @@ def among(values: Sequence[Any]) -> SearchStrategy[Any]:
 
 
 anything: SearchStrategy[str] = st.one_of(
-    *map(among, (OTHER_TYPES, DEEP, HUGE, DIGITS, STRANGE, LONG, NOT_JSON)),
+    *map(among, (OTHER_TYPES, DEEP, HUGE, DIGITS, STRANGE, LONG)),
     st.one_of(st.integers().map(str), st.text(max_size=12).map(json.dumps)),
 )
 """Any JSON, and some that is none."""
@@ -157,7 +156,8 @@ def bodies(draw: DrawFn, spec: Spec, head: str = "") -> bytes:
     data = text.encode(errors="surrogatepass")
     match draw(st.integers(0, 60)):
         case 60:
-            return draw(st.sampled_from((b"", b"null", b"[]", b"{", b"\xff\xfe{}", b"\x00" * 9)))
+            garbage: bytes = draw(among(NOT_JSON))
+            return garbage
         case 59:
             return data[: len(data) // 2]
         case 58:
@@ -193,24 +193,24 @@ def _shape(draw: DrawFn, shape: Shape, damages: int) -> str:
     names = [
         name for name in shape.members if name in shape.required or draw(st.integers(0, 2)) == 0
     ]
-    if not names and shape.members and damages:
-        names = [draw(st.sampled_from(tuple(shape.members)))]
+    # Each member of a member is as likely to be damaged as any other.
+    places = [name for name, of in shape.members.items() for _ in range(leaves(of))]
     damaged: dict[str, int] = {}
     more: list[str] = []
     for _ in range(damages):
-        how = draw(st.integers(0, 9))
-        if not names and how < 7:
-            continue
-        if how < 7:
-            name = draw(st.sampled_from(names))
+        how = draw(st.integers(0, 19))
+        if how < 17 and places:
+            name = draw(among(places))
             damaged[name] = damaged.get(name, 0) + 1
-        elif how == 7 and names:
+            if name not in names:
+                names.append(name)
+        elif how == 17 and names:
             names.remove(draw(st.sampled_from(names)))
-        elif how == 8 and names:
+        elif how == 18 and names:
             # The same member once more: the last one counts.
             name = draw(st.sampled_from(names))
             more.append(f"{json.dumps(name)}:{written(draw, shape.members[name], 1)}")
-        else:
+        elif how == 19:
             more.append(f"{draw(st.text(max_size=4).map(json.dumps))}:{draw(anything)}")
     members = [
         f"{json.dumps(name)}:{written(draw, shape.members[name], damaged.get(name, 0))}"
