@@ -244,10 +244,18 @@ class World:
         while True:
             target = self._filled_in(step.target.encode()).decode("latin-1").replace(" ", "%20")
             body = None if step.body is None else self._filled_in(step.body.encode("latin-1"))
+            is_reused = self._http is not None
             if self._http is None:
                 self._http = self._connection()
-            self._http.request(step.method, target, body, dict(step.headers))
-            answer = self._http.getresponse()
+            try:
+                self._http.request(step.method, target, body, dict(step.headers))
+                answer = self._http.getresponse()
+            except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+                # The server ends a connection that has been idle for a while.
+                self._drop_http()
+                if is_reused:
+                    continue
+                raise
             if step.name in ENDLESS and answer.status == 200:
                 answer.close()
                 self._drop_http()
