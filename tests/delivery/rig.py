@@ -174,7 +174,7 @@ class Life:
             self.warm,
             self.sqlite.items,
             self.reporter.report,
-            lambda queue: self.controls.check_known(queue),
+            lambda queue: self.controls.check_exists(queue),
             self.promoter.wake,
         )
         self.items = make_items(
