@@ -297,7 +297,11 @@ async def test_nobody_can_connect_before_the_daemon_can_answer(tmp_path: Path) -
         with pytest.raises(FileNotFoundError):
             await trio.open_unix_socket(str(path))
         go_on.set()
-        stream = await eventually(partial(trio.open_unix_socket, str(path)), errors=(OSError,))
+
+        async def connected() -> trio.SocketStream:
+            return await trio.open_unix_socket(str(path))
+
+        stream: trio.SocketStream = await eventually(connected, errors=(OSError,))
         await stream.send_all(wire.hello("test"))
         assert wire.read_frame_head(await stream.receive_some(12)).kind is Kind.WELCOME
         await stream.aclose()
