@@ -116,7 +116,9 @@ class Catalogue:
 
     def exists(self, name: str, seen: Seen = UNSEEN) -> bool:
         """Whether there is such a queue, given what is in the books."""
-        is_defined = name in self._settings.queues or name in self._run_time
+        kept = self._kept.queues.get(name)
+        # Also by a definition that was kept and is not usable any more: it can still be removed.
+        is_defined = name in self._settings.queues or (kept is not None and kept.keys is not None)
         if is_defined or self.is_paused(name) or name in self._flows or seen.held or seen.dead:
             return True
         was_pushed_to = seen.accepted > self._kept.deleted.get(name, 0)

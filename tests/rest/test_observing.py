@@ -90,7 +90,7 @@ def test_unknown_breaker_is_404(serving: Serving) -> None:
 
 def test_receipt_and_writes(serving: Serving) -> None:
     assert serving.http.get("/api/v2/writes").json() == {"writes": [], "more": 0}
-    found = problem(serving.http.get(f"/api/v2/receipts/{'0' * 32}"), 404, "not-found")
+    found = problem(serving.http.get(f"/api/v2/receipts/{'1' * 32}"), 404, "not-found")
     assert found["code"] == "NOT_FOUND"
     problem(serving.http.get("/api/v2/receipts/short"), 422, "invalid")
 
