@@ -213,6 +213,13 @@ class Ledger:
         for books in (self.base, self.books):
             books.setdefault(queue, Totals()).duplicate += items
 
+    def has_idle_chunk(self) -> bool:
+        """Whether a chunk that still takes runs has had some, and holds nothing."""
+        return any(
+            account.used_bytes and not account.is_sealed and not account.held_items
+            for account in self._chunks.values()
+        )
+
     def dead_chunks(self) -> list[int]:
         """Chunks that hold nothing and take nothing more."""
         return [

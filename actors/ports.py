@@ -184,6 +184,9 @@ class Journal(Protocol):
         is, empty for none. Marks are written; if `durable`, these and all that were written before
         are durable as well. Records are durable on return, all of them or none."""
 
+    def seal(self) -> Committed:
+        """Commit thread. The active chunk takes no more runs, so that it can be freed."""
+
     def keep_records(self, records: Sequence[Record]) -> None:
         """Commit thread. These are all that need be remembered."""
 

@@ -246,6 +246,9 @@ class Spooler:
                 await self._commit()
             while self._intake.has_arrivals() or self._staging:
                 await self._commit()
+            if self.disk_is_low and self._ledger.has_idle_chunk():
+                # Its room is wanted, and it would be kept for runs that are refused.
+                self._enter(Group(), await self._thread.call(self._journal.seal))
             self._lend()
             self._answer_inquiries()
             if self._has_forgotten or self._staging.log_has_grown:

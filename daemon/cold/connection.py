@@ -47,6 +47,10 @@ PAGE_BYTES: Final = 8 * 1024
 CACHE_KIB: Final = 16 * 1024
 WAL_PAGES: Final = 4096
 """The log is copied into the database when it has so many pages: 32 MiB."""
+SHRINK_PAGES_MIN: Final = 128
+"""Less than 1 MiB is not worth giving back."""
+SHRINK_PAGES: Final = 2048
+"""So many free pages are given back in one step, which others wait for: 16 MiB."""
 STATEMENTS_CACHED: Final = 256
 
 DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -173,6 +177,8 @@ class Database:
             try:
                 for pragma in (
                     f"page_size = {PAGE_BYTES}",
+                    # Of a new file: its free pages can be given back (`_shrink`).
+                    "auto_vacuum = INCREMENTAL",
                     "journal_mode = WAL",
                     "synchronous = FULL",
                     f"cache_size = -{CACHE_KIB}",
@@ -196,9 +202,12 @@ class Database:
         return self._db
 
     def _check_room(self) -> None:
-        room = os.statvfs(self._path.parent)
-        if room.f_bavail * room.f_frsize < self.left_free_bytes:
+        if self._room_bytes() < self.left_free_bytes:
             raise StoreUnavailable(f"the disk of {self._path.name} is full")
+
+    def _room_bytes(self) -> int:
+        room = os.statvfs(self._path.parent)
+        return room.f_bavail * room.f_frsize
 
     def _transact(self, work: Callable[[sqlite3.Connection], T], is_durable: bool) -> T:
         db, before = self._db, 0
@@ -252,7 +261,24 @@ class Database:
     def _sync(self) -> None:
         if self._is_unsynced:
             self._transact(lambda db: db.execute("UPDATE synced SET times = times + 1"), True)
+        if self._room_bytes() < self.left_free_bytes:
+            self._shrink()
         self._ballast.keep()
+
+    def _shrink(self) -> None:
+        """Gives room back to a disk that has little: pages that nothing is in, and the log."""
+        try:
+            db = self._connected()
+            (pages,) = db.execute("PRAGMA freelist_count").fetchone()
+            log_bytes = self._path.with_name(f"{self._path.name}-wal").stat().st_size
+            if pages < SHRINK_PAGES_MIN and log_bytes < SHRINK_PAGES_MIN * PAGE_BYTES:
+                return
+            # Each step of the statement frees a page, and `execute` makes one step only.
+            db.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except (*DRIVER_ERRORS, OSError) as error:
+            self._roll_back(error)
+            log.warning("cold.not_shrunk", error=str(error))
 
     def _close(self) -> None:
         try:

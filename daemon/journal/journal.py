@@ -158,6 +158,12 @@ class Journal:
                 result.records_failure = _refusal(error)
         return result
 
+    def seal(self) -> Committed:
+        result = Committed()
+        if self._active is not None:
+            self._seal(self._active, result)
+        return result
+
     def keep_records(self, records: Sequence[Record]) -> None:
         self._records.keep(records)
 
@@ -383,9 +389,16 @@ class Journal:
         return self._free_bytes < self._settings.min_free_bytes
 
     def _give_up_spares(self) -> None:
-        """On a disk that has little room left, spares are room for others."""
+        """On a disk that has little room left, spares and the next chunk are room for others."""
+        if self._abandoned:
+            # Until its index is written, where a failed chunk ends stands in the next one's head.
+            self.write_indexes()
         with self._lock:
             spares, self._pool.spares = self._pool.spares, []
+            unused, self._pool.next = self._pool.next, None
+        if unused is not None:
+            self._files.close(unused.fd)
+            spares.append(chunk.chunk_name(unused.number))
         for spare in spares:
             self._files.unlink(spare)
 

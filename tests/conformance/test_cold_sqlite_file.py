@@ -324,3 +324,21 @@ async def test_a_page_unpacks_a_bounded_number_of_bytes(
     assert seen == [row.row for row in rows]
     assert counts == [3, 3, 2]
     assert (await stores.dead.find(DeadFilter(), 100)).cursor is None
+
+
+async def test_a_nearly_full_disk_gets_back_what_the_file_does_not_need(
+    stores: SqliteStores,
+) -> None:
+    rows = [new_row(1, payload=bytes(100_000), compressed=False) for _ in range(100)]
+    await put(stores, *rows)
+    await acquire(stores)
+    await stores.cold.settle([RowOutcome(row.row, LOCK, delivered=1) for row in rows])
+    log = stores.path.with_name(f"{stores.path.name}-wal")
+    await stores.cold.sync()
+    assert stores.path.stat().st_size + log.stat().st_size > 10_000_000
+    stores.cold.leave_free(1 << 60)
+    await stores.cold.sync()
+    assert stores.path.stat().st_size + log.stat().st_size < 1_000_000
+    stores.cold.leave_free(0)
+    await put(stores, again := new_row())
+    assert await acquired_ids(stores) == [again.row]

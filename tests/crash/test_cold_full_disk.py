@@ -5,6 +5,7 @@ destination until then. What is refused is new work alone: everything that is st
 must die is buried, and when there is room again, pushes are taken again.
 """
 
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +21,8 @@ from actors.tiers import ColdTotals, RowOutcome, StoreUnavailable
 from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold
 from daemon.definitions import load_definitions, saver
 from daemon.stores import open_stores
+from forebay import connect
+from forebay.errors import ForebayError, Refused
 from tests.conformance.cold_stores import dead_row, new_row
 from tests.crash import flaky
 from tests.crash.audit import Audit
@@ -29,6 +32,7 @@ from tests.crash.lives import Zygote
 from tests.crash.producer import Producer
 from tests.crash.seeds import seeded
 from tests.crash.small_disk import KIB, MIB, SlowReader, fill_up, small_disk
+from tests.eventually import eventually_sync
 
 DISK_BYTES: Final = 3 * BALLAST_BYTES
 LEFT_BYTES: Final = 2 * MIB
@@ -103,6 +107,40 @@ def test_full_disk_refuses_drains_buries_and_takes_again(
     assert audit.found.dead.keys() == must_die
     events = [event["event"] for event in life.events()]
     assert "spooler.disk_low" in events or "spooler.disk_refuses" in events
+
+
+def test_disk_that_forebay_itself_has_filled_is_free_again_when_all_is_delivered(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """The log and the free pages of the cold store, and chunks that hold nothing, are given back:
+    what is left of them must not keep pushes out for ever."""
+    with small_disk(tmp_path / "disk", 4 * BALLAST_BYTES) as disk:
+        reader = SlowReader(tmp_path)
+        settings = make_settings(disk, tmp_path, reader.pipe, "128Mi")
+        settings["spool"] |= {"chunk_size": "16Mi", "ballast_bytes": "1Mi"}
+        settings["socket"]["max_run_bytes"] = "1Mi"
+        life = zygote.start(settings, "", tmp_path / "daemon.log")
+        with connect(tmp_path / "socket", timeout=20, wait=60) as client:
+
+            def push() -> None:
+                client.push(OUT, [os.urandom(100 * KIB) for _ in range(5)])
+
+            def books() -> dict[str, int]:
+                found: dict[str, int] = client.stats()["queues"][OUT]
+                return found
+
+            with suppress(Refused):
+                while True:
+                    push()
+            assert books()["cold"]
+            reader.read_on()
+            eventually_sync(lambda: books()["held"] == 0, deadline_s=300)
+            delivered = books()["delivered"]
+            eventually_sync(push, errors=(ForebayError,), deadline_s=120)
+            eventually_sync(lambda: books()["delivered"] == delivered + 5)
+        life.kill(signal.SIGTERM)
+        assert life.wait() == 0, life.log_text()
+        reader.finish()
 
 
 async def test_a_queue_is_paused_and_resumed_on_a_disk_without_a_byte_of_room(disk: Path) -> None:
