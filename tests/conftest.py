@@ -99,7 +99,11 @@ class FailuresAtOnce:
 
 @contextmanager
 def _hang_is_a_failure(item: pytest.Item) -> Iterator[None]:
-    """Interrupts the test as Ctrl+C would, so that trio unwinds, and then fails this test alone."""
+    """Interrupts the test as Ctrl+C would, so that trio unwinds, and then fails this test alone.
+
+    A SparkContext replaces the handler of Ctrl+C for the whole process, and trio then keeps out of
+    the way: the interrupt would break trio's loop, and with it every test that follows.
+    """
     is_late = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -107,6 +111,7 @@ def _hang_is_a_failure(item: pytest.Item) -> Iterator[None]:
         is_late = True
         signal.raise_signal(signal.SIGINT)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, HANG_S)
     try:

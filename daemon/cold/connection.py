@@ -206,7 +206,10 @@ class Database:
             raise StoreUnavailable(f"the disk of {self._path.name} is full")
 
     def _room_bytes(self) -> int:
-        room = os.statvfs(self._path.parent)
+        try:
+            room = os.statvfs(self._path.parent)
+        except OSError as error:
+            raise StoreUnavailable(f"the disk of {self._path.name}: {error}") from error
         return room.f_bavail * room.f_frsize
 
     def _transact(self, work: Callable[[sqlite3.Connection], T], is_durable: bool) -> T:

@@ -76,7 +76,6 @@ def read_chunk(
     if indexed is not None and not (
         thorough and (head is None or _has_rotted(files, indexed[0], damage))
     ):
-        files.unlink(chunk.draft_name(number))
         return Reading(*indexed)
     return _scan_chunk(files, number, head, known_end, damage)
 
@@ -219,9 +218,9 @@ def _find_lost(found: Found, known: ChunkIndex | None) -> ChunkIndex:
     """Runs that the chunk had and that are no longer whole."""
     lost = ChunkIndex(found.index.number)
     seen = set(found.index.offsets)
-    for source in (known, found.damaged):
-        for row, offset in enumerate(source.offsets if source is not None else ()):
-            if source is not None and offset not in seen:
+    for source in (found.damaged,) if known is None else (known, found.damaged):
+        for row, offset in enumerate(source.offsets):
+            if offset not in seen:
                 seen.add(offset)
                 lost.copy_row(source, row)
     return lost
@@ -229,6 +228,8 @@ def _find_lost(found: Found, known: ChunkIndex | None) -> ChunkIndex:
 
 def _with_lost(index: ChunkIndex, lost: ChunkIndex) -> ChunkIndex:
     """All runs of both, in the order of their offsets."""
+    if not len(lost):
+        return index
     rows = [
         (source.offsets[row], source, row) for source in (index, lost) for row in range(len(source))
     ]

@@ -313,3 +313,20 @@ async def test_an_index_that_is_wrong_is_noticed(stores: SqliteStores) -> None:
     stores.beside(repair)
     with pytest.raises(StoreCorrupt, match="disagree"):
         await acquire(stores)
+
+
+async def test_folder_that_vanishes_makes_the_store_unavailable(tmp_path: Path) -> None:
+    """A disk that was unmounted: every step is refused as the store's failure, none as a bug."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    cold = SqliteCold(folder / "cold.sqlite", 5.0)
+    cold.leave_free(1)
+    await cold.open()
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnavailable):
+        await cold.sync()
+    with pytest.raises(StoreUnavailable):
+        await cold.store([new_row()])
+    (tmp_path / "elsewhere").rename(folder)
+    await cold.sync()
+    await cold.close()

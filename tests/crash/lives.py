@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -88,7 +89,8 @@ class Life:
 
     def end(self) -> None:
         if self._status is None:
-            self.kill()
+            with suppress(ProcessLookupError):
+                self.kill()
             self.wait()
 
     def events(self) -> list[dict[str, Any]]:
