@@ -91,10 +91,9 @@ endif
 test-quick: venv ## lint, types, imports, and the tests that need no server: about a minute
 	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest ARGS='$(PARALLEL) $(QUICK)'
 
-test-all: test ## make test, then what is long by nature: long fuzzing, an hour's faults in minutes
+test-all: test ## make test, then what is long by nature: long fuzzing, five minutes of faults in a fleet
 	@$(MAKE) --no-print-directory pytest ARGS='-m long'
 	@$(MAKE) --no-print-directory fuzz-control CASES=20000
-	@$(MAKE) --no-print-directory torture SECONDS=300
 
 lint: venv ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ def without_steps(script: Sequence[Step]) -> list[Step]:
 
 
 @given(scripts)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_postgres_agrees_with_the_model_and_with_sqlite(script: Sequence[Step]) -> None:
     async def play() -> None:
         with tempfile.TemporaryDirectory(dir=MEMORY) as directory:

@@ -9,9 +9,10 @@ from tests.fleet.faults import BACK_S, FOUND_OUT_S, Fault
 from tests.fleet.torture import Delivery, check_excused, new_seed, torture
 from tests.fleet.witness import Held, Said
 
-SECONDS: Final = float(os.environ.get("FOREBAY_TORTURE_SECONDS", "60"))
+SECONDS: Final = float(os.environ.get("FOREBAY_TORTURE_SECONDS", "300"))
 
 
+@pytest.mark.long
 def test_the_books_of_a_fleet_balance_whatever_happens_to_it() -> None:
     seed = new_seed()
     print(f"FOREBAY_SEED={seed}")

@@ -92,6 +92,7 @@ def run(*command: str | Path, **environment: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long  # Cluster workers without the package are in every run (test_cluster.py).
 def test_a_server_whose_python_does_not_have_the_package(
     own_host: Host, queue: str, tmp_path: Path
 ) -> None:

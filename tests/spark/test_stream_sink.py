@@ -1,5 +1,6 @@
 """`df.writeStream.format("forebay")`: each micro-batch is visible once, however often it runs."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from forebay.spark.stream_writer import ForebayStreamWriter
 from tests.ops.commands import Host
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 
+FIRST_S = 1_700_000_000
+
 
 class Feed:
     """A directory of text files that a query reads, one file in a micro-batch."""
@@ -28,8 +31,11 @@ class Feed:
 
     def add(self, lines: int) -> None:
         text = "".join(f"{at}\n" for at in range(self.lines, self.lines + lines))
-        (self.source / f"{self.lines:08}.txt").write_text(text)
+        path = self.source / f"{self.lines:08}.txt"
+        path.write_text(text)
         self.lines += lines
+        # Spark reads files in the order of their times, in milliseconds: no two may have the same.
+        os.utime(path, (FIRST_S + self.lines, FIRST_S + self.lines))
 
     def rows(self, spark: SparkSession) -> DataFrame:
         return (
