@@ -93,6 +93,7 @@ test-quick: venv ## lint, types, imports, and the tests that need no server: abo
 
 test-all: test ## make test, then what is long by nature: long fuzzing, five minutes of faults in a fleet
 	@$(MAKE) --no-print-directory pytest ARGS='-m long'
+	@FOREBAY_TEST_EFFORT=4 $(MAKE) --no-print-directory pytest ARGS='$(PARALLEL) tests/crash'
 	@$(MAKE) --no-print-directory fuzz-control CASES=20000
 
 lint: venv ## ruff: rules and format

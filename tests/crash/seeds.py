@@ -1,10 +1,14 @@
-"""Where the chance in a test comes from: one number, printed, and settable as FOREBAY_SEED."""
+"""The randomness of a test comes from one number, which is printed and can be set as FOREBAY_SEED.
+
+FOREBAY_TEST_EFFORT multiplies the number of random cases; `make test-all` sets it.
+"""
 
 import os
 import random
 from typing import Final
 
 SEED_DEFAULT: Final = 1
+EFFORT: Final = int(os.environ.get("FOREBAY_TEST_EFFORT", "1"))
 
 
 def seeded(*parts: object) -> random.Random:

@@ -22,7 +22,7 @@ from tests.crash.destinations import Lines
 from tests.crash.found import COLD, Found
 from tests.crash.lives import Life, Zygote
 from tests.crash.producer import Died, Producer
-from tests.crash.seeds import seeded
+from tests.crash.seeds import EFFORT, seeded
 from tests.eventually import at_once, eventually_sync
 
 LIVES_MAX: Final = 4
@@ -207,7 +207,7 @@ def test_database_that_cannot_be_used_is_set_aside(what: str, case: Case) -> Non
         assert (bool(entry["held"]), entry["lost"]) == (True, 0)
 
 
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(8 * EFFORT))
 def test_damage_is_never_hidden(number: int, case: Case) -> None:
     rng = seeded("cold damage", number)
     how = rng.choice(sorted(DAMAGES))

@@ -17,11 +17,11 @@ from daemon.journal.marks import RECORD_BYTES
 from tests.crash.damage import DAMAGES, part_of
 from tests.crash.examine import Examined, Judge, examine, store_more
 from tests.crash.named_files import QuickFiles
-from tests.crash.seeds import seeded
+from tests.crash.seeds import EFFORT, seeded
 from tests.crash.spool_maker import QUEUES, KnownSpool, make_spool
 from tests.unit.spooling import running_spooler
 
-CASES: Final = 8
+CASES: Final = 2 * EFFORT
 """Of each damage to each kind of file: 672 in all, and those below."""
 SPOOLS: Final = 3
 KINDS: Final = (
@@ -184,7 +184,7 @@ def test_mark_with_a_wrong_bit_settles_nothing(spools: list[KnownSpool], tmp_pat
                 assert other.all_done or found.live[position].done == other.done
 
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(8 * EFFORT))
 async def test_what_rots_under_an_index_is_counted_as_lost(
     number: int, spools: list[KnownSpool], tmp_path: Path
 ) -> None:

@@ -26,9 +26,10 @@ from tests.crash.killing_cold import (
     RECOVERY_POINTS,
 )
 from tests.crash.lives import Zygote
+from tests.crash.seeds import EFFORT
 
-WORLDS: Final = 2
-KILLS_MIN: Final = 80
+WORLDS: Final = EFFORT
+KILLS_MIN: Final = 40 * EFFORT
 JOURNAL_POINTS: Final = (
     "before_mark_append",
     "after_mark_append",

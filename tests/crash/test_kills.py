@@ -34,10 +34,10 @@ from tests.crash.killing_files import (
 )
 from tests.crash.lives import Life, Zygote
 from tests.crash.producer import Died, Producer
-from tests.crash.seeds import seeded
+from tests.crash.seeds import EFFORT, seeded
 
-SPOOLS: Final = 4
-KILLS_MIN: Final = 140
+SPOOLS: Final = EFFORT
+KILLS_MIN: Final = 35 * EFFORT
 RUNS_PER_LIFE_MAX: Final = 400
 RANDOM_MOMENTS: Final = 4
 TRIES_MAX: Final = 20

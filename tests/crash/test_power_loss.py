@@ -23,10 +23,10 @@ from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from forebay.run import RunHead
 from tests.crash.forgetful_files import ForgetfulFiles, PowerCut
-from tests.crash.seeds import seeded
+from tests.crash.seeds import EFFORT, seeded
 from tests.crash.spool_maker import SETTINGS, make_run
 
-SPOOLS: Final = 8
+SPOOLS: Final = 3 * EFFORT
 CUTS: Final = 50
 CALLS_MAX: Final = 400
 """Between two power cuts, at most."""

@@ -27,11 +27,11 @@ from tests.crash.killing_files import RECORD_POINTS
 from tests.crash.lives import Life, Zygote
 from tests.crash.named_files import QuickFiles
 from tests.crash.producer import Died
-from tests.crash.seeds import seeded
+from tests.crash.seeds import EFFORT, seeded
 from tests.crash.staging_driver import ABORTED, APP, OPEN, PUBLISHED, Job, Part, StagingDriver
 from tests.eventually import at_once, eventually_sync
 
-SPOOLS: Final = 2
+SPOOLS: Final = EFFORT
 STEPS_MAX: Final = 40
 OTHER_POINTS: Final = (
     "mid_block_write",

@@ -21,8 +21,8 @@ from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host, running
 from tests.ops.test_memory_bound import MIB, resident
 
-PUSHES = 30
-LOOKS = 5
+PUSHES = 10
+LOOKS = 3
 REFUSAL_S = 0.7
 BLOWS = 8
 """After so many the attack is surely under way: 8 connections do the same."""
