@@ -25,9 +25,18 @@ from xdist.scheduler import LoadScopeScheduling
 HANG_S: Final = float(os.environ.get("FOREBAY_TEST_HANG_S", "600"))
 """Of the setup, the call and the teardown of a test, each."""
 
-LONGEST = ("tests/spark", "tests/crash", "tests/browser")
-"""Each of these is one group: one JVM, one zygote, one browser. They start first, because the run
-cannot end before the longest of them does."""
+LONGEST = {
+    "spark cluster": (
+        "tests/spark/test_fleet",
+        "tests/spark/test_cluster",
+        "tests/spark/test_connect",
+    ),
+    "spark": ("tests/spark/",),
+    "crash": ("tests/crash/",),
+    "browser": ("tests/browser/",),
+}
+"""Each of these is one group: one Spark session, one cluster, one zygote, one browser. They start
+first, because the run cannot end before the longest of them does."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,7 +80,7 @@ class Groups(LoadScopeScheduling):
 
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    return next((folder for folder in LONGEST if file.startswith(f"{folder}/")), file)
+    return next((name for name, starts in LONGEST.items() if file.startswith(starts)), file)
 
 
 def _shuffle(items: list[pytest.Item], seed: str) -> None:
