@@ -15,8 +15,8 @@ PROMTOOL := .venv/promtool_path
 WITH_PROMTOOL := PATH="$$PATH$$(sed 's/^/:/' $(PROMTOOL))"
 # Nothing is compiled ahead: all of it takes 18 s, one after the other; what is used is compiled then.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
-# Four processes on two cores: many tests wait for a JVM, a disk, or a server that was broken.
-PARALLEL := -n 4 --no-loadscope-reorder
+# Six processes on two cores: many tests wait for a JVM, a disk, or a server that was broken.
+PARALLEL := -n 6 --no-loadscope-reorder
 QUICK := tests/unit tests/conformance -k "not postgres and not valkey"
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
