@@ -64,9 +64,13 @@ class Attacker:
         self._is_over = siege.is_over
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.settimeout(STEP_S)
-        self._sock.connect(str(target.socket))
-        self.send(wire.hello("attacker"))
-        self.receive()
+        try:
+            self._sock.connect(str(target.socket))
+            self.send(wire.hello("attacker"))
+            self.receive()
+        except (OSError, Over):
+            self._sock.close()
+            raise
 
     def send(self, data: bytes) -> None:
         """Raises OSError when it is cut off, and Over."""

@@ -120,7 +120,7 @@ def test_disk_that_forebay_itself_has_filled_is_free_again_when_all_is_delivered
         settings["spool"] |= {"chunk_size": "16Mi", "ballast_bytes": "1Mi"}
         settings["socket"]["max_run_bytes"] = "1Mi"
         life = zygote.start(settings, "", tmp_path / "daemon.log")
-        # Full for two seconds is full. The client sends what was refused again, with the next push.
+        # Full for two seconds is full.
         with connect(tmp_path / "socket", timeout=2, wait=60) as client:
 
             def push() -> None:
@@ -139,7 +139,8 @@ def test_disk_that_forebay_itself_has_filled_is_free_again_when_all_is_delivered
             delivered = books()["delivered"]
             eventually_sync(push, errors=(ForebayError,), deadline_s=120)
             eventually_sync(lambda: books()["held"] == 0, deadline_s=120)
-            assert books()["delivered"] == delivered + 2 * 5
+            # The client may have sent what was refused by now, or sends it with this push.
+            assert books()["delivered"] in (delivered + 5, delivered + 2 * 5)
         life.kill(signal.SIGTERM)
         assert life.wait() == 0, life.log_text()
         reader.finish()
