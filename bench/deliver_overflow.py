@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from actors.queue_settings import QueueSettings
-from actors.router import TAKE_BYTES_MAX
-from actors.settings import SocketSettings, SpoolSettings
+from actors.config.queue import QueueSettings
+from actors.config.settings import SocketSettings, SpoolSettings
+from actors.tiers.router import TAKE_BYTES_MAX
 from bench.backlog import backlog_items
 from bench.daemon_process import DRAINED, Daemon, Places, places
 from bench.deliver_books import deliver, fill, is_empty, is_routed, troubles_told, wait_for

@@ -26,7 +26,7 @@ from typing import Final
 
 import trio
 
-from actors.thread import OwnThread
+from actors.ports.thread import OwnThread
 from bench.bare_server import START_S
 from bench.disk import WrittenFile
 from forebay import wire

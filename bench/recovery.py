@@ -153,7 +153,7 @@ def _forget_pages(directory: Path) -> None:
 
 def main(spool: Path) -> None:
     """Prints how many seconds the journal takes to recover, places and all."""
-    from actors.settings import SpoolSettings
+    from actors.config.settings import SpoolSettings
     from daemon.journal.files import Files
     from daemon.journal.journal import Journal
 

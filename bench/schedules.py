@@ -1,10 +1,10 @@
 """What waits costs nothing: a tick of the promoter with 10,000 to a million items waiting.
 
 The items are scheduled over a day, each a run of its own, which is the dearest kind. Beside them
-100 are due at every tick. A tick is what the promoter does each time (actors/promoter.py): it asks
-for the totals, acquires what is due, enters it into warm, and asks when something will be due
-next. What was promoted is then settled, which is measured apart. The clock of promoter and store
-is the benchmark's own, and stands still but for the 5 s between two ticks.
+100 are due at every tick. A tick is what the promoter does each time (actors/tiers/promoter.py): it
+asks for the totals, acquires what is due, enters it into warm, and asks when something will be due
+next. What was promoted is then settled, which is measured apart. The clock of promoter and store is
+the benchmark's own, and stands still but for the 5 s between two ticks.
 
 The stores of all sizes are filled first; then the ticks take turns, so that each has the same
 machine, and the ratio is taken between neighbours. SQLite and PostgreSQL write with fsync. CPU is
@@ -29,16 +29,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from actors.promoter import Promoter
-from actors.queue_settings import QueueSettings
-from actors.router import Routing
-from actors.slices import InCold
-from actors.tiers import ColdQueue, Ending, NewRow, Outlook, RowOutcome
-from actors.warm import MemoryWarm
+from actors.config.queue import QueueSettings
+from actors.model.slices import InCold
+from actors.ports.tiers import ColdQueue, Ending, NewRow, Outlook, RowOutcome
+from actors.tiers.promoter import Promoter
+from actors.tiers.router import Routing
+from actors.tiers.warm import MemoryWarm
 from bench.items import crm_items
-from daemon.bridge import Bridge
-from daemon.cold.sqlite import SqliteCold
-from daemon.postgres.cold import PostgresCold
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.servers.postgres import PostgresServer, postgres_server
@@ -138,7 +138,7 @@ class Rig:
         await self.cold.confirm([row.row for row in rows])
 
     async def tick(self) -> Cost:
-        """As of actors/promoter.py: what it does every 5 s, until nothing is due any more."""
+        """As of actors/tiers/promoter.py: what it does every 5 s, until nothing is due any more."""
         self.watched.looked = looked = trio.Event()
         began, cpu = time.perf_counter(), time.process_time()
         await self.watched.totals()

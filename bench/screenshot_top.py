@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from daemon.cli.sampling import Asker
-from daemon.cli.top_app import TopApp, column_of
+from daemon.cli.stats.sampling import Asker
+from daemon.cli.top.app import TopApp, column_of
 
 SIZE: Final = (130, 34)
 LOOKS: Final = 60

@@ -20,29 +20,29 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from actors.clock import wall_ms
-from actors.event_log import watch_stores
-from actors.events import DaemonChanged
-from actors.messages import Drain, Finish, QueueSeen
-from actors.origin import unpack_origin
-from actors.settings import Settings
-from actors.spooler import Spooler
-from actors.tiers import ColdQueue, Unconfirmed
-from daemon.cold.missing import account_for_missing
-from daemon.cold.sqlite import SqliteCold
+from actors.config.settings import Settings
+from actors.model.clock import wall_ms
+from actors.model.origin import unpack_origin
+from actors.observers.event_log import watch_stores
+from actors.observers.events import DaemonChanged
+from actors.ports.tiers import ColdQueue, Unconfirmed
+from actors.spooler.messages import Drain, Finish, QueueSeen
+from actors.spooler.spooler import Spooler
 from daemon.composition import compose
 from daemon.faces import compose_faces
 from daemon.http.desk import Desk
 from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
-from daemon.listen import ListeningSocket, prepare_socket
-from daemon.lock import StateLock
-from daemon.malloc import return_freed_memory
-from daemon.reload import Load, Reload, check_handlers
-from daemon.signals import SIGNALS, stop_at_once, stop_wanted, unless_stopped
-from daemon.stores import MakeCold, Stores, open_stores
-from daemon.systemd import notify
-from daemon.watchdog import Watchdog, answers
+from daemon.process.listen import ListeningSocket, prepare_socket
+from daemon.process.malloc import return_freed_memory
+from daemon.process.reload import Load, Reload, check_handlers
+from daemon.process.signals import SIGNALS, stop_at_once, stop_wanted, unless_stopped
+from daemon.process.systemd import notify
+from daemon.process.watchdog import Watchdog, answers
+from daemon.state.lock import StateLock
+from daemon.stores.open import MakeCold, Stores, open_stores
+from daemon.stores.sqlite.missing import account_for_missing
+from daemon.stores.sqlite.store import SqliteCold
 
 if TYPE_CHECKING:
     from daemon.http.server import HttpServer

@@ -19,52 +19,52 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from actors.breaker import Breakers
-from actors.catalogue import Catalogue
-from actors.clock import wall_ms
-from actors.clock_watch import ClockWatch
-from actors.dispatch import Dispatch
-from actors.event_log import EventLog
-from actors.event_ring import EventRing
-from actors.failover import Failover
-from actors.failure_log import FailureLog
-from actors.fleet_breakers import FleetBreakers
-from actors.handling import Handler, HandlerUnusable
-from actors.handover import HandOver
-from actors.history import History
-from actors.intake import QUEUES_MAX
-from actors.keys import KeyRule
-from actors.messages import Pinned, QueueSeen, SpoolerMessage
-from actors.notifications import Notifier
-from actors.origin import Origin, unpack_origin
-from actors.owner import Owner
-from actors.presence import Presence
-from actors.promoter import Promoter
-from actors.queue_settings import QueueSettings
-from actors.rate import SendLimit
-from actors.router import Router, Routing
-from actors.settings import Settings, SpoolSettings
-from actors.settlement import Settlement
-from actors.shared_warm import SharedWarm
-from actors.spooler import Spooler
-from actors.streams import Streams
-from actors.tallies import Tallies
-from actors.tiers import Unconfirmed, WarmQueue, limits_of
-from actors.warm import MemoryWarm
-from actors.workers import Shared
-from daemon.definitions import load_definitions, saver
+from actors.breaker.breaker import Breakers
+from actors.config.catalogue import Catalogue
+from actors.config.queue import QueueSettings
+from actors.config.settings import Settings, SpoolSettings
+from actors.fleet.breakers import FleetBreakers
+from actors.fleet.owner import Owner
+from actors.fleet.shared_warm import SharedWarm
+from actors.model.clock import wall_ms
+from actors.model.keys import KeyRule
+from actors.model.origin import Origin, unpack_origin
+from actors.observers.event_log import EventLog
+from actors.observers.event_ring import EventRing
+from actors.observers.failure_log import FailureLog
+from actors.observers.history import History
+from actors.observers.notifier import Notifier
+from actors.observers.tallies import Tallies
+from actors.ports.handler import Handler, HandlerUnusable
+from actors.ports.presence import Presence
+from actors.ports.tiers import Unconfirmed, WarmQueue, limits_of
+from actors.spooler.intake import QUEUES_MAX
+from actors.spooler.messages import Pinned, QueueSeen, SpoolerMessage
+from actors.spooler.spooler import Spooler
+from actors.tiers.clock_watch import ClockWatch
+from actors.tiers.failover import Failover
+from actors.tiers.handover import HandOver
+from actors.tiers.promoter import Promoter
+from actors.tiers.router import Router, Routing
+from actors.tiers.streams import Streams
+from actors.tiers.warm import MemoryWarm
+from actors.workers.dispatch import Dispatch
+from actors.workers.rate import SendLimit
+from actors.workers.settlement import Settlement
+from actors.workers.workers import Shared
 from daemon.errors import CannotStart
 from daemon.events import open_sink
 from daemon.handlers import open_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
-from daemon.memory import machine_limit_bytes, size_queues
-from daemon.notifying import check_webhooks, make_ways
-from daemon.stores import Stores
+from daemon.notify.ways import check_webhooks, make_ways
+from daemon.process.memory import machine_limit_bytes, size_queues
+from daemon.state.definitions import load_definitions, saver
+from daemon.stores.open import Stores
 
 if TYPE_CHECKING:
-    from daemon.valkey.lost_owners import LostOwners
-    from daemon.valkey.shared_limits import SharedRate
+    from daemon.stores.valkey.lost_owners import LostOwners
+    from daemon.stores.valkey.shared_limits import SharedRate
 
 SPOOLER_INBOX: Final = 2048
 
@@ -245,8 +245,8 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
     )
     fleet = None
     if shared_warm is not None and stores.remote is not None:
-        from daemon.valkey.lost_owners import LostOwners
-        from daemon.valkey.shared_limits import SharedBreaker, SharedRate
+        from daemon.stores.valkey.lost_owners import LostOwners
+        from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
 
         server = stores.remote.server
         to_owner = (to_spooler.clone(), settlement, cold, router.place, promoter.wake, see_queue)

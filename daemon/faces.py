@@ -11,42 +11,42 @@ from typing import Any
 
 import trio
 
-from actors.catalogue import Catalogue, not_found
-from actors.clock import wall_ms
-from actors.control import Controls
-from actors.cron import Cron
-from actors.cron_control import CronControl
-from actors.dead_groups import DeadGroups
-from actors.deciding import Deciding
-from actors.decisions import Follower
-from actors.fleet_control import FleetControl
-from actors.ingest import Ingest
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.items import make_items
-from actors.jobs import Jobs
-from actors.key_control import KeyControl
-from actors.keyed_intake import WAITING_MAX, KeyedIntake
-from actors.messages import Inquire, OfferRun
-from actors.metrics import Metrics, Sources
-from actors.pull import Pull
-from actors.pull_settling import PullSettling
-from actors.purging import Purging
-from actors.queue_stats import QueueStats
-from actors.recalling import Recalling
-from actors.receipts import Receipts
-from actors.report import INQUIRIES_MAX, Reporter
-from actors.schedule_book import ScheduleBook
-from actors.schedules import ScheduleSettings
-from actors.settings import Settings
-from actors.shared_writes import DECIDED
-from actors.taking_back import TakingBack
-from actors.trigger_control import TriggerControl
-from actors.trigger_settings import all_schedules
-from actors.triggers import Triggers
+from actors.config.catalogue import Catalogue, not_found
+from actors.config.schedule_book import ScheduleBook
+from actors.config.schedules import ScheduleSettings
+from actors.config.settings import Settings
+from actors.config.triggers import all_schedules
+from actors.control.control import Controls
+from actors.control.dead_groups import DeadGroups
+from actors.control.dead_jobs import Jobs
+from actors.control.fleet import FleetControl
+from actors.control.items import make_items
+from actors.control.keys import KeyControl
+from actors.control.purge import Purging
+from actors.control.schedules import CronControl
+from actors.control.stats import QueueStats
+from actors.control.triggers import TriggerControl
+from actors.control.writes import Receipts
+from actors.cron.cron import Cron
+from actors.cron.triggers import Triggers
+from actors.fleet.write_follower import Follower
+from actors.fleet.writes import Deciding
+from actors.ingest.ingest import Ingest
+from actors.keys.intake import WAITING_MAX, KeyedIntake
+from actors.keys.recall import Recalling
+from actors.keys.take_back import TakingBack
+from actors.metrics.metrics import Metrics, Sources
+from actors.model.clock import wall_ms
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.ports.writes import DECIDED
+from actors.spooler.messages import Inquire, OfferRun
+from actors.spooler.report import INQUIRIES_MAX, Reporter
+from actors.workers.pull import Pull
+from actors.workers.pull_settling import PullSettling
 from daemon.composition import Core, describe, key_rule
 from daemon.http.desk import ANSWER_S, Desk, within
-from daemon.schedules_file import load_schedules, schedules_saver
-from daemon.stores import Stores
+from daemon.state.schedules_file import load_schedules, schedules_saver
+from daemon.stores.open import Stores
 from daemon.triggering import make_triggers
 from forebay.errors import BadRun, Refused
 from forebay.priorities import resolve

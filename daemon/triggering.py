@@ -2,22 +2,22 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from actors.catalogue import Catalogue, not_found
-from actors.clock import wall_ms
-from actors.control import Fields
-from actors.error_types import error_type
-from actors.events import TriggerFailed
-from actors.router import Router
-from actors.settings import Settings
-from actors.streams import Streams
-from actors.tiers import WarmQueue
-from actors.trigger_book import TriggerBook
-from actors.trigger_ports import TriggerPorts
-from actors.trigger_settings import QueueTrigger, queue_triggers
-from actors.triggers import Triggers
+from actors.config.catalogue import Catalogue, not_found
+from actors.config.settings import Settings
+from actors.config.trigger_book import TriggerBook
+from actors.config.triggers import QueueTrigger, queue_triggers
+from actors.control.control import Fields
+from actors.cron.trigger_ports import TriggerPorts
+from actors.cron.triggers import Triggers
+from actors.model.clock import wall_ms
+from actors.model.error_types import error_type
+from actors.observers.events import TriggerFailed
+from actors.ports.tiers import WarmQueue
+from actors.tiers.router import Router
+from actors.tiers.streams import Streams
 from daemon.composition import Core
-from daemon.stores import Stores
-from daemon.triggers_file import load_triggers, triggers_saver
+from daemon.state.triggers_file import load_triggers, triggers_saver
+from daemon.stores.open import Stores
 from forebay.errors import BadRun, Refused
 from forebay.priorities import resolve
 

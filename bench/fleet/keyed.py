@@ -19,13 +19,13 @@ import asyncpg
 import trio
 import typer
 
-from actors.keys import KeyRule, Offer
-from actors.tiers import ColdQueue
+from actors.model.keys import KeyRule, Offer
+from actors.ports.tiers import ColdQueue
 from bench.items import crm_runs
-from daemon.bridge import Bridge
-from daemon.cold.connection import CACHE_KIB, PAGE_BYTES, WAL_PAGES
-from daemon.cold.sqlite import SqliteCold
-from daemon.postgres.cold import PostgresCold
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.sqlite.connection import CACHE_KIB, PAGE_BYTES, WAL_PAGES
+from daemon.stores.sqlite.store import SqliteCold
 from forebay.run import Run, encode_run, read_run
 from tests.servers.postgres import postgres_server
 

@@ -18,13 +18,13 @@ import asyncpg
 import trio
 from rich.console import Console
 
-from actors.slices import item_bits
-from actors.tiers import NewRow
+from actors.model.slices import item_bits
+from actors.ports.tiers import NewRow
 from bench.figures import Goal, Row, Samples
 from bench.items import crm_runs
 from bench.table import print_table
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.servers.postgres import postgres_server

@@ -12,12 +12,12 @@ from typing import Annotated, Final
 import trio
 import typer
 
-from actors.slices import InJournal, LentRun, Slice, item_bits
-from actors.tiers import Ending, Limits
+from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.ports.tiers import Ending, Limits
 from bench.items import crm_runs, restamp
-from daemon.bridge import Bridge
-from daemon.valkey.server import ValkeySettings
-from daemon.valkey.warm import ValkeyWarm
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.server import ValkeySettings
+from daemon.stores.valkey.warm import ValkeyWarm
 from forebay.run import encode_run, read_head
 from tests.servers.valkey import new_prefix, valkey_server
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daemon.cli.asking import DaemonSocket, Json, now_ms, open_client, print_json, print_table
+from daemon.cli.client import DaemonSocket, Json, now_ms, open_client, print_json, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table

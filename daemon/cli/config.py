@@ -7,7 +7,7 @@ import typer
 
 from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
 from daemon.errors import ConfigError
-from daemon.terminal import json_text
+from daemon.process.terminal import json_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,7 +31,7 @@ def check(
     and token files. It starts, binds and imports nothing, and connects to no server. Run it as the
     daemon's user, who may read these files.
     """
-    from daemon.checks import find_problems
+    from daemon.config.checks import find_problems
 
     settings = load_settings(config, socket, state_dir, http, sets).settings
     problems = list(find_problems(settings))

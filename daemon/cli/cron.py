@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daemon.cli.asking import (
+from daemon.cli.client import (
     DaemonSocket,
     Json,
     Yes,

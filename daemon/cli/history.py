@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from daemon.cli.asking import (
+from daemon.cli.client import (
     TIMEOUT_S,
     DaemonSocket,
     Json,
@@ -16,7 +16,7 @@ from daemon.cli.asking import (
     print_json,
     print_table,
 )
-from daemon.cli.dead_view import last_error
+from daemon.cli.dead.view import last_error
 from daemon.cli.pull import item_object
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Wanted(NamedTuple):
     reason: Reason | None
 
     def has(self, entry: dict[str, Any]) -> bool:
-        from actors.correlation import correlation_of, is_of_trace
+        from actors.model.correlation import correlation_of, is_of_trace
 
         headers, errors = entry["headers"], entry["errors"]
         if self.correlation_id is not None and correlation_of(headers) != self.correlation_id:

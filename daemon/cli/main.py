@@ -5,34 +5,24 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import (
-    breakers,
-    config,
-    cron,
-    dead,
-    exits,
-    fleet,
-    queues,
-    spool,
-    streams,
-    triggers,
-    writes,
-)
+from daemon.cli import breakers, config, cron, exits, fleet, queues, streams, triggers, writes
 from daemon.cli import history as finished
-from daemon.cli import items as single
 from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
+from daemon.cli.dead import commands as dead
 from daemon.cli.help_texts import unwrap_all
+from daemon.cli.items import commands as single
 from daemon.cli.push import EXAMPLE as PUSH_EXAMPLE
 from daemon.cli.push import push
 from daemon.cli.run import EXAMPLE as RUN_EXAMPLE
 from daemon.cli.run import run
-from daemon.cli.stats import EXAMPLE as STATS_EXAMPLE
-from daemon.cli.stats import stats
-from daemon.cli.top import EXAMPLE as TOP_EXAMPLE
-from daemon.cli.top import top
-from daemon.terminal import guard
+from daemon.cli.spool import commands as spool
+from daemon.cli.stats.commands import EXAMPLE as STATS_EXAMPLE
+from daemon.cli.stats.commands import stats
+from daemon.cli.top.commands import EXAMPLE as TOP_EXAMPLE
+from daemon.cli.top.commands import top
+from daemon.process.terminal import guard
 
 ITEMS: Final = "Items"
 WATCHING: Final = "Watching"

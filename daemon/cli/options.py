@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from daemon.config import Loaded
+    from daemon.config.load import Loaded
 
 ConfigFile = Annotated[
     Path | None,
@@ -47,7 +47,7 @@ def load_settings(
     http: str | None,
     sets: list[str] | None,
 ) -> "Loaded":
-    from daemon.config import load_with_origins
+    from daemon.config.load import load_with_origins
 
     flags = {"socket": socket, "state_dir": state_dir, "http": http}
     return load_with_origins(config, os.environ, sets or (), flags)

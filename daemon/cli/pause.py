@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from daemon.cli.asking import DaemonSocket, Json, open_control, print_json
+from daemon.cli.client import DaemonSocket, Json, open_control, print_json
 
 PAUSE_EXAMPLE: Final = (
     "Examples: [bold]forebay pause crm[/bold] while the CRM is maintained; "

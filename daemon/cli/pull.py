@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.asking import TIMEOUT_S, DaemonSocket, parse_time
-from daemon.terminal import json_text
+from daemon.cli.client import TIMEOUT_S, DaemonSocket, parse_time
+from daemon.process.terminal import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

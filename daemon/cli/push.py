@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from daemon.cli.asking import read_headers, read_priority, resolve_priority
+from daemon.cli.client import read_headers, read_priority, resolve_priority
 
 if TYPE_CHECKING:
     from forebay.client import Client
@@ -147,7 +147,7 @@ def _push_all(
     """Reads as fast as the daemon acknowledges. Where input is slow, what there is goes out."""
     from select import POLLIN, poll
 
-    from daemon.cli.split import split
+    from daemon.cli.lines import split
 
     poller = poll()
     poller.register(source, POLLIN)
@@ -209,7 +209,7 @@ def _parse_split(text: str) -> str | int:
     if text in ("lines", "null", "whole"):
         return text
 
-    from actors.units import parse_size
+    from actors.model.units import parse_size
 
     try:
         size = parse_size(text)
@@ -229,7 +229,7 @@ def _parse_duration(text: str | None, option: str, default: float) -> float:
     if text is None:
         return default
 
-    from actors.units import parse_duration
+    from actors.model.units import parse_duration
 
     try:
         return parse_duration(text)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.asking import (
+from daemon.cli.client import (
     DaemonSocket,
     Json,
     Yes,
@@ -145,7 +145,7 @@ def find(queues: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def read_sets(sets: Iterable[str]) -> dict[str, Any]:
     """`handler.type=pull` and the like, as a tree of settings."""
-    from daemon.yaml_source import read_scalar
+    from daemon.config.yaml_source import read_scalar
 
     tree: dict[str, Any] = {}
     for text in sets:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from daemon.cli.asking import (
+from daemon.cli.client import (
     TIMEOUT_S,
     DaemonSocket,
     ago,
@@ -15,7 +15,7 @@ from daemon.cli.asking import (
     print_table,
     show_progress,
 )
-from daemon.cli.dead_view import moment
+from daemon.cli.dead.view import moment
 from daemon.cli.exits import Exit
 
 if TYPE_CHECKING:

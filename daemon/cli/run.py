@@ -7,7 +7,7 @@ import typer
 from daemon.cli.options import ConfigFile, Http, Sets, Socket, StateDir, load_settings
 
 if TYPE_CHECKING:
-    from actors.settings import Settings
+    from actors.config.settings import Settings
 
 WarmType = Annotated[
     str | None,
@@ -64,7 +64,8 @@ def run(
 
     settings = load()
 
-    from daemon import app, logs
+    from daemon import app
+    from daemon.process import logs
 
     logs.set_up(settings.log)
     raise typer.Exit(app.main(settings, load, wait_for_stores=wait_for_stores))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.asking import (
+from daemon.cli.client import (
     DaemonSocket,
     Json,
     Yes,

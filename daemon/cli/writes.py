@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.asking import (
+from daemon.cli.client import (
     TIMEOUT_S,
     DaemonSocket,
     Json,

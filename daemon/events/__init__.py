@@ -1,11 +1,11 @@
-"""The event log's files: what actors/event_log.py collects, on disk."""
+"""The event log's files: what actors/observers/event_log.py collects, on disk."""
 
 import os
 import socket
 from pathlib import Path
 
-from actors.event_log import EventSink
-from actors.event_settings import EventSettings
+from actors.config.event_settings import EventSettings
+from actors.observers.event_log import EventSink
 from daemon.errors import ConfigError
 from daemon.events.files import EventFiles, Format
 from daemon.events.lines import LineFormat

@@ -1,7 +1,7 @@
 """Files of events: rolled by size and by time, renamed when they are whole, bounded together.
 
 Owns the files of this host in the directory: `HOST-TIME-NUMBER.ndjson.gz` or `.parquet`, and the
-`.part` that is being written (daemon/handlers/landing.py). A finished file is synced and never
+`.part` that is being written (daemon/handlers/file/landing.py). A finished file is synced and never
 changed again. Whenever one is finished, and at the start, the oldest are deleted until there is
 room for another below `max_bytes`. The files of other hosts in a shared directory are left alone.
 
@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from actors.event_settings import EventSettings
-from actors.events import Event
-from actors.handler_settings import FileHandler
-from daemon.handlers.landing import Landing, Part
+from actors.config.event_settings import EventSettings
+from actors.config.handlers import FileHandler
+from actors.observers.events import Event
+from daemon.handlers.file.landing import Landing, Part
 
 SUFFIXES: Final = (".ndjson.gz", ".parquet")
 

@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from actors.events import Event
-from daemon.handlers.landing import write_all
+from actors.observers.events import Event
+from daemon.handlers.file.landing import write_all
 
 LEVEL: Final = 1
 GZIP: Final = 31

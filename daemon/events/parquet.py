@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Final
 
-from actors.events import COLUMNS, Event
+from actors.observers.events import COLUMNS, Event
 
 GROUP_ROWS: Final = 65536
 """About 10 MB of them."""

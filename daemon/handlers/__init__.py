@@ -7,8 +7,8 @@ and none of them needs an HTTP client to start.
 from typing import TYPE_CHECKING, assert_never
 
 if TYPE_CHECKING:
-    from actors.handling import Handler
-    from actors.queue_settings import QueueSettings
+    from actors.config.queue import QueueSettings
+    from actors.ports.handler import Handler
 
 
 def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
@@ -16,7 +16,7 @@ def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
 
     Raises ConfigError, with the queue and the key, if there is no such function or program.
     """
-    from actors import handler_settings as chosen
+    from actors.config import handlers as chosen
 
     match settings.handler:
         case chosen.NullHandler():
@@ -24,25 +24,25 @@ def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
 
             return NullDelivery()
         case chosen.FileHandler(format="parquet") as handler:
-            from daemon.handlers.parquet import ParquetDelivery
+            from daemon.handlers.file.parquet import ParquetDelivery
 
             return ParquetDelivery(queue, handler)
         case chosen.FileHandler() as handler:
-            from daemon.handlers.file import FileDelivery
+            from daemon.handlers.file.handler import FileDelivery
 
             return FileDelivery(queue, handler)
         case chosen.PullHandler():
             return None
         case chosen.HttpHandler() as handler:
-            from daemon.handlers.http import HttpDelivery
+            from daemon.handlers.http.handler import HttpDelivery
 
             return HttpDelivery(queue, handler)
         case chosen.PythonHandler() as handler:
-            from daemon.handlers.python import PythonDelivery
+            from daemon.handlers.python.handler import PythonDelivery
 
             return PythonDelivery(queue, handler)
         case chosen.CommandHandler() as handler:
-            from daemon.handlers.command import CommandDelivery
+            from daemon.handlers.command.handler import CommandDelivery
 
             return CommandDelivery(queue, handler)
         case _:

@@ -8,8 +8,8 @@ from typing import Final
 
 import trio
 
-from actors.handling import Prepared, Report
-from actors.slices import Slice
+from actors.model.slices import Slice
+from actors.ports.handler import Prepared, Report
 from forebay.limits import RUN_ITEMS_MAX
 
 BATCH_BYTES: Final = 64 * 1024 * 1024

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-from actors.slices import LentRun, Slice
+from actors.model.slices import LentRun, Slice
 from forebay.run import Run
 
 RUNS_MAX: Final = 32

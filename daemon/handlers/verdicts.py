@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actors.handling import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+from actors.ports.handler import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
 
 Verdict = Failure | None
 """None: delivered."""

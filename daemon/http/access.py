@@ -22,7 +22,7 @@ import structlog
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from actors.settings import HttpSettings
+from actors.config.settings import HttpSettings
 from daemon.errors import ConfigError
 from daemon.http.problems import Problem
 

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import PurePath
 from typing import Final, Literal, NamedTuple
 
-from actors.handler_settings import CommandHandler, PullHandler, PythonHandler
-from actors.queue_settings import QueueSettings
+from actors.config.handlers import CommandHandler, PullHandler, PythonHandler
+from actors.config.queue import QueueSettings
 
 FlowType = Literal["push", "pull", "stream"]
 OWN: Final = "forebayd"

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from daemon.http import openapi, problems
 from daemon.http.access import Access
 from daemon.http.desk import Desk
-from daemon.http.limits import App, Guard
+from daemon.http.guard import App, Guard
 from daemon.http.routes import (
     breakers,
     configuration,
@@ -20,7 +20,6 @@ from daemon.http.routes import (
     events,
     health,
     items,
-    metrics_v2,
     page,
     prometheus,
     queues,
@@ -29,6 +28,7 @@ from daemon.http.routes import (
     spool,
     triggers,
 )
+from daemon.http.routes import metrics as metrics_v2
 
 ROUTES: Final = (
     queues.routes,

@@ -24,10 +24,10 @@ from pydantic import ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from actors.clock import wall_ms
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.large_bodies import SMALL_BYTES, VALUES_MAX, has_too_many_values
-from daemon.http.answer_log import AnswerLog, Stalled
+from actors.ingest.large_bodies import SMALL_BYTES, VALUES_MAX, has_too_many_values
+from actors.model.clock import wall_ms
+from actors.model.internal_errors import INTERNAL_ERRORS
+from daemon.http.bulk_answers import AnswerLog, Stalled
 from daemon.http.desk import Desk
 from daemon.http.models.items import NewItem
 from daemon.http.problems import Problem, problem_of, unavailable

@@ -10,17 +10,17 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from actors.breaker import Breakers
-from actors.catalogue import Catalogue
-from actors.dispatch import Dispatch
-from actors.event_ring import EventRing
-from actors.large_bodies import LargeBodies
-from actors.messages import OfferRun, SpoolerMessage
-from actors.metrics import Metrics
-from actors.pull import Pull
-from actors.settings import Settings
-from actors.spooler import Spooler
-from actors.tiers import ColdQueue, WarmQueue
+from actors.breaker.breaker import Breakers
+from actors.config.catalogue import Catalogue
+from actors.config.settings import Settings
+from actors.ingest.large_bodies import LargeBodies
+from actors.metrics.metrics import Metrics
+from actors.observers.event_ring import EventRing
+from actors.ports.tiers import ColdQueue, WarmQueue
+from actors.spooler.messages import OfferRun, SpoolerMessage
+from actors.spooler.spooler import Spooler
+from actors.workers.dispatch import Dispatch
+from actors.workers.pull import Pull
 
 ANSWER_S: Final = 30.0
 """For an actor to answer."""

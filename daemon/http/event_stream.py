@@ -13,8 +13,8 @@ from typing import Any, Final
 import trio
 from starlette.responses import Response
 
-from actors.event_ring import EventRing, Numbered
-from actors.tiers import StoreUnavailable
+from actors.observers.event_ring import EventRing, Numbered
+from actors.ports.tiers import StoreUnavailable
 from daemon.http.problems import Problem
 
 SAMPLE_S: Final = 2.0

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from actors.snapshot import FlowKey, FlowState, Snapshot
+from actors.metrics.snapshot import FlowKey, FlowState, Snapshot
 
 FLOWS_MAX: Final = 10_000
 """So many flows are listed, those with most items first."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from actors.settings import HttpSettings, Settings
+from actors.config.settings import HttpSettings, Settings
 from daemon.errors import ConfigError
 
 log = structlog.get_logger()

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from actors.bad_settings import BadSetting
-from actors.refusals import DRAINING_RETRY_MS, UNAVAILABLE_RETRY_MS
-from actors.tiers import StoreCorrupt, StoreUnavailable
+from actors.config.bad_settings import BadSetting
+from actors.model.refusals import DRAINING_RETRY_MS, UNAVAILABLE_RETRY_MS
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import BadFrame, BadRun, Refused
 
 log = structlog.get_logger()

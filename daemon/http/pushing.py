@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import trio
 
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.messages import Append, OfferRun
-from actors.refusals import draining, too_large, unknown_queue
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.refusals import draining, too_large, unknown_queue
+from actors.spooler.messages import Append, OfferRun
 from daemon.http.desk import ANSWER_S, Desk
 from daemon.http.models.items import NewItem
 from daemon.http.problems import Problem

@@ -20,8 +20,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app
 
-from actors.settings import HttpSettings
-from daemon.http.limits import App
+from actors.config.settings import HttpSettings
+from daemon.http.guard import App
 
 log = structlog.get_logger()
 

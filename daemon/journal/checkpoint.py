@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from crc32c import crc32c
 
-from actors.books import Books, parse_books
+from actors.model.books import Books, parse_books
 from daemon.journal.chunk import NUMBER_MAX
 from daemon.journal.files import Files
 

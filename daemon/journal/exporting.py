@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from actors.accounts import parse_account
-from actors.messages import Fate
-from actors.moving import moved_run
-from actors.portions import slices_of
-from actors.ports import ItemMark
-from actors.slices import InJournal, LentRun, Slice, ranges
-from actors.writes import Phase
+from actors.model.accounts import parse_account
+from actors.model.failures import slices_of
+from actors.model.slices import InJournal, LentRun, Slice, ranges
+from actors.ports.journal import ItemMark
+from actors.spooler.messages import Fate
+from actors.spooler.moved_runs import moved_run
+from actors.spooler.writes import Phase
 from daemon.journal import chunk
 from daemon.journal.ballast import Ballast
 from daemon.journal.export_file import Counts, ExportWriter

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from daemon.private_files import PRIVATE_MODE, check_private_directory
+from daemon.state.private_files import PRIVATE_MODE, check_private_directory
 
 IOV_MAX = 1024
 COPY_BYTES = 1024 * 1024

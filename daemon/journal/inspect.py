@@ -10,10 +10,10 @@ first, so that what is published meanwhile is shown as staged, and not at all as
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from actors.accounts import parse_account
-from actors.books import Books
-from actors.slices import item_bits
-from actors.writes import Phase, Writes
+from actors.model.accounts import parse_account
+from actors.model.books import Books
+from actors.model.slices import item_bits
+from actors.spooler.writes import Phase, Writes
 from daemon.journal import chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.files import Files

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from actors.ports import Damage
+from actors.ports.journal import Damage
 from daemon.journal import ballast, chunk
 from daemon.journal.checkpoint import (
     CHECKPOINT,

@@ -25,11 +25,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.books import Books
-from actors.messages import Place, StoredRun
-from actors.ports import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
-from actors.recent import fingerprint
-from actors.settings import SpoolSettings
+from actors.config.settings import SpoolSettings
+from actors.model.books import Books
+from actors.ports.journal import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
+from actors.spooler.messages import Place, StoredRun
+from actors.spooler.recent import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.ballast import TO_FREE, Ballast
 from daemon.journal.checkpoint import Checkpoint, Meta

@@ -9,9 +9,9 @@ is written when the chunk is sealed, or recovered.
 from collections.abc import Sequence
 from contextlib import suppress
 
-from actors.accounts import parse_account
-from actors.messages import Place
-from actors.ports import Located
+from actors.model.accounts import parse_account
+from actors.ports.journal import Located
+from actors.spooler.messages import Place
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from actors.ports import ItemMark
+from actors.ports.journal import ItemMark
 from daemon.journal.ballast import Ballast
 from daemon.journal.chunk import marks_name
 from daemon.journal.files import Files

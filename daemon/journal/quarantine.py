@@ -4,7 +4,7 @@ import time
 
 import structlog
 
-from actors.ports import Damage
+from actors.ports.journal import Damage
 from daemon.journal import chunk
 from daemon.journal.files import Files
 

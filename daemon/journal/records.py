@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 from crc32c import crc32c
 
-from actors.ports import Damage, Record
+from actors.ports.journal import Damage, Record
 from daemon.journal.ballast import Ballast
 from daemon.journal.files import Files
 from daemon.journal.quarantine import set_aside

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from actors.ports import Damage, Recovered, RecoveredChunk
+from actors.ports.journal import Damage, Recovered, RecoveredChunk
 from daemon.journal import chunk
 from daemon.journal.checkpoint import (
     META,

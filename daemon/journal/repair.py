@@ -8,14 +8,14 @@ leaves the record log as a start would leave it.
 import time
 from dataclasses import dataclass
 
-from actors.adoption import Adoption
-from actors.backlog import Backlog
-from actors.ledger import Ledger
-from actors.loans import Loans
-from actors.ports import Damage
-from actors.settings import SpoolSettings
-from actors.staging import Staging
-from actors.writes import Writes
+from actors.config.settings import SpoolSettings
+from actors.ports.journal import Damage
+from actors.spooler.backlog import Backlog
+from actors.spooler.ledger import Ledger
+from actors.spooler.loans import Loans
+from actors.spooler.recovery import Adoption
+from actors.spooler.staging import Staging
+from actors.spooler.writes import Writes
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 

@@ -15,8 +15,8 @@ from operator import add, itemgetter
 
 import structlog
 
-from actors.ports import Damage
-from actors.slices import item_bits
+from actors.model.slices import item_bits
+from actors.ports.journal import Damage
 from daemon.journal import chunk
 from daemon.journal.block import (
     CHUNK_BYTES_MAX,

@@ -8,12 +8,12 @@ from itertools import islice
 
 import structlog
 
-from actors.accounts import parse_account
-from actors.books import Books, Totals, count_fate
-from actors.messages import Fate
-from actors.portions import Failures, Portions
-from actors.ports import Damage, LiveRun, RecoveredChunk
-from actors.slices import item_bits, ranges
+from actors.model.accounts import parse_account
+from actors.model.books import Books, Totals, count_fate
+from actors.model.failures import Failures, Portions
+from actors.model.slices import item_bits, ranges
+from actors.ports.journal import Damage, LiveRun, RecoveredChunk
+from actors.spooler.messages import Fate
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from actors.dead_groups import shape_of
+from actors.control.dead_groups import shape_of
 from forebay import encode_run
 from forebay.stage_frames import WRITE_HEADER
 from forebay.writes import new_write_id

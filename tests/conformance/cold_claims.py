@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.tiers import (
+from actors.ports.tiers import (
     ColdReceipt,
     ColdTotals,
     DeadFilter,

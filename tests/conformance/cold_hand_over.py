@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from actors.slices import ItemError
-from actors.tiers import ColdTotals, FlowCount, NewRow, Outlook, RowOutcome, StoreUnavailable
+from actors.model.slices import ItemError
+from actors.ports.tiers import ColdTotals, FlowCount, NewRow, Outlook, RowOutcome, StoreUnavailable
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import (
     LEASE_S,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from actors.finished import FinishedRow, Keep, Past
-from actors.slices import HeldBy, ItemError, item_bits
-from actors.tiers import ColdTotals, DeadFilter, NewRow, RowOutcome
+from actors.model.finished import FinishedRow, Keep, Past
+from actors.model.slices import HeldBy, ItemError, item_bits
+from actors.ports.tiers import ColdTotals, DeadFilter, NewRow, RowOutcome
 from forebay.run import Run, RunHead
 from tests.conformance.cold_stores import (
     PLENTY,

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from actors.finished import FinishedRow
-from actors.slices import HeldBy, ItemError
-from actors.tiers import ColdItems, ColdPart, DeadFilter, NewRow, RowOutcome
+from actors.model.finished import FinishedRow
+from actors.model.slices import HeldBy, ItemError
+from actors.ports.tiers import ColdItems, ColdPart, DeadFilter, NewRow, RowOutcome
 from forebay.ids import pack_item_id, parse_item_id
 from forebay.part import take_items
 from forebay.run import Run, encode_run, read_head

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from actors.keys import ItemRef, KeyRule, Offer, Policy
-from actors.tiers import ColdItems, ColdReceipt, ColdTotals, DeadFilter, NewRow, RowOutcome
+from actors.model.keys import ItemRef, KeyRule, Offer, Policy
+from actors.ports.tiers import ColdItems, ColdReceipt, ColdTotals, DeadFilter, NewRow, RowOutcome
 from forebay.ids import format_item_id
 from forebay.keyed import KeyOutcome
 from forebay.part import take_items

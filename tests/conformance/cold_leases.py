@@ -1,6 +1,6 @@
 """The suite of the `ColdQueue` port: rows are lent in order, for a time, within limits."""
 
-from actors.tiers import Outlook
+from actors.ports.tiers import Outlook
 from tests.conformance.cold_stores import (
     LEASE_S,
     START_MS,

@@ -6,8 +6,8 @@ It is slow and plain on purpose: no index, no counter; everything is worked out 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
-from actors.slices import SortKey, lowest_bit
-from actors.tiers import ColdTotals, DeadFilter, FlowCount, NewRow, Outlook, RowOutcome
+from actors.model.slices import SortKey, lowest_bit
+from actors.ports.tiers import ColdTotals, DeadFilter, FlowCount, NewRow, Outlook, RowOutcome
 from forebay.limits import TIME_MS_MAX
 from forebay.part import take_items
 from forebay.run import Run, read_head

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple, Protocol
 
-from actors.moves import SHOWN_AS, ColdMove, Row, row_changes
-from actors.states import State
-from actors.tiers import ColdItems, DeadFilter, NewRow, RowOutcome, WrongClaim
-from actors.trigger_jobs import Claim, Poll, TriggerStore
+from actors.model.moves import SHOWN_AS, ColdMove, Row, row_changes
+from actors.model.states import State
+from actors.ports.tiers import ColdItems, DeadFilter, NewRow, RowOutcome, WrongClaim
+from actors.ports.trigger_jobs import Claim, Poll, TriggerStore
 from tests.conformance.cold_stores import (
     LEASE_S,
     PLENTY,

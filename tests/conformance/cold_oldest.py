@@ -1,6 +1,6 @@
 """What a cold store says of the oldest items that it holds, by flow."""
 
-from actors.tiers import RowOutcome
+from actors.ports.tiers import RowOutcome
 from tests.conformance.cold_stores import START_MS, ColdStores, acquire, dead_row, new_row, put
 
 

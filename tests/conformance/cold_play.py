@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from actors.slices import ItemError, indexes, item_bits
-from actors.tiers import ColdRow, DeadFilter, NewRow, RowOutcome, WrongClaim
+from actors.model.slices import ItemError, indexes, item_bits
+from actors.ports.tiers import ColdRow, DeadFilter, NewRow, RowOutcome, WrongClaim
 from tests.conformance.cold_model import ColdModel, Now, Row
 from tests.conformance.cold_stores import ColdStores, check_books, new_row, number
 from tests.conformance.cold_stream_model import Consumer, StreamModel, seen_of

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from actors.tiers import ColdItems, ColdPart
+from actors.ports.tiers import ColdItems, ColdPart
 from tests.conformance.cold_stores import (
     START_MS,
     ColdStores,

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-from actors.slices import ItemError
-from actors.tiers import DeadFilter, RowOutcome
+from actors.model.slices import ItemError
+from actors.ports.tiers import DeadFilter, RowOutcome
 from tests.conformance.cold_stores import (
     START_MS,
     ColdStores,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.slices import ItemError, item_bits
-from actors.tiers import ColdTotals, FlowCount, NewRow, Outlook, RowOutcome
+from actors.model.slices import ItemError, item_bits
+from actors.ports.tiers import ColdTotals, FlowCount, NewRow, Outlook, RowOutcome
 from tests.conformance.cold_stores import (
     LEASE_S,
     START_MS,

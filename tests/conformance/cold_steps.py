@@ -4,7 +4,7 @@ wall clock, and do not outlast it; what is due goes by the wall clock.
 A store that takes the time from a server of its own does not run this.
 """
 
-from actors.tiers import Outlook, RowOutcome
+from actors.ports.tiers import Outlook, RowOutcome
 from tests.conformance.cold_stores import (
     LEASE_S,
     START_MS,

@@ -7,8 +7,8 @@ opened and empty, and classes that inherit from the suites.
 import itertools
 from typing import Any, Protocol
 
-from actors.slices import ItemError, item_bits
-from actors.tiers import ColdQueue, ColdRow, DeadLetters, NewRow
+from actors.model.slices import ItemError, item_bits
+from actors.ports.tiers import ColdQueue, ColdRow, DeadLetters, NewRow
 from forebay.run import encode_run, read_head
 
 START_MS = 1_750_000_000_000

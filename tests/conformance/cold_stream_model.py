@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from actors.tiers import ColdReceipt, SeenRow, Stream
+from actors.ports.tiers import ColdReceipt, SeenRow, Stream
 from tests.conformance.cold_model import ColdModel, Now, Row, find_due
 
 Consumer = tuple[str, str]

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from actors.keys import KeyRule, Offer
-from actors.ticks import Span, Tick, TickChange, TickMark, TickOutcome, TickStore, tick_key
+from actors.model.keys import KeyRule, Offer
+from actors.ports.ticks import Span, Tick, TickChange, TickMark, TickOutcome, TickStore, tick_key
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_keys import deliver_all
 from tests.conformance.cold_stores import START_MS, ColdStores, acquire, check_books, number

@@ -3,10 +3,10 @@
 import json
 from typing import Any, Protocol
 
-from actors.keys import KeyRule
-from actors.slices import ItemError
-from actors.tiers import ColdItems, ColdReceipt, ColdRow, DeadFilter, RowOutcome
-from actors.trigger_jobs import (
+from actors.model.keys import KeyRule
+from actors.model.slices import ItemError
+from actors.ports.tiers import ColdItems, ColdReceipt, ColdRow, DeadFilter, RowOutcome
+from actors.ports.trigger_jobs import (
     Claim,
     JobEnd,
     Poll,

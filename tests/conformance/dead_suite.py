@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.slices import ItemError
-from actors.tiers import (
+from actors.model.slices import ItemError
+from actors.ports.tiers import (
     ColdTotals,
     DeadChange,
     DeadFilter,

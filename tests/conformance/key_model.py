@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from actors.keys import Holder, ItemRef, KeyRule, Phase, Policy, decide
-from actors.tiers import DeadFilter, RowOutcome
+from actors.model.keys import Holder, ItemRef, KeyRule, Phase, Policy, decide
+from actors.ports.tiers import DeadFilter, RowOutcome
 from forebay.ids import format_item_id
 from forebay.keyed import KeyOutcome
 from tests.conformance.cold_keys import offer

@@ -12,9 +12,9 @@ from typing import Any
 
 import asyncpg
 
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
-from daemon.postgres.dead import PostgresDeadLetters
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.dead import PostgresDeadLetters
+from daemon.stores.postgres.store import PostgresCold
 from tests.conformance.cold_stores import START_MS
 from tests.servers.postgres import shared_server
 

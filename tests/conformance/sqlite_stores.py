@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from daemon.cold.dead import SqliteDeadLetters
-from daemon.cold.sqlite import SqliteCold
+from daemon.stores.sqlite.dead import SqliteDeadLetters
+from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_stores import START_MS
 
 T = TypeVar("T")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.finished import Keep
-from actors.slices import ItemError
-from actors.tiers import NewRow, RowOutcome
-from daemon.cold import settling
-from daemon.cold.books import Books
-from daemon.cold.delivered import settle_delivered
-from daemon.cold.rows import QUEUED, Unpacked, insert_row, place_of
-from daemon.cold.schema import migrate
-from daemon.cold.settled_view import prepare
+from actors.model.finished import Keep
+from actors.model.slices import ItemError
+from actors.ports.tiers import NewRow, RowOutcome
+from daemon.stores.sqlite import settling
+from daemon.stores.sqlite.books import Books
+from daemon.stores.sqlite.delivered import settle_delivered
+from daemon.stores.sqlite.rows import QUEUED, Unpacked, insert_row, place_of
+from daemon.stores.sqlite.schema import migrate
+from daemon.stores.sqlite.settled_view import prepare
 from forebay import encode_run
 from forebay.run import RunHead, read_head
 from forebay.stage_frames import WRITE_HEADER

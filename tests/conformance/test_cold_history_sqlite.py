@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.finished import keep_nothing
-from actors.slices import ItemError
-from actors.tiers import RowOutcome, StoreUnavailable
-from daemon.cold import history
-from daemon.cold.sqlite import SqliteCold
+from actors.model.finished import keep_nothing
+from actors.model.slices import ItemError
+from actors.ports.tiers import RowOutcome, StoreUnavailable
+from daemon.stores.sqlite import history
+from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_history import LOCK, finished, keep, past, settle_all
 from tests.conformance.cold_stores import START_MS, acquire, dead_row, new_row, put
 from tests.conformance.sqlite_stores import SqliteStores, without_newest

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.tiers import ColdItems
-from daemon.bridge import Bridge
+from actors.ports.tiers import ColdItems
+from daemon.stores.bridge import Bridge
 from tests.conformance.cold_items import ItemsSuite
 from tests.conformance.cold_purge import PurgeSuite
 from tests.conformance.postgres_stores import PostgresStores

@@ -6,7 +6,7 @@ from pathlib import Path
 import trio
 from hypothesis import given, settings
 
-from actors.keys import Policy
+from actors.model.keys import Policy
 from tests.conformance.key_model import SCRIPTS, KeyPlayer, Step
 from tests.conformance.sqlite_stores import SqliteStores
 from tests.conformance.test_cold_model import MEMORY

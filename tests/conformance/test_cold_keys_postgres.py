@@ -7,8 +7,8 @@ import pytest
 import trio
 from hypothesis import given, settings
 
-from actors.keys import KeyRule, Policy
-from daemon.bridge import Bridge
+from actors.model.keys import KeyRule, Policy
+from daemon.stores.bridge import Bridge
 from forebay.keyed import KeyOutcome
 from tests.conformance.cold_keys import KeySuite, deletes_let_go, offer
 from tests.conformance.cold_stores import check_books

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.cold import keys
+from daemon.stores.sqlite import keys
 from tests.conformance.cold_keys import KeySuite, deletes_let_go
 from tests.conformance.sqlite_stores import SqliteStores
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-import daemon.cold
-import daemon.postgres
-from daemon.bridge import Bridge
-from daemon.postgres.connection import Connection
+import daemon.stores.postgres
+import daemon.stores.sqlite
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.connection import Connection
 from tests.conformance.cold_moves import MoveSuite, Raw
 from tests.conformance.test_cold_triggers import PostgresTriggerStores, SqliteTriggerStores
 
@@ -88,7 +88,7 @@ class TestPostgresMoves(MoveSuite):
                 await stores.drop()
 
 
-@pytest.mark.parametrize("store", [daemon.cold, daemon.postgres])
+@pytest.mark.parametrize("store", [daemon.stores.sqlite, daemon.stores.postgres])
 def test_no_statement_sets_a_state_that_is_not_a_moves(store: object) -> None:
     (directory,) = store.__path__  # type: ignore[attr-defined]
     files = [path for path in Path(directory).glob("*.py") if path.name != "schema.py"]

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from daemon.bridge import Bridge
+from daemon.stores.bridge import Bridge
 from tests.conformance.cold_suite import ColdSuite
 from tests.conformance.dead_suite import DeadSuite
 from tests.conformance.postgres_stores import PostgresStores

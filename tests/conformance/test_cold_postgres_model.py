@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 from hypothesis import given, settings
 
-from daemon.bridge import Bridge
+from daemon.stores.bridge import Bridge
 from tests.conformance.cold_play import Player, Step, scripts
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores

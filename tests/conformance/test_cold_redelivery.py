@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.bridge import Bridge
+from daemon.stores.bridge import Bridge
 from tests.conformance.cold_redelivery import COLUMNS, RedeliverySuite, Times
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from actors.slices import ItemError
-from actors.tiers import (
+from actors.model.slices import ItemError
+from actors.ports.tiers import (
     ColdReceipt,
     ColdTotals,
     DeadFilter,
@@ -19,9 +19,9 @@ from actors.tiers import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from daemon.cold.connection import PAGE_BYTES
-from daemon.cold.quarantine import suspect
-from daemon.cold.sqlite import SqliteCold
+from daemon.stores.sqlite.connection import PAGE_BYTES
+from daemon.stores.sqlite.quarantine import suspect
+from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_stores import (
     LEASE_S,
     START_MS,

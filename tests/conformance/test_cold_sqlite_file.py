@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.tiers import DeadFilter, RowOutcome, StoreUnavailable
-from daemon.cold import (
+from actors.ports.tiers import DeadFilter, RowOutcome, StoreUnavailable
+from daemon.errors import CannotStart
+from daemon.stores.sqlite import (
     claims,
     dead,
     dead_page,
@@ -21,9 +22,8 @@ from daemon.cold import (
     schema,
     settled_view,
     settling,
-    sqlite,
 )
-from daemon.errors import CannotStart
+from daemon.stores.sqlite import store as sqlite
 from tests.conformance.cold_stores import (
     START_MS,
     acquire,

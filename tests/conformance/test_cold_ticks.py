@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.ticks import TickStore
-from daemon.bridge import Bridge
+from actors.ports.ticks import TickStore
+from daemon.stores.bridge import Bridge
 from tests.conformance.cold_ticks import TickSuite
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores

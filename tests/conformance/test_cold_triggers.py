@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 import trio
 
-from actors.tiers import ColdItems, DeadFilter
-from actors.trigger_jobs import Claim, Poll, TriggerStore
-from daemon.bridge import Bridge
-from daemon.postgres.connection import Database
+from actors.ports.tiers import ColdItems, DeadFilter
+from actors.ports.trigger_jobs import Claim, Poll, TriggerStore
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.connection import Database
 from forebay.run import Run
 from tests.conformance.cold_stores import acquire, check_books, new_row, number, put
 from tests.conformance.cold_triggers import TriggerSuite, make, settle_job

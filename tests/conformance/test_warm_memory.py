@@ -19,8 +19,8 @@ pytest.register_assert_rewrite(
     "tests.conformance.warm_scripts",
 )
 
-from actors.tiers import Ending, Fill, Limits, WarmQueue  # noqa: E402
-from actors.warm import MemoryWarm  # noqa: E402
+from actors.ports.tiers import Ending, Fill, Limits, WarmQueue  # noqa: E402
+from actors.tiers.warm import MemoryWarm  # noqa: E402
 from tests.conformance import warm_steps  # noqa: E402
 from tests.conformance.warm_rig import (  # noqa: E402
     LEASE_S,

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from actors.tiers import WarmQueue
-from daemon.bridge import Bridge
-from daemon.valkey.server import ValkeySettings
-from daemon.valkey.warm import ValkeyWarm
+from actors.ports.tiers import WarmQueue
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.server import ValkeySettings
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import START_MS
 from tests.servers.valkey import ValkeyServer, new_prefix
 

@@ -3,8 +3,8 @@
 A shared store may say it up to 5 s late: its rig waits in `settle` until it does not.
 """
 
-from actors.slices import InCold, Slice, item_bits
-from actors.tiers import Ending, WarmFlow
+from actors.model.slices import InCold, Slice, item_bits
+from actors.ports.tiers import Ending, WarmFlow
 from tests.conformance.warm_rig import (
     LEASE_S,
     PLENTY,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from actors.slices import InCold, ItemError, item_bits
-from actors.tiers import Ending, Fill
+from actors.model.slices import InCold, ItemError, item_bits
+from actors.ports.tiers import Ending, Fill
 from tests.conformance.warm_rig import (
     LEASE_S,
     PLENTY,

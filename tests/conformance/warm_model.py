@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from actors.slices import InCold, Slice, indexes
-from actors.tiers import Entered, Fill, Limits
+from actors.model.slices import InCold, Slice, indexes
+from actors.ports.tiers import Entered, Fill, Limits
 
 QUEUES: Final = ("a", "b")
 

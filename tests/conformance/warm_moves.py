@@ -4,11 +4,11 @@ allows, and made in another state it is refused and changes nothing."""
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from actors.moves import NEAR, WarmMove
-from actors.sightings import near_workers
-from actors.slices import LentRun, Slice
-from actors.states import State
-from actors.tiers import Ending, Fill
+from actors.control.item_view import near_workers
+from actors.model.moves import NEAR, WarmMove
+from actors.model.slices import LentRun, Slice
+from actors.model.states import State
+from actors.ports.tiers import Ending, Fill
 from tests.conformance.warm_rig import LEASE_S, PLENTY, Checks, Rig, make_run, whole
 
 CHECKS = Checks()

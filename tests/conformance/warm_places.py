@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from actors.slices import InCold, ItemError, Slice
-from actors.tiers import Ending, Fill, Limits
+from actors.model.slices import InCold, ItemError, Slice
+from actors.ports.tiers import Ending, Fill, Limits
 from tests.conformance.warm_rig import (
     LEASE_S,
     PLENTY,

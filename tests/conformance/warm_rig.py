@@ -6,8 +6,8 @@ from typing import Protocol
 
 import trio
 
-from actors.slices import InCold, InJournal, LentRun, Slice, SortKey, item_bits
-from actors.tiers import Leased, Limits, WarmQueue
+from actors.model.slices import InCold, InJournal, LentRun, Slice, SortKey, item_bits
+from actors.ports.tiers import Leased, Limits, WarmQueue
 from forebay.run import encode_run, read_head
 
 PLENTY = Limits(10**9, 10**12)

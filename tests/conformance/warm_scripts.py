@@ -10,8 +10,8 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from actors.slices import InCold, Slice
-from actors.tiers import Ending, Fill, Limits
+from actors.model.slices import InCold, Slice
+from actors.ports.tiers import Ending, Fill, Limits
 from tests.conformance.warm_model import QUEUES, Held, Model
 from tests.conformance.warm_rig import Rig, make_run, views, whole
 

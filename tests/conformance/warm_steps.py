@@ -1,7 +1,7 @@
 """What a warm queue must do whose leases run on this host's clocks: leases outlive a step of the
 wall clock, and do not outlast it; what is due goes by the wall clock."""
 
-from actors.tiers import Ending
+from actors.ports.tiers import Ending
 from tests.conformance.warm_rig import (
     LEASE_S,
     PLENTY,

@@ -2,7 +2,7 @@
 
 import trio
 
-from actors.tiers import Ending
+from actors.ports.tiers import Ending
 from tests.conformance.warm_rig import (
     LEASE_S,
     PLENTY,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from actors.books import Totals
+from actors.model.books import Totals
 from tests.crash.destinations import Destination
 from tests.crash.found import Found
 from tests.crash.producer import Producer, Sent

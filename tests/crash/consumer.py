@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-from actors.slices import indexes, item_bits
+from actors.model.slices import indexes, item_bits
 from forebay import wire
 from forebay.lease_frames import (
     LeasedRun,

@@ -16,14 +16,14 @@ from unittest.mock import patch
 
 import trio
 
-from actors.settings import Settings, SocketSettings
+from actors.config.settings import Settings, SocketSettings
 from daemon import app as daemon_app
-from daemon import logs
 from daemon.app import SWITCH_INTERVAL_S
-from daemon.cold.sqlite import SqliteCold
 from daemon.http import app, server  # noqa: F401 - once, and not in every life that shows itself
 from daemon.journal.files import Files
-from daemon.listen import ListeningSocket, prepare_socket
+from daemon.process import logs
+from daemon.process.listen import ListeningSocket, prepare_socket
+from daemon.stores.sqlite.store import SqliteCold
 from tests.crash import powerless
 from tests.crash.killer import Killer
 from tests.crash.killing_cold import COLD_POINTS, DOUBT, KillingCold

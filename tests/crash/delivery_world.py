@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from actors.books import Totals
-from actors.settings import Settings
+from actors.config.settings import Settings
+from actors.model.books import Totals
 from tests.crash import flaky, powerless, reconciled
 from tests.crash.audit import Audit
 from tests.crash.consumer import Consumer

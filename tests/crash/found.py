@@ -17,16 +17,16 @@ from typing import Final
 
 from structlog.testing import capture_logs
 
-from actors.books import Books, Totals, merge
-from actors.messages import StoredRun
-from actors.origin import Origin, unpack_origin
-from actors.ports import Damage, RecoveredChunk
-from actors.settings import SpoolSettings
-from actors.slices import indexes
-from actors.tiers import ColdTotals
-from daemon.cold.books import read_totals
-from daemon.cold.rows import read_body, unpack_bits
+from actors.config.settings import SpoolSettings
+from actors.model.books import Books, Totals, merge
+from actors.model.origin import Origin, unpack_origin
+from actors.model.slices import indexes
+from actors.ports.journal import Damage, RecoveredChunk
+from actors.ports.tiers import ColdTotals
+from actors.spooler.messages import StoredRun
 from daemon.journal.journal import Journal
+from daemon.stores.sqlite.books import read_totals
+from daemon.stores.sqlite.rows import read_body, unpack_bits
 from forebay.run import Run
 from tests.crash.named_files import QuickFiles
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, TypeVar
 
-from actors.tiers import (
+from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
     DeadChange,
@@ -25,9 +25,9 @@ from actors.tiers import (
     StoreUnavailable,
     Unconfirmed,
 )
-from daemon.cold.connection import Database
-from daemon.cold.dead import SqliteDeadLetters
-from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold, wall_clock_ms
+from daemon.stores.sqlite.connection import Database
+from daemon.stores.sqlite.dead import SqliteDeadLetters
+from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold, wall_clock_ms
 from tests.crash.killer import Killer, die
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
-from daemon.cold.connection import Database
-from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold
+from daemon.stores.sqlite.connection import Database
+from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from tests.crash.forgetful_files import ForgetfulFiles
 from tests.crash.found import COLD
 from tests.crash.killer import die

@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from actors.books import Books, Totals
-from actors.messages import Fate
-from actors.portions import Portions, RetryNote, retried, without
-from actors.ports import ItemMark
-from actors.settings import SpoolSettings
+from actors.config.settings import SpoolSettings
+from actors.model.books import Books, Totals
+from actors.model.failures import Portions, RetryNote, retried, without
+from actors.ports.journal import ItemMark
+from actors.spooler.messages import Fate
 from daemon.journal import chunk
 from daemon.journal.checkpoint import Meta
 from daemon.journal.journal import Journal

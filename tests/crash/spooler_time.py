@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trio.testing import MockClock
 
-from actors.spooler import TICK_S
+from actors.spooler.spooler import TICK_S
 from tests.eventually import DEADLINE_S
 from tests.unit.spooling import Desk
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import pytest
 
-from actors.catalogue import Definitions
-from actors.settings import Settings
-from actors.tiers import ColdTotals, RowOutcome, StoreUnavailable
-from daemon.cold.sqlite import BALLAST_BYTES, SqliteCold
-from daemon.definitions import load_definitions, saver
-from daemon.stores import open_stores
+from actors.config.catalogue import Definitions
+from actors.config.settings import Settings
+from actors.ports.tiers import ColdTotals, RowOutcome, StoreUnavailable
+from daemon.state.definitions import load_definitions, saver
+from daemon.stores.open import open_stores
+from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from forebay import connect
 from forebay.errors import ForebayError, Refused
 from tests.conformance.cold_stores import dead_row, new_row

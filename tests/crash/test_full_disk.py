@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from actors.settings import Settings
+from actors.config.settings import Settings
 from forebay.errors import Refused
 from forebay.wire import Outcome
 from tests.crash.audit import Audit

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from actors.books import Totals
-from actors.settings import Settings
+from actors.config.settings import Settings
+from actors.model.books import Totals
 from tests.crash import reconciled
 from tests.crash.audit import Audit
 from tests.crash.destinations import FileDestination

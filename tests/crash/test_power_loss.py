@@ -15,10 +15,10 @@ from typing import Final
 import pytest
 from structlog.testing import capture_logs
 
-from actors.books import total
-from actors.ledger import ItemsFinished, Ledger
-from actors.messages import Fate, StoredRun
-from actors.ports import ItemMark, LiveRun, Recovered
+from actors.model.books import total
+from actors.ports.journal import ItemMark, LiveRun, Recovered
+from actors.spooler.ledger import ItemsFinished, Ledger
+from actors.spooler.messages import Fate, StoredRun
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from forebay.run import RunHead

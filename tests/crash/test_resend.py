@@ -10,7 +10,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from actors.spooler import TICK_S
+from actors.spooler.spooler import TICK_S
 from daemon.journal.checkpoint import read_checkpoint
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal

@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from actors.accounts import NO_STAGE, parse_account
-from actors.settings import Settings
-from actors.writes import Phase, Writes
+from actors.config.settings import Settings
+from actors.model.accounts import NO_STAGE, parse_account
+from actors.spooler.writes import Phase, Writes
 from daemon.journal.journal import Journal
 from tests.crash import powerless
 from tests.crash.destinations import Lines

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors.tiers import ColdQueue, StoreUnavailable
-from daemon.cold.sqlite import SqliteCold
+from actors.ports.tiers import ColdQueue, StoreUnavailable
+from daemon.stores.sqlite.store import SqliteCold
 
 
 class FragileCold:

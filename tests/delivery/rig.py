@@ -18,40 +18,48 @@ from typing import Any, get_args
 import pytest
 import trio
 
-from actors import dispatch as dispatch_module
-from actors import warm_queue
-from actors.breaker import Breakers
-from actors.catalogue import Catalogue
-from actors.clock import wall_ms
-from actors.control import Controls
-from actors.dead_groups import DeadGroups
-from actors.dispatch import Dispatch
-from actors.failover import Failover
-from actors.handling import Handler
-from actors.handover import HandOver
-from actors.history import History
-from actors.items import make_items
-from actors.jobs import Jobs
-from actors.messages import Append, Drain, Finish, Inquire, Pinned, QueueSeen, SpoolerMessage
-from actors.promoter import Promoter
-from actors.pull_settling import PullSettling
-from actors.purging import Purging
-from actors.queue_settings import QueueSettings
-from actors.rate import SendLimit
-from actors.report import Reporter
-from actors.router import Router, Routing
-from actors.settings import Settings
-from actors.settlement import Settlement
-from actors.spooler import Spooler
-from actors.streams import Streams
-from actors.tiers import DeadFilter, DeadLetter, Fill, limits_of
-from actors.warm import MemoryWarm
-from actors.workers import Shared
+from actors.breaker.breaker import Breakers
+from actors.config.catalogue import Catalogue
+from actors.config.queue import QueueSettings
+from actors.config.settings import Settings
+from actors.control.control import Controls
+from actors.control.dead_groups import DeadGroups
+from actors.control.dead_jobs import Jobs
+from actors.control.items import make_items
+from actors.control.purge import Purging
+from actors.model.clock import wall_ms
+from actors.observers.history import History
+from actors.ports.handler import Handler
+from actors.ports.tiers import DeadFilter, DeadLetter, Fill, limits_of
+from actors.spooler.messages import (
+    Append,
+    Drain,
+    Finish,
+    Inquire,
+    Pinned,
+    QueueSeen,
+    SpoolerMessage,
+)
+from actors.spooler.report import Reporter
+from actors.spooler.spooler import Spooler
+from actors.tiers import warm_queue
+from actors.tiers.failover import Failover
+from actors.tiers.handover import HandOver
+from actors.tiers.promoter import Promoter
+from actors.tiers.router import Router, Routing
+from actors.tiers.streams import Streams
+from actors.tiers.warm import MemoryWarm
+from actors.workers import dispatch as dispatch_module
+from actors.workers.dispatch import Dispatch
+from actors.workers.pull_settling import PullSettling
+from actors.workers.rate import SendLimit
+from actors.workers.settlement import Settlement
+from actors.workers.workers import Shared
 from daemon.app import finish_hand_overs
-from daemon.cold.sqlite import SqliteCold
 from daemon.composition import describe, disowned
-from daemon.definitions import load_definitions, saver
 from daemon.journal.journal import Journal
+from daemon.state.definitions import load_definitions, saver
+from daemon.stores.sqlite.store import SqliteCold
 from forebay.errors import Refused
 from forebay.ids import format_item_id
 from forebay.run import encode_run, read_head

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.handling import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
-from actors.slices import Slice
+from actors.model.slices import Slice
+from actors.ports.handler import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
 from daemon.handlers.items import BatchColumns, unpack_batch
 from daemon.handlers.unpacked import UnpackedRuns
 from forebay.item import Item

@@ -17,8 +17,8 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from actors.handling import Failure
-from actors.tiers import DeadFilter
+from actors.ports.handler import Failure
+from actors.ports.tiers import DeadFilter
 from forebay.errors import Refused
 from tests.delivery.rig import DRAIN_S, Rig, running
 from tests.delivery.scripted import Verdict, all_fail, all_good, items_fail

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.messages import Finish, Inquire
-from actors.peeking import Peeking
-from actors.purging import Purging
-from actors.refusals import unavailable
-from actors.report import Reporter
-from actors.tiers import StoreCorrupt, StoreUnavailable
+from actors.control.purge import Purging
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.refusals import unavailable
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
+from actors.spooler.messages import Finish, Inquire
+from actors.spooler.reading import Peeking
+from actors.spooler.report import Reporter
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.test_control import dead

@@ -8,9 +8,14 @@ import pytest
 import structlog
 import trio
 
-from actors.catalogue import Catalogue, Definitions, definitions_from_json, definitions_to_json
-from actors.settings import Settings
-from daemon.definitions import NAME, load_definitions, saver
+from actors.config.catalogue import (
+    Catalogue,
+    Definitions,
+    definitions_from_json,
+    definitions_to_json,
+)
+from actors.config.settings import Settings
+from daemon.state.definitions import NAME, load_definitions, saver
 from forebay.errors import Refused
 
 

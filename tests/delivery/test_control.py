@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors.handling import Failure
-from actors.tiers import StoreUnavailable
+from actors.ports.handler import Failure
+from actors.ports.tiers import StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good

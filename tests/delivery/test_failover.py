@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors import handover
-from actors.handling import Failure
+from actors.ports.handler import Failure
+from actors.tiers import handover
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good, items_fail
 from tests.delivery.test_retries import OWNERS

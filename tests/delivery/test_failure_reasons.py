@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from actors.consumer_reports import what_became
-from actors.handling import Failure
-from actors.slices import HeldBy
+from actors.model.slices import HeldBy
+from actors.ports.handler import Failure
+from actors.workers.consumer_reports import what_became
 from forebay.lease_frames import Part, What
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from actors.dead_groups import shape_of
-from actors.handling import Failure
+from actors.control.dead_groups import shape_of
+from actors.ports.handler import Failure
 from forebay.errors import Refused
 from forebay.ids import format_item_id, new_run_id
 from tests.delivery.rig import Rig, running

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors import promoter
-from actors.promoter import Promoter
-from actors.promotion import Promotion
-from actors.queue_settings import QueueSettings
-from actors.router import Routing
-from actors.tiers import Ending, NewRow, StoreUnavailable
-from actors.warm import MemoryWarm
-from daemon.cold.sqlite import SqliteCold
+from actors.config.queue import QueueSettings
+from actors.ports.tiers import Ending, NewRow, StoreUnavailable
+from actors.tiers import promoter
+from actors.tiers.line import Promotion
+from actors.tiers.promoter import Promoter
+from actors.tiers.router import Routing
+from actors.tiers.warm import MemoryWarm
+from daemon.stores.sqlite.store import SqliteCold
 from forebay import encode_run
 from forebay.ids import format_item_id, new_run_id
 from forebay.run import read_head

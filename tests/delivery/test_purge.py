@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from actors import purging
-from actors.handling import Failure
-from actors.tiers import StoreUnavailable
+from actors.control import purge as purging
+from actors.ports.handler import Failure
+from actors.ports.tiers import StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from actors.clock_watch import ClockWatch
-from actors.handling import Failure, ItemsFailed, Report
-from actors.tiers import DeadFilter
+from actors.ports.handler import Failure, ItemsFailed, Report
+from actors.ports.tiers import DeadFilter
+from actors.tiers.clock_watch import ClockWatch
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import Batch, Verdict, all_fail, all_good, items_fail
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.promotion import Promotion
+from actors.tiers.line import Promotion
 from forebay.item import Item
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import items_fail

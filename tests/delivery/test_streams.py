@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors import handover
+from actors.tiers import handover
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
 from forebay.run import Run, read_head

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.tiering import SCHEDULED_MS, Tier, belongs_in_cold, choose_tier, headroom
-from actors.tiers import Fill, Limits
+from actors.ports.tiers import Fill, Limits
+from actors.tiers.hysteresis import SCHEDULED_MS, Tier, belongs_in_cold, choose_tier, headroom
 
 LIMITS = Limits(items=100, bytes=1000)
 WARM, COLD = Tier.WARM, Tier.COLD

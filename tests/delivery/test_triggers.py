@@ -8,15 +8,15 @@ from typing import TypeVar
 
 import pytest
 
-from actors import trigger_sweep, trigger_watch
-from actors import triggers as triggers_module
-from actors.handling import Failure
-from actors.messages import QueueSeen
-from actors.tiers import Ending
-from actors.trigger_book import KeptTriggers, TriggerBook
-from actors.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, TriggerStore
-from actors.trigger_settings import QueueTrigger
-from actors.triggers import Triggers
+from actors.config.trigger_book import KeptTriggers, TriggerBook
+from actors.config.triggers import QueueTrigger
+from actors.cron import trigger_sweep, trigger_watch
+from actors.cron import triggers as triggers_module
+from actors.cron.triggers import Triggers
+from actors.ports.handler import Failure
+from actors.ports.tiers import Ending
+from actors.ports.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, TriggerStore
+from actors.spooler.messages import QueueSeen
 from daemon.triggering import make_ports, usable_trigger
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from actors import workers as workers_module
-from actors.handling import Failure
+from actors.ports.handler import Failure
+from actors.workers import workers as workers_module
 from forebay.item import Item
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, items_fail

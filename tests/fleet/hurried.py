@@ -11,10 +11,10 @@ import time
 from types import SimpleNamespace
 from typing import Final
 
-import actors.clock
-import actors.look_ahead
+import actors.cron.look_ahead
+import actors.model.clock
 from daemon.cli import main as forebay
-from daemon.postgres.cold import PostgresCold
+from daemon.stores.postgres.store import PostgresCold
 
 SPEED: Final = 100
 REFRESH_S: Final = 0.03
@@ -29,11 +29,11 @@ def hurried_ns() -> int:
 def main() -> None:
     # The functions stay what they are: all that imported them have them by now.
     hurried = SimpleNamespace(time_ns=hurried_ns, monotonic_ns=time.monotonic_ns)
-    vars(actors.clock)["time"] = hurried
-    actors.look_ahead.refresh_s = lambda ticks: REFRESH_S
+    vars(actors.model.clock)["time"] = hurried
+    actors.cron.look_ahead.refresh_s = lambda ticks: REFRESH_S
     defaults = PostgresCold.__init__.__kwdefaults__
     assert defaults is not None
-    defaults["now_ms"] = actors.clock.wall_ms
+    defaults["now_ms"] = actors.model.clock.wall_ms
     forebay.main()
 
 

@@ -8,15 +8,15 @@ tells what it has in hand (witness.py).
 
 import os
 
-import actors.delivering
-import actors.owner
-import actors.presence
+import actors.fleet.owner
+import actors.ports.presence
+import actors.workers.sending
 from daemon.cli.main import main
 from tests.fleet import witness
 
-actors.delivering.LEASE_MARGIN_S = 2.0  # type: ignore[misc]
-actors.owner.VERIFY_S = 2.0  # type: ignore[misc]
-actors.presence.QUIET_S = 1.0  # type: ignore[misc]
+actors.workers.sending.LEASE_MARGIN_S = 2.0  # type: ignore[misc]
+actors.fleet.owner.VERIFY_S = 2.0  # type: ignore[misc]
+actors.ports.presence.QUIET_S = 1.0  # type: ignore[misc]
 
 if witness.PATH in os.environ:
     witness.install()

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import trio
 
-from actors.failover import Failover
-from actors.handover import HandOver
-from actors.keys import KeyRules, no_keys
-from actors.messages import SpoolerMessage
-from actors.owner import Owner
-from actors.promoter import slice_of
-from actors.retry import Conclusion
-from actors.settlement import NO_LIMITS, Settlement
-from actors.shared_warm import SharedWarm
-from actors.slices import Slice
-from actors.warm import MemoryWarm
-from daemon.cold.sqlite import SqliteCold
-from daemon.valkey.warm import ValkeyWarm
+from actors.fleet.owner import Owner
+from actors.fleet.shared_warm import SharedWarm
+from actors.model.keys import KeyRules, no_keys
+from actors.model.slices import Slice
+from actors.spooler.messages import SpoolerMessage
+from actors.tiers.failover import Failover
+from actors.tiers.handover import HandOver
+from actors.tiers.promoter import slice_of
+from actors.tiers.warm import MemoryWarm
+from actors.workers.retry import Conclusion
+from actors.workers.settlement import NO_LIMITS, Settlement
+from daemon.stores.sqlite.store import SqliteCold
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.cold_stores import PLENTY, new_row
 from tests.delivery.fragile_cold import FragileCold, as_port
 from tests.eventually import eventually

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import trio
 
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
 from tests.eventually import eventually
 from tests.servers.postgres import fresh_database
 

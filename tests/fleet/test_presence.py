@@ -4,8 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from actors.presence import QUIET_S, Presence
-from actors.tiers import StoreUnavailable
+from actors.ports.presence import QUIET_S, Presence
+from actors.ports.tiers import StoreUnavailable
 
 GONE = StoreUnavailable("gone")
 

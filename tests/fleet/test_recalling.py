@@ -7,17 +7,17 @@ from functools import partial
 import pytest
 import trio
 
-from actors.failover import Failover
-from actors.keys import KeyRule, Offer
-from actors.promoter import slice_of
-from actors.promotion import Promotion
-from actors.recalling import SILENT_S, Question, Recall, Recalling
-from actors.settlement import NO_LIMITS
-from actors.taking_back import TakingBack
-from actors.tiers import StoreUnavailable
-from actors.warm import MemoryWarm
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
+from actors.keys.recall import SILENT_S, Question, Recall, Recalling
+from actors.keys.take_back import TakingBack
+from actors.model.keys import KeyRule, Offer
+from actors.ports.tiers import StoreUnavailable
+from actors.tiers.failover import Failover
+from actors.tiers.line import Promotion
+from actors.tiers.promoter import slice_of
+from actors.tiers.warm import MemoryWarm
+from actors.workers.settlement import NO_LIMITS
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
 from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY
@@ -67,7 +67,7 @@ def wake(sides: list[Side], which: int, said: str) -> None:
 @pytest.fixture
 async def pair(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     # Who can answer has the time to.
-    monkeypatch.setattr("actors.recalling.RECALL_S", 60.0)
+    monkeypatch.setattr("actors.keys.recall.RECALL_S", 60.0)
     async with Bridge() as bridge:
         stores = PostgresStores(bridge)
         await stores.cold.open()
@@ -125,7 +125,7 @@ async def test_who_does_not_answer_is_a_conflict_and_not_asked_again_soon(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, asker = pair
-    monkeypatch.setattr("actors.recalling.RECALL_S", 0.05)
+    monkeypatch.setattr("actors.keys.recall.RECALL_S", 0.05)
     await holder.acquire()
     assert await asker.offer(b"b") == [CONFLICT]
     wanted = await asker.cold.started("q", [b"b"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from actors.settings import Settings
-from actors.tiers import StoreUnavailable
+from actors.config.settings import Settings
+from actors.ports.tiers import StoreUnavailable
 from daemon.errors import CannotStart
-from daemon.stores import open_stores
+from daemon.stores.open import open_stores
 from tests.fleet.tls_fronts import has_tls, postgres_front, postgres_with_tls
 from tests.http.certificates import Certificates, make_certificates
 from tests.servers import postgres, valkey

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.keys import KeyRule, Offer
-from actors.promotion import Promotion
-from actors.settlement import NO_LIMITS
-from actors.slices import Slice
-from actors.taking_back import RUNS_ONE_BY_ONE, TakingBack
-from actors.tiers import StoreUnavailable
+from actors.keys.take_back import RUNS_ONE_BY_ONE, TakingBack
+from actors.model.keys import KeyRule, Offer
+from actors.model.slices import Slice
+from actors.ports.tiers import StoreUnavailable
+from actors.tiers.line import Promotion
+from actors.workers.settlement import NO_LIMITS
 from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY

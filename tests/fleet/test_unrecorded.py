@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.tiers import StoreUnavailable
-from daemon.bridge import Bridge
-from daemon.postgres.connection import Connection, Database
+from actors.ports.tiers import StoreUnavailable
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.connection import Connection, Database
 from tests.conformance.cold_stores import PLENTY
 from tests.fleet.sides import two_sides
 from tests.servers.postgres import fresh_database

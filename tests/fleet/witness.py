@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import actors.loans
-import actors.shared_warm
-import daemon.postgres.cold
-from actors.messages import Fate
-from actors.slices import InCold, Slice, indexes
-from actors.tiers import ColdRow, Leased, RowOutcome
+import actors.fleet.shared_warm
+import actors.spooler.loans
+import daemon.stores.postgres.store
+from actors.model.slices import InCold, Slice, indexes
+from actors.ports.tiers import ColdRow, Leased, RowOutcome
+from actors.spooler.messages import Fate
 from forebay.ids import format_item_id
 from forebay.run import Run
 
@@ -52,8 +52,8 @@ class Said(NamedTuple):
 def install() -> None:
     """This process tells from now on."""
     ids_of_rows: dict[bytes, list[str]] = {}
-    lease, written = actors.shared_warm.SharedWarm.lease, actors.loans.Loans.written
-    store = daemon.postgres.cold.PostgresCold
+    lease, written = actors.fleet.shared_warm.SharedWarm.lease, actors.spooler.loans.Loans.written
+    store = daemon.stores.postgres.store.PostgresCold
     acquire, settle = store.acquire, store.settle
 
     async def lease_and_tell(self: Any, *wanted: Any) -> list[Leased]:
@@ -67,7 +67,7 @@ def install() -> None:
             tell({"is": "leased", "at": at, "ids": ids, "lock": lock})
         return found
 
-    def written_and_tell(self: Any, marks: list[actors.loans.PendingMark]) -> None:
+    def written_and_tell(self: Any, marks: list[actors.spooler.loans.PendingMark]) -> None:
         written(self, marks)
         ids = [
             format_item_id(mark.run_id, index)
@@ -95,8 +95,8 @@ def install() -> None:
         return answers
 
     for owner, name, told in (
-        (actors.shared_warm.SharedWarm, "lease", lease_and_tell),
-        (actors.loans.Loans, "written", written_and_tell),
+        (actors.fleet.shared_warm.SharedWarm, "lease", lease_and_tell),
+        (actors.spooler.loans.Loans, "written", written_and_tell),
         (store, "acquire", acquire_and_tell),
         (store, "settle", settle_and_tell),
     ):

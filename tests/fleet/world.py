@@ -2,7 +2,7 @@
 
 Every host has a front (front.py) before each server, and writes what it delivers to files of its
 own, so that each delivery of each item is known. The fleet's books are the journals' and the shared
-store's once (actors/report.py).
+store's once (actors/spooler/report.py).
 """
 
 import json

@@ -26,7 +26,7 @@ import daemon.cli.main
 import daemon.faces
 import daemon.http.app
 import daemon.http.server
-import daemon.stores  # noqa: F401
+import daemon.stores.open  # noqa: F401
 
 ORDER_BYTES_MAX: Final = 1 << 20
 PR_SET_PDEATHSIG: Final = 1

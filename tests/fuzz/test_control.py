@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from actors.handler_settings import HttpHandler
-from actors.queue_settings import QueueSettings
-from actors.schedules import ScheduleSettings
-from actors.trigger_settings import QueueTrigger
+from actors.config.handlers import HttpHandler
+from actors.config.queue import QueueSettings
+from actors.config.schedules import ScheduleSettings
+from actors.config.triggers import QueueTrigger
 from tests.fuzz.control import operations, routes
 from tests.fuzz.control.fuzzing import Fuzzer
 

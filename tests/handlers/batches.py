@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.handling import Failure, Handler, Report
-from actors.queue_settings import QueueSettings
-from actors.slices import InJournal, LentRun, Slice, indexes
+from actors.config.queue import QueueSettings
+from actors.model.slices import InJournal, LentRun, Slice, indexes
+from actors.ports.handler import Failure, Handler, Report
 from daemon.handlers import open_handler
 from forebay.run import encode_run, read_head
 

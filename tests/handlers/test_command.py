@@ -12,10 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.handling import DeliveryFailed, Failure, Handler, Report
-from actors.slices import ERROR_TEXT_MAX
+from actors.model.slices import ERROR_TEXT_MAX
+from actors.ports.handler import DeliveryFailed, Failure, Handler, Report
 from daemon.errors import CannotStart
-from daemon.handlers.command_results import LINE_BYTES_MAX, ItemResults, seconds
+from daemon.handlers.command.results import LINE_BYTES_MAX, ItemResults, seconds
 from tests.eventually import eventually_sync
 from tests.handlers.batches import (
     HANG_S,

@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.handling import Failure, Report
+from actors.ports.handler import Failure, Report
 from daemon.errors import CannotStart
-from daemon.handlers.python import THREADS_A_SENDER, PythonDelivery
+from daemon.handlers.python.handler import THREADS_A_SENDER, PythonDelivery
 from tests.handlers import functions
 from tests.handlers.batches import (
     damaged_slice,

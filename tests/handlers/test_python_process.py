@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.handling import Failure, Report, Sender
+from actors.ports.handler import Failure, Report, Sender
 from daemon.handlers.items import unpack_batch
-from daemon.handlers.python_frames import encode_items
+from daemon.handlers.python.frames import encode_items
 from daemon.handlers.unpacked import UnpackedRuns
 from tests.handlers.batches import HANG_S, deliver, failures, opened, slice_of, texts
 
@@ -139,7 +139,7 @@ def test_busy_process_ends_when_the_daemon_is_gone(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     child = subprocess.Popen(
-        [sys.executable, "-m", "daemon.handlers.python_child", f"{HERE}:by_payload", "each"],
+        [sys.executable, "-m", "daemon.handlers.python.child", f"{HERE}:by_payload", "each"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from actors.handling import Handler
+from actors.ports.handler import Handler
 from tests.handlers.batches import opened
 
 

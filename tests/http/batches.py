@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from actors.handler_settings import HttpHandler
-from actors.handling import DeliveryFailed, Failure, Prepared, Report
-from actors.slices import InJournal, LentRun, Slice
-from daemon.handlers.http import HttpDelivery
-from daemon.handlers.http_sender import HttpSender
+from actors.config.handlers import HttpHandler
+from actors.model.slices import InJournal, LentRun, Slice
+from actors.ports.handler import DeliveryFailed, Failure, Prepared, Report
+from daemon.handlers.http.handler import HttpDelivery
+from daemon.handlers.http.sender import HttpSender
 from forebay.run import encode_run, read_head
 
 

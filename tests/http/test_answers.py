@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.handling import Failure
-from daemon.handlers.http_answer import (
+from actors.ports.handler import Failure
+from daemon.handlers.http.answer import (
     Answer,
     failure_of,
     item_failures,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.handler_settings import HttpHandler
-from daemon.handlers.http_head import Header, RequestHead
-from daemon.handlers.http_request import RequestMaker, target_of
+from actors.config.handlers import HttpHandler
+from daemon.handlers.http.head import Header, RequestHead
+from daemon.handlers.http.request import RequestMaker, target_of
 from tests.http.batches import a_slice
 
 SHARED: list[Header] = [(b"Accept-Encoding", b"identity"), (b"Host", b"crm"), (b"X-Key", b"a b")]

@@ -6,7 +6,7 @@ from base64 import b64decode
 
 import pytest
 
-from actors.slices import indexes
+from actors.model.slices import indexes
 from daemon.handlers.lines import Encoding, encode_batch
 from daemon.handlers.unpacked import UnpackedRuns
 from forebay.ids import format_item_id

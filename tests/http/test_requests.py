@@ -8,7 +8,7 @@ from typing import Any
 import cramjam
 import pytest
 
-from daemon.handlers.http_request import target_of
+from daemon.handlers.http.request import target_of
 from tests.http.batches import a_slice, damaged_slice, sending
 from tests.http.faulty import FaultyServer, Request, faulty_server
 

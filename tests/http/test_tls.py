@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.handler_settings import HttpHandler
+from actors.config.handlers import HttpHandler
 from daemon.errors import ConfigError
-from daemon.handlers.http import HttpDelivery
+from daemon.handlers.http.handler import HttpDelivery
 from tests.http.batches import a_slice, sending
 from tests.http.certificates import Certificates, make_certificates
 from tests.http.faulty import OK, FaultyServer, faulty_server, says, says_and_closes

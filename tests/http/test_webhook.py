@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.notification_sending import NotSent
-from actors.notification_settings import WebhookSettings
-from daemon.webhook import HttpWebhook
+from actors.config.notification_settings import WebhookSettings
+from actors.observers.notification_sending import NotSent
+from daemon.notify.webhook import HttpWebhook
 from tests.http.faulty import FaultyServer, answer, says_and_closes, says_and_hangs
 
 BODY = json.dumps({"text": "3 items are dead letters"}).encode()

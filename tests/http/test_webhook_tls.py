@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from actors import notification_sending
-from actors.notices import Notice
-from actors.notification_sending import Counts, NotSent, Sender
-from actors.notification_settings import NotificationSettings, WebhookSettings
+from actors.config.notification_settings import NotificationSettings, WebhookSettings
+from actors.observers import notification_sending
+from actors.observers.notices import Notice
+from actors.observers.notification_sending import Counts, NotSent, Sender
 from daemon.errors import ConfigError
-from daemon.notifying import check_webhooks
-from daemon.webhook import HttpWebhook
+from daemon.notify.ways import check_webhooks
+from daemon.notify.webhook import HttpWebhook
 from tests.http.certificates import Certificates, make_certificates
 from tests.http.faulty import FaultyServer, answer, faulty_server
 

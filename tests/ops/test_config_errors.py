@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actors.settings import Settings
-from daemon.checks import find_problems
+from actors.config.settings import Settings
 from daemon.cli.exits import Exit
+from daemon.config.checks import find_problems
 from tests.ops.commands import Host
 
 UNIT = Path(__file__).parents[2] / "systemd" / "forebay.service"

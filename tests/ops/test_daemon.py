@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.settings import Settings
+from actors.config.settings import Settings
 from daemon.app import serve
-from daemon.cold.sqlite import SqliteCold
 from daemon.journal.chunk import HEAD_BYTES
 from daemon.journal.index import unpack_index
+from daemon.stores.sqlite.store import SqliteCold
 from forebay import connect, wire
 from forebay.wire import Kind
 from tests.eventually import eventually, eventually_sync

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.identity import daemon_id
+from daemon.state.identity import daemon_id
 from forebay import encode_run
 from forebay.writes import WRITE_HEADER, new_write_id
 from tests.eventually import eventually_sync

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from daemon.memory import machine_limit_bytes
+from daemon.process.memory import machine_limit_bytes
 from forebay import connect, encode_run
 from tests.ops.commands import Host, running
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.refusals import not_found, unknown_op
+from actors.model.refusals import not_found, unknown_op
 from forebay.run import encode_run
 from tests import forked
 from tests.ops.commands import HANG_S

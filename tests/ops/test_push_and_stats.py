@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.messages import Append
+from actors.spooler.messages import Append
 from forebay.errors import Refused
 from forebay.run import Run, read_run
 from forebay.wire import Outcome
@@ -188,7 +188,8 @@ async def test_command_starts_without_the_daemons_libraries(
     """Imports on demand: what makes a start slow is not even loaded. (typer needs pydantic.)"""
     code = (
         "import sys; from daemon.cli.main import app; app(sys.argv[1:], standalone_mode=False)\n"
-        "sys.exit(' '.join({'trio', 'actors.settings', 'yaml', 'structlog'} & sys.modules.keys()))"
+        "heavy = {'trio', 'actors.config.settings', 'yaml', 'structlog'} & sys.modules.keys()\n"
+        "sys.exit(' '.join(heavy))"
     )
     done = await trio.run_process(
         [sys.executable, "-c", code, *arguments],

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.cli.sampling import Asker
-from daemon.cli.top_app import TopApp, column_of
-from daemon.cli.top_screens import Sheet
-from daemon.terminal import clean, json_text
+from daemon.cli.stats.sampling import Asker
+from daemon.cli.top.app import TopApp, column_of
+from daemon.cli.top.screens import Sheet
+from daemon.process.terminal import clean, json_text
 from forebay import connect, encode_run
 from forebay.writes import WRITE_HEADER, new_write_id
 from tests import forked

@@ -10,10 +10,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from daemon.cli.sampling import Asker
-from daemon.cli.top_app import TopApp, column_of
-from daemon.cli.top_screens import Question, Sheet
-from daemon.cli.top_table import QueueTable
+from daemon.cli.stats.sampling import Asker
+from daemon.cli.top.app import TopApp, column_of
+from daemon.cli.top.screens import Question, Sheet
+from daemon.cli.top.table import QueueTable
 from forebay import connect
 from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host, running

@@ -7,9 +7,9 @@ from typing import Any
 import structlog.testing
 import trio.testing
 
-from actors.tiers import StoreUnavailable
+from actors.ports.tiers import StoreUnavailable
 from daemon.cli.exits import Exit
-from daemon.stores import _Waiting
+from daemon.stores.open import _Waiting
 from tests import forked
 from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host

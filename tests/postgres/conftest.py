@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from daemon.bridge import Bridge
+from daemon.stores.bridge import Bridge
 from tests.servers.postgres import PostgresServer, postgres_server
 
 

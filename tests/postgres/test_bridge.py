@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.tiers import StoreUnavailable
-from daemon.bridge import ANSWER_S, Bridge, BridgeStopped, TooSlow
+from actors.ports.tiers import StoreUnavailable
+from daemon.stores.bridge import ANSWER_S, Bridge, BridgeStopped, TooSlow
 
 
 @pytest.fixture

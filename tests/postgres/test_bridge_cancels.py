@@ -14,9 +14,9 @@ import redis.asyncio
 import trio
 from trio.testing import MockClock
 
-from actors.tiers import StoreUnavailable
-from daemon.bridge import Bridge, TooSlow
-from daemon.postgres.connection import Connection, Database
+from actors.ports.tiers import StoreUnavailable
+from daemon.stores.bridge import Bridge, TooSlow
+from daemon.stores.postgres.connection import Connection, Database
 from tests.servers import valkey
 from tests.servers.postgres import fresh_database
 

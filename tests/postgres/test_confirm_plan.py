@@ -8,9 +8,9 @@ a plan went through all of it for each id.
 import asyncpg
 import pytest
 
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
-from daemon.postgres.hand_over import CONFIRM, FORGET
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.hand_over import CONFIRM, FORGET
+from daemon.stores.postgres.store import PostgresCold
 from tests.servers.postgres import fresh_database
 
 TIMEOUT_S = 60.0

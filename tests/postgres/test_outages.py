@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from actors.tiers import ColdTotals, DeadFilter, RowOutcome, StoreUnavailable
-from daemon.bridge import Bridge
-from daemon.postgres import cold as module
-from daemon.postgres.cold import PostgresCold
+from actors.ports.tiers import ColdTotals, DeadFilter, RowOutcome, StoreUnavailable
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres import store as module
+from daemon.stores.postgres.store import PostgresCold
 from tests.conformance.cold_stores import PLENTY, dead_row, new_row
 from tests.conformance.postgres_stores import DAEMON, TIMEOUT_S, PostgresStores
 from tests.eventually import eventually

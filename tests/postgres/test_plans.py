@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 import trio
 
-from actors.tiers import DeadFilter, RowOutcome
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
+from actors.ports.tiers import DeadFilter, RowOutcome
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
 from tests.conformance.cold_stores import PLENTY, START_MS, new_row
 from tests.servers.postgres import PostgresServer, bindir, postgres_server
 

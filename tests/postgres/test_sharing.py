@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from actors.finished import Keep
-from actors.tiers import ColdRow, ColdTotals, DeadFilter, NewRow, RowOutcome
-from daemon.bridge import Bridge
+from actors.model.finished import Keep
+from actors.ports.tiers import ColdRow, ColdTotals, DeadFilter, NewRow, RowOutcome
 from daemon.errors import CannotStart
-from daemon.postgres.cold import PostgresCold
-from daemon.postgres.schema import MIGRATIONS
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.schema import MIGRATIONS
+from daemon.stores.postgres.store import PostgresCold
 from tests.conformance.cold_stores import LEASE_S, PLENTY, check_books, dead_row, new_row, part_of
 from tests.conformance.postgres_stores import PostgresStores
 

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 import trio
 
-from actors.cron import Cron
-from actors.keys import Phase
-from actors.schedule_book import Kept, ScheduleBook
-from actors.schedules import ScheduleSettings
-from actors.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
-from actors.tiers import RowOutcome
-from daemon.bridge import Bridge
-from daemon.postgres.cold import PostgresCold
+from actors.config.schedule_book import Kept, ScheduleBook
+from actors.config.schedules import ScheduleSettings
+from actors.cron.cron import Cron
+from actors.model.keys import Phase
+from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
+from actors.ports.tiers import RowOutcome
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.store import PostgresCold
 from forebay.run import Run
 from tests.conformance.cold_stores import LEASE_S, PLENTY, START_MS, check_books
 from tests.conformance.postgres_stores import PostgresStores

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import trio
 
-from actors.shared_writes import (
+from actors.ports.writes import (
     DECIDED,
     Aborted,
     Decisions,
@@ -22,7 +22,7 @@ from actors.shared_writes import (
     Verdict,
     WriteView,
 )
-from daemon.bridge import Bridge
+from daemon.stores.bridge import Bridge
 from forebay.errors import Refused
 from tests.conformance.postgres_stores import PostgresStores
 

@@ -8,9 +8,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.shared_writes import Published, PublishWish, SealedStage, WriteView
-from daemon.bridge import Bridge
-from daemon.postgres.writes import PostgresDecisions
+from actors.ports.writes import Published, PublishWish, SealedStage, WriteView
+from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.writes import PostgresDecisions
 from forebay.errors import Refused
 from tests.postgres.test_writes import Fleet
 

@@ -238,7 +238,7 @@ def test_without_http_there_is_none(tmp_path: Path) -> None:
 
 
 def test_payloads_setting_is_of_the_read_token_alone(tmp_path: Path) -> None:
-    from actors.settings import HttpSettings
+    from actors.config.settings import HttpSettings
     from daemon.http.access import Access
 
     files = {name: Path(file) for name, file in token_files(tmp_path).items()}

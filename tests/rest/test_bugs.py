@@ -12,13 +12,13 @@ from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.large_bodies import LargeBodies
-from actors.settings import HttpSettings
+from actors.config.settings import HttpSettings
+from actors.ingest.large_bodies import LargeBodies
+from actors.model.internal_errors import INTERNAL_ERRORS
 from daemon.http import bulk, problems
 from daemon.http.access import Access
 from daemon.http.bulk import read_line
-from daemon.http.limits import Guard
+from daemon.http.guard import Guard
 from daemon.http.problems import Problem
 from daemon.http.pushing import Waiter
 from forebay.errors import Refused

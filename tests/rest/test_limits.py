@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from actors.large_bodies import VALUES_MAX, LargeBodies
-from actors.settings import HttpSettings
-from daemon.http.limits import (
+from actors.config.settings import HttpSettings
+from actors.ingest.large_bodies import VALUES_MAX, LargeBodies
+from daemon.http.guard import (
     Body,
     Rates,
     bytes_max,

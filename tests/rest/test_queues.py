@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.masking import MASK, holds_mask, masked
+from actors.model.masking import MASK, holds_mask, masked
 from daemon.http.problems import Problem
 from daemon.http.routes.queues import empty
 from tests.eventually import eventually_sync

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from actors import events as daemon_events
-from actors.event_settings import EventSettings
-from actors.events import (
+from actors.config.event_settings import EventSettings
+from actors.observers import events as daemon_events
+from actors.observers.events import (
     BreakerChanged,
     DaemonChanged,
     Event,

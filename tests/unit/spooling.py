@@ -9,7 +9,10 @@ from typing import Any
 
 import trio
 
-from actors.messages import (
+from actors.config.queue import QueueSettings
+from actors.config.settings import SpoolSettings
+from actors.model.failures import RetryNote
+from actors.spooler.messages import (
     Append,
     Fate,
     Finish,
@@ -24,10 +27,7 @@ from actors.messages import (
     SpoolerMessage,
     Take,
 )
-from actors.portions import RetryNote
-from actors.queue_settings import QueueSettings
-from actors.settings import SpoolSettings
-from actors.spooler import Spooler
+from actors.spooler.spooler import Spooler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from forebay.errors import Refused

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from actors.messages import (
+from actors.spooler.messages import (
     AbortWrite,
     Append,
     AskReceipt,
@@ -16,7 +16,7 @@ from actors.messages import (
     Seal,
     SpoolerMessage,
 )
-from actors.writes import Stage
+from actors.spooler.writes import Stage
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.stage_frames import WRITE_HEADER

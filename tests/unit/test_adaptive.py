@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adaptive import AdaptiveCount, Ewma, Load, first_count, next_best_s, next_count
-from actors.queue_settings import WorkersSettings
+from actors.config.queue import WorkersSettings
+from actors.workers.adaptive import AdaptiveCount, Ewma, Load, first_count, next_best_s, next_count
 
 CORES = 4
 

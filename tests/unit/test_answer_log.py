@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from daemon.http import answer_log
-from daemon.http.answer_log import STALL_S, AnswerLog, AnswerRoom, Stalled
+from daemon.http import bulk_answers as answer_log
+from daemon.http.bulk_answers import STALL_S, AnswerLog, AnswerRoom, Stalled
 from tests.eventually import eventually
 
 LINE = b"x" * 99 + b"\n"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.breaker import Breakers
-from actors.breaker_state import (
+from actors.breaker.breaker import Breakers
+from actors.breaker.state import (
     Admission,
     BreakerEvent,
     BreakerState,
@@ -27,8 +27,8 @@ from actors.breaker_state import (
     free_probes,
     next_state,
 )
-from actors.queue_settings import BreakerSettings
-from actors.slices import ERROR_TEXT_MAX
+from actors.config.queue import BreakerSettings
+from actors.model.slices import ERROR_TEXT_MAX
 
 HERE = "https://crm.example"
 

@@ -11,7 +11,7 @@ import yaml
 from daemon.cli import exits
 from daemon.cli.exits import Exit, explain
 from daemon.cli.main import main
-from daemon.config import load
+from daemon.config.load import load
 from daemon.errors import CannotStart, ConfigError
 from forebay.errors import BadRun, Refused, Unreachable
 

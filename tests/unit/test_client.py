@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import forebay
-from actors.ingest import Ingest
+from actors.ingest.ingest import Ingest
 from forebay.client import Client, connect
 from forebay.errors import BadRun, Refused, Unreachable
 from forebay.run import Run, encode_run, read_run
@@ -229,7 +229,7 @@ async def test_lost_connection_is_made_again_and_the_same_bytes_sent_again(
 async def test_drained_daemon_is_waited_for_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.refusals.DRAINING_RETRY_MS", 1)
+    monkeypatch.setattr("actors.model.refusals.DRAINING_RETRY_MS", 1)
     connected, drained, pushed = trio.Event(), trio.Event(), trio.Event()
     results: list[object] = []
 
@@ -272,7 +272,7 @@ async def test_pushes_are_refused_for_good_by_a_daemon_that_denies(tmp_path: Pat
 async def test_connection_over_the_limit_waits_for_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.refusals.BUSY_RETRY_MS", 1)
+    monkeypatch.setattr("actors.model.refusals.BUSY_RETRY_MS", 1)
     refused = trio.Event()
     turn_away = Ingest._turn_away
 

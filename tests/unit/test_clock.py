@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from actors import clock
+from actors.model import clock
 
 HOUR_NS = 3_600_000_000_000
 START_NS = 1_750_000_000_123_456_789

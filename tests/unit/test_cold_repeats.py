@@ -1,6 +1,6 @@
 """Which queues' keys are looked for before they are taken."""
 
-from daemon.cold.repeats import STEPS_AFTER_REPEAT, Repeats
+from daemon.stores.cold.repeats import STEPS_AFTER_REPEAT, Repeats
 
 
 def test_nobody_is_asked_where_keys_were_new() -> None:

@@ -6,13 +6,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from actors.handler_settings import AnyHandler, FileHandler, NullHandler, PullHandler
-from actors.queue_settings import QueueSettings
-from actors.settings import Settings
-from actors.units import Within
-from daemon.config import load, load_with_origins
+from actors.config.handlers import AnyHandler, FileHandler, NullHandler, PullHandler
+from actors.config.queue import QueueSettings
+from actors.config.settings import Settings
+from actors.model.units import Within
+from daemon.config.load import load, load_with_origins
+from daemon.config.yaml_source import read_yaml
 from daemon.errors import ConfigError
-from daemon.yaml_source import read_yaml
 
 EXAMPLE = Path(__file__).parents[2] / "etc" / "forebay.yaml"
 

@@ -13,16 +13,16 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from actors import cron as cron_module
-from actors.control import Fields
-from actors.cron import Cron
-from actors.cron_control import CronControl
-from actors.keys import Offer, Phase
-from actors.schedule_book import Installed, Kept, ScheduleBook, kept_from_json, kept_to_json
-from actors.schedules import ScheduleSettings
-from actors.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
-from actors.tiers import ColdTotals, StoreUnavailable
-from daemon.schedules_file import load_schedules, schedules_saver
+from actors.config.schedule_book import Installed, Kept, ScheduleBook, kept_from_json, kept_to_json
+from actors.config.schedules import ScheduleSettings
+from actors.control.control import Fields
+from actors.control.schedules import CronControl
+from actors.cron import cron as cron_module
+from actors.cron.cron import Cron
+from actors.model.keys import Offer, Phase
+from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
+from actors.ports.tiers import ColdTotals, StoreUnavailable
+from daemon.state.schedules_file import load_schedules, schedules_saver
 from forebay.errors import Refused
 from tests.conformance.cold_keys import deliver_all
 from tests.conformance.cold_stores import START_MS

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from daemon.cli.dead_groups import NO_ERROR, DeadGroup, read_groups
+from daemon.cli.dead.groups import NO_ERROR, DeadGroup, read_groups
 
 
 def group(kind: str, count: int, example: str, queue: str = "crm") -> dict[str, Any]:

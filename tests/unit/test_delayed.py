@@ -10,11 +10,11 @@ import structlog
 import trio
 import trio.testing
 
-from actors import lease_ends
-from actors.consumer_reports import Ended
-from actors.latencies import NOTHING
-from actors.pull import LATE_S, MARGIN_MS, Holdings
-from actors.tiers import StoreUnavailable
+from actors.observers.latencies import NOTHING
+from actors.ports.tiers import StoreUnavailable
+from actors.workers import lease_ends
+from actors.workers.consumer_reports import Ended
+from actors.workers.pull import LATE_S, MARGIN_MS, Holdings
 from forebay.client import Client, connect
 from forebay.delayed import due_ms_of
 from forebay.lease_frames import LeasedRun, LeaseWish

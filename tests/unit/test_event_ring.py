@@ -3,8 +3,8 @@
 import trio
 import trio.testing
 
-from actors.event_ring import EventRing
-from actors.events import StoreChanged
+from actors.observers.event_ring import EventRing
+from actors.observers.events import StoreChanged
 
 
 def changed(at_ms: int) -> StoreChanged:

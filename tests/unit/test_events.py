@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from actors import event_log
-from actors.event_log import EventLog, watch_stores
-from actors.event_settings import EventSettings
-from actors.events import (
+from actors.config.event_settings import EventSettings
+from actors.config.queue import QueueSettings
+from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.observers import event_log
+from actors.observers.event_log import EventLog, watch_stores
+from actors.observers.events import (
     COLUMNS,
     DaemonChanged,
     Event,
@@ -27,11 +29,9 @@ from actors.events import (
     is_sampled,
     slices_ended,
 )
-from actors.handling import Failure, ItemsFailed, Report
-from actors.queue_settings import QueueSettings
-from actors.retry import conclude
-from actors.slices import InJournal, LentRun, Slice, item_bits
-from actors.tiers import Leased
+from actors.ports.handler import Failure, ItemsFailed, Report
+from actors.ports.tiers import Leased
+from actors.workers.retry import conclude
 from daemon.events.files import EventFiles
 from daemon.events.lines import LineFormat
 from daemon.events.parquet import ParquetFormat

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from actors.shared_writes import LastVersion, OpenWrite, Published, SealedStage, Verdict
-from actors.writes import Decision, Phase, Writes
+from actors.ports.writes import LastVersion, OpenWrite, Published, SealedStage, Verdict
+from actors.spooler.writes import Decision, Phase, Writes
 from forebay.errors import Refused
 from tests.unit.staging_desk import code_of, positions
 

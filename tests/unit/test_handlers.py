@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.handling import DeliveryFailed, Report
-from actors.queue_settings import QueueSettings
+from actors.config.queue import QueueSettings
+from actors.ports.handler import DeliveryFailed, Report
 from daemon.handlers import open_handler
 from tests.handlers.batches import damaged_slice, deliver, failures, opened, slice_of
 from tests.handlers.zone import file, payloads

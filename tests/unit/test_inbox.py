@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.inbox import INBOX_BYTES, START_BYTES, Inbox
-from actors.window import Budget
+from actors.ingest.inbox import INBOX_BYTES, START_BYTES, Inbox
+from actors.ingest.window import Budget
 
 LIMIT = 64 * 1024 * 1024
 

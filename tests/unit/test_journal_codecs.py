@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.books import Totals
-from actors.messages import Fate
-from actors.portions import RetryNote
-from actors.recent import fingerprint
-from actors.slices import ERROR_TEXT_MAX
+from actors.model.books import Totals
+from actors.model.failures import RetryNote
+from actors.model.slices import ERROR_TEXT_MAX
+from actors.spooler.messages import Fate
+from actors.spooler.recent import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.checkpoint import Checkpoint, Meta, read_checkpoint, read_meta

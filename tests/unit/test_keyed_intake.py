@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.keyed_intake import KeyedIntake
-from actors.keys import KeyRule, Offer
-from actors.messages import OfferRun, Pinned, QueueSeen
-from actors.recent import RecentRuns
-from actors.tiers import StoreUnavailable
-from daemon.cold.sqlite import SqliteCold
+from actors.keys.intake import KeyedIntake
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.keys import KeyRule, Offer
+from actors.ports.tiers import StoreUnavailable
+from actors.spooler.messages import OfferRun, Pinned, QueueSeen
+from actors.spooler.recent import RecentRuns
+from daemon.stores.sqlite.store import SqliteCold
 from forebay.errors import Refused
 from forebay.keyed import KeyOutcome
 from forebay.run import encode_run, read_head

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.arbitration import Arbiter, Known, item_refs
-from actors.keys import Holder, ItemRef, KeyRule, Phase, Policy, decide, is_stored, until
+from actors.keys.arbiter import Arbiter, Known, item_refs
+from actors.model.keys import Holder, ItemRef, KeyRule, Phase, Policy, decide, is_stored, until
 from forebay.errors import BadFrame, BadRun
 from forebay.ids import format_item_id, pack_item_id
 from forebay.keyed import (

@@ -12,12 +12,12 @@ import trio
 from pydantic import ValidationError
 from trio.testing import MockClock
 
-from actors.handler_settings import FileHandler
-from actors.handling import DeliveryFailed, Report
-from daemon.handlers import landing
-from daemon.handlers.file import FileDelivery
-from daemon.handlers.landing import Landing
-from daemon.handlers.line_files import whole_lines
+from actors.config.handlers import FileHandler
+from actors.ports.handler import DeliveryFailed, Report
+from daemon.handlers.file import landing
+from daemon.handlers.file.handler import FileDelivery
+from daemon.handlers.file.landing import Landing
+from daemon.handlers.file.line_files import whole_lines
 from tests.handlers.batches import deliver, slice_of
 from tests.handlers.zone import all_payloads, file, names, parts, payloads, whole
 
@@ -191,7 +191,7 @@ async def test_batch_that_cannot_be_written_as_a_whole_is_taken_back(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr("daemon.handlers.line_files.write_all", full_disk)
+        patched.setattr("daemon.handlers.file.line_files.write_all", full_disk)
         with pytest.raises(DeliveryFailed, match="No space left"):
             await deliver(handler, slice_of([b"b"]))
     assert [payloads(path) for path in whole(tmp_path)] == [["a"]]

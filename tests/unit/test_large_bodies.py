@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from actors.large_bodies import (
+from actors.ingest.large_bodies import (
     LARGE_BYTES_S,
     SMALL_BYTES,
     VALUES_MAX,

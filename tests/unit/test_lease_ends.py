@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import lease_ends
-from actors.lease_ends import LeaseEnds
+from actors.workers import lease_ends
+from actors.workers.lease_ends import LeaseEnds
 
 QUEUES = ("a", "b")
 STEPS = st.lists(

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 import forebay
-from actors.refusals import not_found
+from actors.model.refusals import not_found
 from forebay import lease_frames
 from forebay.client import Client, connect
 from forebay.control import Control, letter_payload

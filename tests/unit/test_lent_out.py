@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.lent_out import LentOut, shrunk
-from actors.slices import InCold, InJournal, ItemError, LentRun, Slice, item_bits
+from actors.fleet.entered import LentOut, shrunk
+from actors.model.slices import InCold, InJournal, ItemError, LentRun, Slice, item_bits
 from forebay import encode_run
 from forebay.run import read_head
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from actors.settings import SocketSettings
+from actors.config.settings import SocketSettings
 from daemon.errors import ConfigError
-from daemon.listen import CannotListen, open_socket
+from daemon.process.listen import CannotListen, open_socket
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.lock import CannotLock, StateLock
+from daemon.state.lock import CannotLock, StateLock
 
 
 def test_second_daemon_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None
 
 def test_killed_holder_leaves_the_directory_free(tmp_path: Path) -> None:
     code = (
-        "import sys, signal; from pathlib import Path; from daemon.lock import StateLock\n"
+        "import sys, signal; from pathlib import Path; from daemon.state.lock import StateLock\n"
         "lock = StateLock(Path(sys.argv[1])); print('held', flush=True); signal.pause()"
     )
     holder = subprocess.Popen(

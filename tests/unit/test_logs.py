@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.settings import LogSettings
-from daemon import logs
+from actors.config.settings import LogSettings
+from daemon.process import logs
 
 
 class Terminal(io.StringIO):

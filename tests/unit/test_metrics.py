@@ -9,20 +9,20 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.breaker import Breakers
-from actors.catalogue import Catalogue, Definitions
-from actors.in_hand import Task
-from actors.metrics import ANSWER_S, OLDEST_S, PATIENCE_S, Metrics, Sources
-from actors.pull import Pull
-from actors.rate import SendLimit
-from actors.samples import WHOLE
-from actors.settings import Settings
-from actors.slices import InJournal, LentRun, Slice, item_bits
-from actors.spool_counts import SpoolCounts
-from actors.tallies import Tallies
-from actors.tiers import Limits, NewRow, StoreUnavailable
-from actors.warm import MemoryWarm
-from daemon.cold.sqlite import SqliteCold
+from actors.breaker.breaker import Breakers
+from actors.config.catalogue import Catalogue, Definitions
+from actors.config.settings import Settings
+from actors.metrics.metrics import ANSWER_S, OLDEST_S, PATIENCE_S, Metrics, Sources
+from actors.metrics.samples import WHOLE
+from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.observers.tallies import Tallies
+from actors.ports.tiers import Limits, NewRow, StoreUnavailable
+from actors.spooler.spool_counts import SpoolCounts
+from actors.tiers.warm import MemoryWarm
+from actors.workers.in_hand import Task
+from actors.workers.pull import Pull
+from actors.workers.rate import SendLimit
+from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.delivery.fragile_cold import FragileCold, as_port

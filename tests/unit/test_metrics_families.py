@@ -10,16 +10,16 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as open_metrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from actors.breaker import BreakerFigures
-from actors.snapshot import FlowState, QueueFigures, Snapshot, freeze, merge_flows
-from actors.spool_counts import SpoolCounts
-from actors.tallies import QueueTally
-from actors.tiers import Fill, FlowCount, Limits, WarmFlow
-from actors.workers import Staff
-from daemon.http import label_values
-from daemon.http.exposition import Exposition, escaped, negotiate, text
-from daemon.http.families import families
-from daemon.http.label_values import Labels
+from actors.breaker.breaker import BreakerFigures
+from actors.metrics.snapshot import FlowState, QueueFigures, Snapshot, freeze, merge_flows
+from actors.observers.tallies import QueueTally
+from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
+from actors.spooler.spool_counts import SpoolCounts
+from actors.workers.workers import Staff
+from daemon.http.prometheus import label_values
+from daemon.http.prometheus.exposition import Exposition, escaped, negotiate, text
+from daemon.http.prometheus.families import families
+from daemon.http.prometheus.label_values import Labels
 
 NOW_MS = 1_700_000_000_000
 parse_open: Callable[[str], Iterator[Metric]] = open_metrics_parser.text_string_to_metric_families

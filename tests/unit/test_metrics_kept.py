@@ -7,17 +7,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.books import Totals
-from actors.flow_states import FlowStates
-from actors.report import Combined, make_entry, with_tiers
-from actors.snapshot import FlowState, Snapshot, merge_flows
-from actors.tiers import ColdTotals, Fill, FlowCount, Limits, WarmFlow
-from actors.workers import Staff
+from actors.metrics.flow_states import FlowStates
+from actors.metrics.snapshot import FlowState, Snapshot, merge_flows
+from actors.model.books import Totals
+from actors.ports.tiers import ColdTotals, Fill, FlowCount, Limits, WarmFlow
+from actors.spooler.report import Combined, make_entry, with_tiers
+from actors.workers.workers import Staff
 from daemon.http import flow_entries
-from daemon.http.exposition import text
-from daemon.http.families import Kept, families
 from daemon.http.flow_entries import FlowEntries, iso
-from daemon.http.label_values import Labels
+from daemon.http.prometheus.exposition import text
+from daemon.http.prometheus.families import Kept, families
+from daemon.http.prometheus.label_values import Labels
 from tests.unit.test_metrics_families import NOW_MS, entry, figures, flow, snapshot
 
 QUEUES = ("crm", "mail", "stray", "lost")

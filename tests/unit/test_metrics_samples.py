@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.forecast import HORIZON_S, forecast
-from actors.samples import (
+from actors.metrics.forecast import HORIZON_S, forecast
+from actors.metrics.samples import (
     EVERY_S,
     QUEUES_MAX,
     SAMPLES_MAX,

@@ -2,13 +2,13 @@
 
 import pytest
 
-from actors import tallies as tallies_module
-from actors.error_types import ERROR_TYPES, error_type
-from actors.in_hand import InHand, first_item_id
-from actors.retry import Conclusion
-from actors.slices import InJournal, ItemError, LentRun, Slice, item_bits
-from actors.tallies import OTHER, Tallies
-from actors.tiers import Leased
+from actors.model.error_types import ERROR_TYPES, error_type
+from actors.model.slices import InJournal, ItemError, LentRun, Slice, item_bits
+from actors.observers import tallies as tallies_module
+from actors.observers.tallies import OTHER, Tallies
+from actors.ports.tiers import Leased
+from actors.workers.in_hand import InHand, first_item_id
+from actors.workers.retry import Conclusion
 from forebay.ids import pack_item_id
 from forebay.run import encode_run, read_head
 

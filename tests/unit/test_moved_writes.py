@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from actors.messages import AskParts, Fate
-from actors.shared_writes import Part
+from actors.ports.writes import Part
+from actors.spooler.messages import AskParts, Fate
 from daemon.journal.records import RECORDS
 from forebay.stage_frames import MOVED
 from forebay.wire import Outcome

@@ -7,11 +7,8 @@ from itertools import product
 
 import pytest
 
-from actors.backlog import Backlog
-from actors.ledger import Ledger
-from actors.loans import Loans
-from actors.messages import Fate, HandedOver, Lease, Retried, Settled, StoredRun, Voided
-from actors.moves import (
+from actors.model.failures import RetryNote
+from actors.model.moves import (
     LENT_FATES,
     NEAR,
     SETTLED_FATES,
@@ -24,8 +21,11 @@ from actors.moves import (
     move,
     set_state,
 )
-from actors.portions import RetryNote
-from actors.states import ENDS, State, Who, allowed_from, states_before
+from actors.model.states import ENDS, State, Who, allowed_from, states_before
+from actors.spooler.backlog import Backlog
+from actors.spooler.ledger import Ledger
+from actors.spooler.loans import Loans
+from actors.spooler.messages import Fate, HandedOver, Lease, Retried, Settled, StoredRun, Voided
 from forebay.run import encode_run, read_head
 
 

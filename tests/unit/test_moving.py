@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.moving import fitted, moved_run, part_id
-from actors.slices import InJournal, LentRun, Slice, item_bits
+from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.spooler.moved_runs import fitted, moved_run, part_id
 from forebay.ids import new_run_id, run_id_ms
 from forebay.run import Run, encode_run, read_run
 from forebay.stage_frames import WRITE_HEADER

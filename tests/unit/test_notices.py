@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from actors.notices import (
+from actors.config.notification_settings import NotificationSettings
+from actors.model.slices import InJournal, ItemError, LentRun, Slice
+from actors.observers.notices import (
     GROUPS_MAX,
     SAMPLES_MAX,
     SEVERAL,
@@ -15,10 +17,8 @@ from actors.notices import (
     dead_incidents,
     sample_ids,
 )
-from actors.notification_settings import NotificationSettings
-from actors.retry import Conclusion
-from actors.slices import InJournal, ItemError, LentRun, Slice
-from actors.tiers import Leased
+from actors.ports.tiers import Leased
+from actors.workers.retry import Conclusion
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 

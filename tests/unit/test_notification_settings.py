@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.masking import MASK, masked
-from actors.notification_settings import NotificationSettings
-from daemon.config import load
+from actors.config.notification_settings import NotificationSettings
+from actors.model.masking import MASK, masked
+from daemon.config.load import load
 from daemon.errors import ConfigError
 
 

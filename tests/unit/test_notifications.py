@@ -9,10 +9,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from actors.events import NoticeMade
-from actors.notification_sending import PAUSES_S, NotSent
-from actors.notification_settings import NotificationSettings, WebhookSettings
-from actors.notifications import INCIDENTS_MAX, LAST_S, LINE_MIN, Notifier, Ways
+from actors.config.notification_settings import NotificationSettings, WebhookSettings
+from actors.observers.events import NoticeMade
+from actors.observers.notification_sending import PAUSES_S, NotSent
+from actors.observers.notifier import INCIDENTS_MAX, LAST_S, LINE_MIN, Notifier, Ways
 
 HOOK = {"webhook": {"url": "http://hook.test/secret"}}
 Configured = dict[str, NotificationSettings]

@@ -5,8 +5,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.outbox import LARGE_BYTES, Outbox
-from actors.window import Budget
+from actors.ingest.outbox import LARGE_BYTES, Outbox
+from actors.ingest.window import Budget
 
 Pair = tuple[socket.socket, socket.socket]
 

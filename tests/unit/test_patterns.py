@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from actors.patterns import PROGRAM_SIZE_MAX, SEARCHED_CHARS_MAX, check_pattern, finds
-from actors.queue_settings import RETRY_RULES_MAX, QueueSettings
+from actors.config.queue import RETRY_RULES_MAX, QueueSettings
+from actors.model.patterns import PROGRAM_SIZE_MAX, SEARCHED_CHARS_MAX, check_pattern, finds
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(?:a?){100}a{100}$", "(.*a){20}$"])

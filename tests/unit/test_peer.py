@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from actors.peer import Peer, is_allowed, read_peer, read_peer_groups
+from actors.ingest.peer import Peer, is_allowed, read_peer, read_peer_groups
 
 ANN = Peer(pid=1, uid=1000, gid=100)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.promotion import AHEAD_BYTES_MAX, ENTER_SLICES, Promotion, to_acquire
-from actors.slices import InCold, LentRun, Slice, item_bits
-from actors.tiers import Limits
+from actors.model.slices import InCold, LentRun, Slice, item_bits
+from actors.ports.tiers import Limits
+from actors.tiers.line import AHEAD_BYTES_MAX, ENTER_SLICES, Promotion, to_acquire
 from forebay import encode_run
 from forebay.run import read_head
 

@@ -9,13 +9,13 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors import shipping
-from actors.consumer_reports import Places, what_became
-from actors.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
-from actors.queue_settings import QueueSettings
-from actors.shipping import Shipment, ship, shipped_run
-from actors.slices import InJournal, LentRun, Slice, indexes, item_bits
-from actors.tiers import Leased, StoreUnavailable
+from actors.config.queue import QueueSettings
+from actors.model.slices import InJournal, LentRun, Slice, indexes, item_bits
+from actors.ports.tiers import Leased, StoreUnavailable
+from actors.workers import shipment as shipping
+from actors.workers.consumer_reports import Places, what_became
+from actors.workers.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
+from actors.workers.shipment import Shipment, ship, shipped_run
 from forebay.errors import BadFrame
 from forebay.lease_frames import LeaseReport, LeaseWish, Part, What
 from forebay.limits import LEASES_MAX

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.rate import Destinations, SendLimit, TokenBucket
+from actors.workers.rate import Destinations, SendLimit, TokenBucket
 
 
 async def taken_at(bucket: TokenBucket, *batches: int) -> list[float]:

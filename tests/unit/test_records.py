@@ -7,8 +7,8 @@ import pytest
 from crc32c import crc32c
 from structlog.testing import capture_logs
 
-from actors.ports import Damage, Record
-from actors.writes import Writes
+from actors.ports.journal import Damage, Record
+from actors.spooler.writes import Writes
 from daemon.journal.ballast import NAME as BALLAST
 from daemon.journal.ballast import Ballast
 from daemon.journal.files import Files

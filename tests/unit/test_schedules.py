@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from actors.grids import Period, cron_grid, latest_ticks, next_ticks
-from actors.look_ahead import (
+from actors.config.grids import Period, cron_grid, latest_ticks, next_ticks
+from actors.config.schedules import Missed, ScheduleSettings, check_schedules
+from actors.config.section import Clash
+from actors.cron.look_ahead import (
     FOREVER_MS,
     MISSED_MAX,
     Step,
@@ -22,9 +24,7 @@ from actors.look_ahead import (
     next_step,
     refresh_s,
 )
-from actors.schedules import Missed, ScheduleSettings, check_schedules
-from actors.section import Clash
-from actors.ticks import Span, TickMark, key_span, tick_key
+from actors.ports.ticks import Span, TickMark, key_span, tick_key
 
 MINUTE = 60_000
 DAY = 86_400_000

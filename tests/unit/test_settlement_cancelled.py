@@ -8,17 +8,17 @@ from typing import cast
 import trio
 import trio.testing
 
-from actors.failover import Failover
-from actors.handover import HandOver
-from actors.messages import Drain, Settle, SpoolerMessage
-from actors.pull import Holdings, Pull
-from actors.pull_settling import PullSettling
-from actors.queue_settings import QueueSettings
-from actors.retry import Conclusion
-from actors.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
-from actors.slices import InCold, InJournal, LentRun, Slice
-from actors.tiers import ColdQueue, RowOutcome, StoreUnavailable
-from actors.warm import MemoryWarm
+from actors.config.queue import QueueSettings
+from actors.model.slices import InCold, InJournal, LentRun, Slice
+from actors.ports.tiers import ColdQueue, RowOutcome, StoreUnavailable
+from actors.spooler.messages import Drain, Settle, SpoolerMessage
+from actors.tiers.failover import Failover
+from actors.tiers.handover import HandOver
+from actors.tiers.warm import MemoryWarm
+from actors.workers.pull import Holdings, Pull
+from actors.workers.pull_settling import PullSettling
+from actors.workers.retry import Conclusion
+from actors.workers.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
 from forebay.lease_frames import LeaseWish
 from forebay.run import encode_run, read_head
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.slices import (
+from actors.model.slices import (
     ERROR_TEXT_MAX,
     ERRORS_MAX,
     InCold,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.cli.split import split
+from daemon.cli.lines import split
 from forebay.errors import BadRun
 
 
@@ -56,7 +56,7 @@ def test_items_do_not_depend_on_how_the_input_arrives(data: bytes, piece: int, s
 def test_item_that_no_run_can_hold_is_not_read_to_its_end(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.cli.split.RUN_RAW_BYTES_MAX", 1000)
+    monkeypatch.setattr("daemon.cli.lines.RUN_RAW_BYTES_MAX", 1000)
     read_bytes = 0
 
     def read(size: int) -> bytes:

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.lowlevel
 
-from actors.clock import wall_ms
-from actors.messages import Fate, GiveBack, Settle
-from actors.portions import RetryNote, slices_of
-from actors.slices import InJournal, LentRun
+from actors.model.clock import wall_ms
+from actors.model.failures import RetryNote, slices_of
+from actors.model.slices import InJournal, LentRun
+from actors.spooler.messages import Fate, GiveBack, Settle
 from daemon.journal.files import Files
 from daemon.journal.recent import read_recent
 from forebay.errors import Refused
@@ -230,7 +230,7 @@ async def test_run_that_was_given_back_for_later_waits_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = wall_ms()
-    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
+    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: now_ms)
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=2), make_run(items=1))
         first, second = await desk.take()

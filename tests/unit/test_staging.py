@@ -9,9 +9,9 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from actors import intake, staging
-from actors.clock import wall_ms
-from actors.messages import DropStage, Fate
+from actors.model.clock import wall_ms
+from actors.spooler import intake, staging
+from actors.spooler.messages import DropStage, Fate
 from daemon.journal.files import Files
 from daemon.journal.records import RECORDS
 from forebay.wire import Outcome
@@ -267,7 +267,7 @@ async def test_open_write_expires_after_stage_ttl_and_others_do_not(
     tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = 1_000_000
-    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
+    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: now_ms)
     async with running_spooler(tmp_path, stage_ttl="1h") as desk:
         await stage_and_seal(desk, W1, A, staged_run(items=1))
         await stage_and_seal(desk, W2, A, staged_run(W2, items=2))
@@ -291,8 +291,8 @@ async def test_restart_gives_an_open_write_no_more_time(
     async with running_spooler(tmp_path, stage_ttl="1h") as desk:
         await stage(desk, W1, A, staged_run(items=1))
     later_ms = wall_ms() + 3_601_000
-    monkeypatch.setattr("actors.spooler.wall_ms", lambda: later_ms)
-    monkeypatch.setattr("actors.adoption.wall_ms", lambda: later_ms)
+    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: later_ms)
+    monkeypatch.setattr("actors.spooler.recovery.wall_ms", lambda: later_ms)
     async with running_spooler(tmp_path, stage_ttl="1h") as desk:
         await pass_time(mock_clock, desk, 11)
         assert await books(desk) == {}

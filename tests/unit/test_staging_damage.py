@@ -66,7 +66,7 @@ async def test_write_whose_end_may_be_lost_to_damage_does_not_expire(
     tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = 1_000_000
-    monkeypatch.setattr("actors.spooler.wall_ms", lambda: now_ms)
+    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: now_ms)
     async with running_spooler(tmp_path) as desk:
         await stage_and_seal(desk, W1, A, staged_run(items=3))
         await publish(desk, W1, A)

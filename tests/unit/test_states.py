@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from actors.states import (
+from actors.model.states import (
     ENDS,
     TRANSITIONS,
     WAITING,

@@ -17,13 +17,13 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.messages import Inquire, SpoolerMessage
-from actors.settings import Settings, SocketSettings
-from daemon import systemd
+from actors.config.settings import Settings, SocketSettings
+from actors.spooler.messages import Inquire, SpoolerMessage
 from daemon.journal.files import Files
-from daemon.listen import BACKLOG, CannotListen, open_socket
-from daemon.systemd import notify, reloading, take_inherited, watchdog_s
-from daemon.watchdog import Watchdog, answers
+from daemon.process import systemd
+from daemon.process.listen import BACKLOG, CannotListen, open_socket
+from daemon.process.systemd import notify, reloading, take_inherited, watchdog_s
+from daemon.process.watchdog import Watchdog, answers
 from tests.unit.spooling import HANG_S, make_run, running_spooler
 
 UNITS = Path(__file__).parents[2] / "systemd"

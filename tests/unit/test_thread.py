@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.thread import OwnThread
+from actors.ports.thread import OwnThread
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from daemon.cli.sampling import Rates, Recent, Sample, rates_between
-from daemon.cli.top_app import column_of
-from daemon.cli.top_view import (
+from daemon.cli.stats.sampling import Rates, Recent, Sample, rates_between
+from daemon.cli.top.app import column_of
+from daemon.cli.top.view import (
     COLUMNS,
     QueueRow,
     backlog_text,

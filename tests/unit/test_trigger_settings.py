@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from actors.settings import Settings
-from actors.trigger_settings import QueueTrigger, all_schedules, in_circles, queue_triggers
+from actors.config.settings import Settings
+from actors.config.triggers import QueueTrigger, all_schedules, in_circles, queue_triggers
 
 QUEUE: dict[str, Any] = {"type": "QUEUE", "queue": "q", "target": "jobs"}
 TIME: dict[str, Any] = {"type": "TIME", "target": "jobs", "every": "10s"}

@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from actors.presence import Presence
-from actors.tiers import (
+from actors.config.trigger_book import (
+    Hold,
+    KeptTriggers,
+    TriggerBook,
+    kept_from_json,
+    kept_to_json,
+)
+from actors.config.triggers import QueueTrigger
+from actors.cron.trigger_ports import TriggerPorts
+from actors.cron.trigger_watch import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, backoff_s
+from actors.cron.triggers import Triggers
+from actors.ports.presence import Presence
+from actors.ports.tiers import (
     ColdItems,
     ColdReceipt,
     ColdTotals,
@@ -20,19 +31,8 @@ from actors.tiers import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from actors.trigger_book import (
-    Hold,
-    KeptTriggers,
-    TriggerBook,
-    kept_from_json,
-    kept_to_json,
-)
-from actors.trigger_jobs import Claim, Lease, Poll, TriggerStore, fate_of, next_step
-from actors.trigger_ports import TriggerPorts
-from actors.trigger_settings import QueueTrigger
-from actors.trigger_watch import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, backoff_s
-from actors.triggers import Triggers
-from daemon.triggers_file import load_triggers, triggers_saver
+from actors.ports.trigger_jobs import Claim, Lease, Poll, TriggerStore, fate_of, next_step
+from daemon.state.triggers_file import load_triggers, triggers_saver
 from forebay.errors import Refused
 from tests.conformance.cold_stores import new_row, put
 from tests.conformance.cold_triggers import settle_job

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from actors.queue_settings import QueueSettings
-from actors.units import format_duration, format_size, parse_duration, parse_size
+from actors.config.queue import QueueSettings
+from actors.model.units import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from actors.window import Budget, Window
+from actors.ingest.window import Budget, Window
 
 
 def make_window(budget: Budget, frames: int = 3, size: int = 100) -> Window:

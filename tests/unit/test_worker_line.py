@@ -7,18 +7,18 @@ from typing import cast
 import trio
 from trio.testing import MockClock
 
-from actors.breaker import Breakers
-from actors.failover import Failover
-from actors.handling import Prepared, Report
-from actors.handover import HandOver
-from actors.messages import Settle, SpoolerMessage
-from actors.queue_settings import QueueSettings
-from actors.rate import SendLimit, TokenBucket
-from actors.settlement import Settlement
-from actors.slices import InJournal, LentRun, Slice, item_bits
-from actors.tiers import ColdQueue, Limits
-from actors.warm import MemoryWarm
-from actors.workers import Gate, Shared, WorkerGroup
+from actors.breaker.breaker import Breakers
+from actors.config.queue import QueueSettings
+from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.ports.handler import Prepared, Report
+from actors.ports.tiers import ColdQueue, Limits
+from actors.spooler.messages import Settle, SpoolerMessage
+from actors.tiers.failover import Failover
+from actors.tiers.handover import HandOver
+from actors.tiers.warm import MemoryWarm
+from actors.workers.rate import SendLimit, TokenBucket
+from actors.workers.settlement import Settlement
+from actors.workers.workers import Gate, Shared, WorkerGroup
 from tests.unit.spooling import make_run
 
 RATE = 10

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from actors.ports import Record
-from actors.writes import Decision, Phase, Writes
+from actors.ports.journal import Record
+from actors.spooler.writes import Decision, Phase, Writes
 from forebay.errors import Refused
 from tests.unit.staging_desk import W1, W2, A, B, code_of, positions
 
@@ -289,7 +289,7 @@ def test_published_write_loses_no_stage() -> None:
 def test_of_too_many_applications_the_quietest_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actors.writes.APPS_MAX", 2)
+    monkeypatch.setattr("actors.spooler.writes.APPS_MAX", 2)
     writes = Writes()
     for write, app, version in ((b"1" * 16, "a", 1), (b"2" * 16, "b", 1), (b"3" * 16, "a", 2)):
         make_so(writes, writes.decide_publish(write, [], app, version, 1))

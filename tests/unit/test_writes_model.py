@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from actors.ports import Record
-from actors.writes import Decision, Phase, Writes
+from actors.ports.journal import Record
+from actors.spooler.writes import Decision, Phase, Writes
 from forebay.errors import Refused
 from tests.unit.staging_desk import code_of, positions
 

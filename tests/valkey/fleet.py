@@ -7,11 +7,11 @@ from typing import Any
 
 import trio
 
-from actors.slices import LentRun, Slice, item_bits
-from actors.tiers import Leased
-from daemon.bridge import Bridge
-from daemon.valkey.server import ValkeySettings
-from daemon.valkey.warm import ValkeyWarm
+from actors.model.slices import LentRun, Slice, item_bits
+from actors.ports.tiers import Leased
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.server import ValkeySettings
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import START_MS
 from tests.servers.valkey import ValkeyServer, new_prefix, shared_server
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from actors.slices import Slice
-from actors.tiers import Ending, Fill, Leased
-from daemon.valkey.warm import ValkeyWarm
+from actors.model.slices import Slice
+from actors.ports.tiers import Ending, Fill, Leased
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, whole
 from tests.servers.valkey import valkey_server
 from tests.valkey.fleet import all_of, fleet, items_of

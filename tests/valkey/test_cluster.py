@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 import trio
 
-from actors.tiers import Ending, Fill, StoreUnavailable
-from daemon.bridge import Bridge
-from daemon.valkey import keys
-from daemon.valkey.server import ValkeySettings
-from daemon.valkey.warm import ValkeyWarm
+from actors.ports.tiers import Ending, Fill, StoreUnavailable
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey import keys
+from daemon.stores.valkey.server import ValkeySettings
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.eventually import eventually
 from tests.servers.valkey import new_prefix

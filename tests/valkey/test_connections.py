@@ -11,11 +11,11 @@ import pytest
 import redis
 import trio
 
-from actors.tiers import Ending, StoreUnavailable
-from daemon.bridge import Bridge
-from daemon.valkey.server import ValkeySettings, connect
-from daemon.valkey.url import without_password
-from daemon.valkey.warm import ValkeyWarm
+from actors.ports.tiers import Ending, StoreUnavailable
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.server import ValkeySettings, connect
+from daemon.stores.valkey.url import without_password
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.http.certificates import Certificates, make_certificates
 from tests.servers.valkey import (

@@ -6,8 +6,8 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from actors.slices import Abroad, InCold, InJournal, ItemError, Slice, item_bits
-from daemon.valkey.entries import (
+from actors.model.slices import Abroad, InCold, InJournal, ItemError, Slice, item_bits
+from daemon.stores.valkey.entries import (
     lent_run,
     pack_bits,
     pack_entry,

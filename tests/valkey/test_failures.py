@@ -6,8 +6,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from actors.tiers import Ending, Fill, StoreUnavailable
-from daemon.valkey.warm import ValkeyWarm
+from actors.ports.tiers import Ending, Fill, StoreUnavailable
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.eventually import eventually
 from tests.servers.valkey import ValkeyServer, valkey_server

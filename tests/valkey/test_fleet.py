@@ -5,9 +5,9 @@ import random
 import pytest
 import trio
 
-from actors.slices import Abroad, InCold, InJournal
-from actors.tiers import Ending, Fill, Leased, Limits
-from daemon.valkey import owner_side, warm
+from actors.model.slices import Abroad, InCold, InJournal
+from actors.ports.tiers import Ending, Fill, Leased, Limits
+from daemon.stores.valkey import owner_side, warm
 from tests.conformance.warm_rig import PLENTY, make_run, part, places, views, whole
 from tests.valkey.fleet import Fleet, all_of, daemon_id, fleet, items_of, some, span
 

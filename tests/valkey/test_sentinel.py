@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actors.tiers import Ending, StoreUnavailable
-from daemon.bridge import Bridge
-from daemon.valkey.server import ValkeySettings
-from daemon.valkey.warm import ValkeyWarm
+from actors.ports.tiers import Ending, StoreUnavailable
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.server import ValkeySettings
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.eventually import eventually
 from tests.servers.valkey import new_prefix

@@ -12,13 +12,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.breaker import Admission, Breakers, SendOutcome
-from actors.fleet_breakers import HOLD_S, FleetBreakers, FleetState
-from actors.queue_settings import BreakerSettings
-from actors.rate import ALONE_S, Destinations, TokenBucket
-from daemon.bridge import Bridge
-from daemon.valkey.server import Server, ValkeySettings
-from daemon.valkey.shared_limits import SharedBreaker, SharedRate
+from actors.breaker.breaker import Admission, Breakers, SendOutcome
+from actors.config.queue import BreakerSettings
+from actors.fleet.breakers import HOLD_S, FleetBreakers, FleetState
+from actors.workers.rate import ALONE_S, Destinations, TokenBucket
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.server import Server, ValkeySettings
+from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
 from tests.servers.valkey import ValkeyServer, new_prefix, shared_server, valkey_server
 
 SETTINGS = BreakerSettings(threshold=3, reset_timeout=30.0, half_open_probes=2)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.bridge import Bridge
-from daemon.valkey.lost_owners import LostOwners
-from daemon.valkey.server import ValkeySettings
-from daemon.valkey.shared_limits import SharedBreaker, SharedRate
-from daemon.valkey.url import read_url
-from daemon.valkey.warm import ValkeyWarm
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.lost_owners import LostOwners
+from daemon.stores.valkey.server import ValkeySettings
+from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
+from daemon.stores.valkey.url import read_url
+from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, whole
 from tests.http.certificates import Certificates, make_certificates
 from tests.servers.valkey import ValkeyServer, binaries, free_port, valkey_server

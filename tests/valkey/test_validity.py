@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from actors.slices import InCold, LentRun
-from actors.tiers import Ending, Fill
+from actors.model.slices import InCold, LentRun
+from actors.ports.tiers import Ending, Fill
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.valkey.fleet import LONG_S, VALID_S, all_of, daemon_id, fleet, items_of
 

@@ -2,7 +2,7 @@
 
 import zlib
 
-from actors.settings import SocketSettings
+from actors.config.settings import SocketSettings
 from forebay import checksum, lease_frames, wire
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetch, pack_fetched

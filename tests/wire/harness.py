@@ -11,12 +11,12 @@ from typing import Any
 
 import trio
 
-from actors.ingest import Ingest
-from actors.messages import Append, Inquire, SpoolerMessage
-from actors.pull import Pull
-from actors.requests import Control
-from actors.settings import SocketSettings
-from daemon.listen import ListeningSocket, open_socket
+from actors.config.settings import SocketSettings
+from actors.ingest.ingest import Ingest
+from actors.ingest.requests import Control
+from actors.spooler.messages import Append, Inquire, SpoolerMessage
+from actors.workers.pull import Pull
+from daemon.process.listen import ListeningSocket, open_socket
 from forebay import wire
 from forebay.errors import Refused
 from forebay.run import encode_run

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import trio
 
-from actors.consumer_reports import Ended
-from actors.pull import Pull
-from actors.queue_settings import QueueSettings
-from actors.slices import InJournal, LentRun, Slice, item_bits
-from actors.tallies import Tallies
-from actors.tiers import Ending, Leased, Limits, StoreUnavailable
-from actors.warm import MemoryWarm
+from actors.config.queue import QueueSettings
+from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.observers.tallies import Tallies
+from actors.ports.tiers import Ending, Leased, Limits, StoreUnavailable
+from actors.tiers.warm import MemoryWarm
+from actors.workers.consumer_reports import Ended
+from actors.workers.pull import Pull
 from forebay import lease_frames, wire
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import encode_run, read_head

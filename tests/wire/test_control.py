@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from actors.refusals import bad_request, not_found, unknown_op
-from actors.tiers import StoreCorrupt, StoreUnavailable
+from actors.model.refusals import bad_request, not_found, unknown_op
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from forebay import wire
 from forebay.errors import Code, Refused
 from forebay.wire import Kind

@@ -149,9 +149,9 @@ async def test_spooler_that_is_gone_means_draining(tmp_path: Path, request_kind:
 
 
 async def test_run_returns_when_the_last_connection_is_closed(tmp_path: Path) -> None:
-    from actors.ingest import Ingest
-    from actors.settings import SocketSettings
-    from daemon.listen import open_socket
+    from actors.config.settings import SocketSettings
+    from actors.ingest.ingest import Ingest
+    from daemon.process.listen import open_socket
 
     settings = SocketSettings(path=tmp_path / "s.sock")
     ended = trio.Event()

@@ -265,7 +265,7 @@ async def test_user_or_group_that_is_allowed_is_welcome(tmp_path: Path, who: str
 async def test_supplementary_group_that_is_allowed_is_welcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.ingest.read_peer_groups", lambda _: frozenset({60_000}))
+    monkeypatch.setattr("actors.ingest.ingest.read_peer_groups", lambda _: frozenset({60_000}))
     async with serve(tmp_path, allow_gids=[60_000]) as served:
         await still_works(await served.greeted())
 

@@ -8,11 +8,11 @@ import pytest
 import structlog
 import trio
 
-from actors import ingest as ingest_module
-from actors import requests as requests_module
-from actors.connection import Connection
-from actors.internal_errors import INTERNAL_ERRORS
-from actors.outbox import Outbox
+from actors.ingest import ingest as ingest_module
+from actors.ingest import requests as requests_module
+from actors.ingest.connection import Connection
+from actors.ingest.outbox import Outbox
+from actors.model.internal_errors import INTERNAL_ERRORS
 from forebay import lease_frames, wire
 from forebay.errors import Refused
 from forebay.stage_frames import WRITE_HEADER

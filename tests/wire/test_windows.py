@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from actors.connection import UNREAD_BYTES_MAX
-from actors.inbox import INBOX_BYTES, START_BYTES
-from actors.requests import ANSWERS_AT_ONCE
+from actors.ingest.connection import UNREAD_BYTES_MAX
+from actors.ingest.inbox import INBOX_BYTES, START_BYTES
+from actors.ingest.requests import ANSWERS_AT_ONCE
 from forebay import wire
 from forebay.limits import CONTROL_BYTES_MAX
 from forebay.wire import Kind
@@ -394,7 +394,7 @@ async def test_client_that_vanishes_while_its_answers_wait_harms_nobody(served: 
 async def test_client_with_many_small_requests_lets_others_have_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.connection.FRAMES_AT_ONCE", 10)
+    monkeypatch.setattr("actors.ingest.connection.FRAMES_AT_ONCE", 10)
     turns = 0
     seen = set()
 

@@ -7,8 +7,8 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.config import JsonDict
 
-from actors.consumer_reports import RESULT_TEXT_MAX
-from actors.slices import ERROR_TEXT_MAX
+from actors.model.slices import ERROR_TEXT_MAX
+from actors.workers.consumer_reports import RESULT_TEXT_MAX
 from daemon.http.strict import Body
 from forebay.failure_reason import FailureReason
 from forebay.limits import (

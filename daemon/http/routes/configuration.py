@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from actors.masking import MASK
+from actors.model.masking import MASK
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 

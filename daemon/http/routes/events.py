@@ -17,8 +17,8 @@ from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from actors.clock import wall_ms
-from actors.event_ring import EVENTS_KEPT
+from actors.model.clock import wall_ms
+from actors.observers.event_ring import EVENTS_KEPT
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.event_stream import EventStream, Samples

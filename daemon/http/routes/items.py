@@ -6,8 +6,8 @@
     GET  /api/queue-items/next       a lease               GET, PUT, DELETE /api/queue-items/{id}
     GET  /api/queue-items            a search
 
-What may become of an item is said by one table (actors/states.py); what it does not allow is 409,
-with the states that are allowed.
+What may become of an item is said by one table (actors/model/states.py); what it does not allow is
+409, with the states that are allowed.
 """
 
 from base64 import b64encode
@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from actors.clock import wall_ms
-from actors.correlation import CORRELATION_ID, TRACE_HEADER, correlation_of, trace_of
-from actors.items import WrongState
-from actors.units import parse_duration
+from actors.control.items import WrongState
+from actors.model.clock import wall_ms
+from actors.model.correlation import CORRELATION_ID, TRACE_HEADER, correlation_of, trace_of
+from actors.model.units import parse_duration
 from daemon.http.access import Admin, Reader
 from daemon.http.bulk import MEDIA_TYPE, Bulk
 from daemon.http.desk import Desk

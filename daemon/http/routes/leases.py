@@ -10,10 +10,10 @@ from typing import Annotated
 import trio
 from fastapi import APIRouter, Query, Response
 
-from actors.clock import wall_ms
-from actors.pull import Holdings
-from actors.sightings import scheduled
-from actors.slices import lowest_bit
+from actors.control.item_view import scheduled
+from actors.model.clock import wall_ms
+from actors.model.slices import lowest_bit
+from actors.workers.pull import Holdings
 from daemon.http.access import Admin
 from daemon.http.desk import Desk
 from daemon.http.models.items import (

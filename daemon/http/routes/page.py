@@ -12,9 +12,9 @@ import trio
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
-from actors.clock import wall_ms
-from actors.metrics import Metrics
-from actors.snapshot import FlowState, Snapshot
+from actors.metrics.metrics import Metrics
+from actors.metrics.snapshot import FlowState, Snapshot
+from actors.model.clock import wall_ms
 from daemon.http.access import Access
 from daemon.http.action_classes import action_class, flow_type
 from daemon.http.desk import Desk

@@ -8,14 +8,14 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from actors.clock import wall_ms
-from actors.snapshot import Snapshot
+from actors.metrics.snapshot import Snapshot
+from actors.model.clock import wall_ms
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
-from daemon.http.exposition import Exposition, negotiate
-from daemon.http.families import Kept, families
-from daemon.http.label_values import Labels
-from daemon.http.rendered import Rendered
+from daemon.http.prometheus.exposition import Exposition, negotiate
+from daemon.http.prometheus.families import Kept, families
+from daemon.http.prometheus.label_values import Labels
+from daemon.http.prometheus.rendered import Rendered
 
 EXAMPLE: Final = """# HELP forebay_accepted_items_total Items that were made visible, ever.
 # TYPE forebay_accepted_items_total counter

@@ -13,8 +13,8 @@ from pydantic.config import JsonDict
 from daemon.http.access import Admin, Reader
 from daemon.http.desk import Desk, Perform
 from daemon.http.models.items import QUEUE_PATTERN
+from daemon.http.models.stats import QueueStats
 from daemon.http.problems import Problem, documented
-from daemon.http.routes.queue_stats import QueueStats
 from daemon.http.strict import Body, StrictRoute
 from forebay.limits import QUEUE_BYTES_MAX
 

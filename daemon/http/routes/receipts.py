@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from actors.control import LIMIT_MAX
+from actors.control.control import LIMIT_MAX
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.problems import documented

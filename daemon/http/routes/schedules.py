@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from actors.cron_control import TICKS_DEFAULT, TICKS_MAX
-from actors.last_ticks import TickState
-from actors.masking import MASK
-from actors.schedules import NAME_PATTERN
+from actors.config.schedules import NAME_PATTERN
+from actors.control.schedules import TICKS_DEFAULT, TICKS_MAX
+from actors.cron.last_ticks import TickState
+from actors.model.masking import MASK
 from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
 from daemon.http.problems import documented

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from actors.schedules import NAME_PATTERN
+from actors.config.schedules import NAME_PATTERN
 from daemon.http.access import Admin, Reader, Who
 from daemon.http.desk import Desk
 from daemon.http.problems import documented

@@ -9,7 +9,7 @@ const POLL_MS = 400;
 const SHAPE_MAX = 200;
 const OVER = new Set(["done", "cancelled", "failed"]);
 
-// As actors/dead_groups.py has it; tests/browser/test_actions.py asks both.
+// As actors/control/dead_groups.py has it; tests/browser/test_actions.py asks both.
 const VARIES = new RegExp([
   "(^[1-5]\\d\\d\\b(?![.\\d])"
     + "|\\b(?:http(?:/[\\d.]+)?|status|code|errno|exit|exited with)[ :=]{1,2}\\d{1,3}\\b(?![.\\d]))",

@@ -1,0 +1,1 @@
+"""Circuit breakers: the state machine and its owner."""

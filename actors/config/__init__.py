@@ -1,0 +1,1 @@
+"""Settings of the daemon and of queues; the catalogue of the queues in force."""

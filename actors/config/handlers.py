@@ -1,0 +1,253 @@
+"""The handlers a queue may have, as they stand in the configuration.
+
+What is wrong is said here, before anything starts, as far as it can be seen without the world:
+whether a module can be imported or a file be written is for the handler to say when it is opened.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from actors.config.section import MIB, Clash, Count, Flag, Section
+from actors.model.units import Duration, Size, durations, format_duration, numbers, sizes
+from forebay.limits import RUN_ITEMS_MAX
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"([!-~\xa1-\xff]([\t -~\xa1-\xff]*[!-~\xa1-\xff])?)?")
+_OWN_HEADERS: Final = frozenset(
+    [
+        "host",
+        "content-length",
+        "content-encoding",
+        "connection",
+        "expect",
+        "idempotency-key",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]
+)
+_HOST_END = re.compile(r"[/?#\s]")
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+BatchItems = Annotated[Count, numbers(1, 16 * RUN_ITEMS_MAX)]
+BatchBytes = Annotated[Size, sizes("1Ki", "1Gi")]
+Timeout = Annotated[Duration, durations("10ms", "1d")]
+
+
+def shown_url(url: str) -> str:
+    """An address as far as everybody may know it, though it be none: up to its host, without the
+    user. A path may be a password too, as those of webhooks are."""
+    before, slashes, after = url.partition("//")
+    scheme, rest = (before, after) if slashes else ("", before)
+    _, at, rest = rest.rpartition("@")
+    host = _HOST_END.split(rest, maxsplit=1)[0]
+    end = "" if host == rest else "/…"
+    return f"{scheme}{slashes}{'***' * bool(at)}{at}{host}{end}"
+
+
+class NullHandler(Section):
+    """Delivers to nobody: every item counts as delivered."""
+
+    type: Literal["null"] = "null"
+
+
+class FileHandler(Section):
+    """Appends to files: one JSON object a line, or Parquet.
+
+    A name with `{time}` in it makes files that are written as `.part` and renamed when whole.
+    """
+
+    type: Literal["file"] = "file"
+    path: Path
+    """`{queue}` stands for the queue's name; `{time}` for the moment a rolled file was begun."""
+    format: Literal["jsonl", "parquet"] = "jsonl"
+    roll_bytes: Annotated[Size, sizes("0", "1Ti")] = 0
+    """A new file once there are so many; 0: never (Parquet: for each batch)."""
+    roll_interval: Annotated[Duration, durations("0s", "365d")] = 0
+    """A new file after that long; 0: never (Parquet: for each batch)."""
+    fsync: Flag = False
+    """Before it counts as delivered."""
+    batch_items: BatchItems = 10000
+    batch_bytes: BatchBytes = 16 * MIB
+    timeout: Timeout = 30
+
+    @property
+    def is_rolled(self) -> bool:
+        return bool(self.roll_bytes or self.roll_interval) or self.format == "parquet"
+
+    @field_validator("path")
+    @classmethod
+    def _only_these_are_filled_in(cls, path: Path) -> Path:
+        rest = str(path).replace("{queue}", "").replace("{time}", "")
+        if "{" in rest or "}" in rest:
+            raise ValueError(f"{str(path)!r}: {{queue}} and {{time}} are all that braces can hold")
+        if "{time}" in str(path.parent):
+            raise ValueError(f"{str(path)!r}: {{time}} belongs in the file's name")
+        return path
+
+    @model_validator(mode="after")
+    def _rolled_files_have_names_of_their_own(self) -> Self:
+        if self.is_rolled and "{time}" not in self.path.name:
+            raise Clash(
+                f"a {self.format} file that is rolled needs {{time}} in its name: {self.path}",
+                "path",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parquet_is_whole_in_time(self) -> Self:
+        # An item is delivered when its file is: it waits for the file to be closed.
+        if self.format == "parquet" and self.roll_interval > self.timeout / 2:
+            raise Clash(
+                f"roll_interval ({format_duration(self.roll_interval)}) of a parquet file must "
+                f"not be longer than half of timeout ({format_duration(self.timeout)})",
+                "roll_interval",
+                "timeout",
+            )
+        return self
+
+    def path_for(self, queue: str, time: str = "") -> Path:
+        return Path(str(self.path).replace("{queue}", queue).replace("{time}", time))
+
+
+class PullHandler(Section):
+    """Pushes nothing: items wait for consumers that lease them."""
+
+    type: Literal["pull"] = "pull"
+
+
+class HttpHandler(Section):
+    """Posts batches to a URL."""
+
+    type: Literal["http"] = "http"
+    url: str
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    encoding: Literal["ndjson", "json", "raw"] = "ndjson"
+    """ndjson: an object a line; json: an array of them; raw: the payloads, a line each (or the
+    payload as it is where a batch has one item)."""
+    compression: Literal["none", "gzip", "snappy"] = "none"
+    headers: dict[str, str] = Field(default={})
+    """Beside forebay's own; a Content-Type takes the place of the encoding's."""
+    batch_items: BatchItems = 500
+    batch_bytes: BatchBytes = 4 * MIB
+    timeout: Timeout = 10
+    """For a batch, from the connection to the end of the (last) answer."""
+    answer_bytes_max: Annotated[Size, sizes("1Ki", "64Mi")] = 1 * MIB
+    """A longer answer is not read."""
+    item_results: Flag = True
+    """An answer may say what became of each item."""
+    verify_tls: Flag = True
+    ca_file: Path | None = None
+    """Beside the system's authorities."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_http(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as problem:
+            raise ValueError(f"{shown_url(url)!r} is no URL: {problem}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            text = f"{shown_url(url)!r} is no URL of the form http(s)://HOST[:PORT]/PATH"
+            raise ValueError(text)
+        if parts.username is not None or parts.fragment:
+            raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
+        if any(character <= " " or character > "~" for character in url):
+            text = f"{shown_url(url)!r}: in it are characters that must be percent-encoded"
+            raise ValueError(text)
+        return url
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no header name")
+            if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
+                raise ValueError(f"{name} is set by forebay")
+            if any(character in "\r\n\0" for character in value):
+                raise ValueError(f"the value of {name} has a line break in it")
+            if not _HEADER_VALUE.fullmatch(value):
+                raise ValueError(
+                    f"the value of {name} has a space around it, or characters that no header has"
+                )
+        if len({name.lower() for name in headers}) < len(headers):
+            raise ValueError("a header is given twice")
+        return headers
+
+    @model_validator(mode="after")
+    def _certificates_need_tls(self) -> Self:
+        files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+        given = [name for name, path in files.items() if path is not None]
+        if given and not self.url.startswith("https:"):
+            raise Clash(f"{given[0]} means nothing without https", given[0], "url")
+        if self.key_file is not None and self.cert_file is None:
+            raise Clash("key_file needs cert_file", "key_file", "cert_file")
+        return self
+
+
+class PythonHandler(Section):
+    """Calls a function."""
+
+    type: Literal["python"] = "python"
+    function: str
+    """`module:function`, async or not."""
+    batch: Flag = False
+    """Called with a list of items, not with one."""
+    mode: Literal["auto", "thread", "process"] = "auto"
+    """auto: an async function in the daemon's own loop (trio), any other in a thread."""
+    batch_items: BatchItems = 100
+    batch_bytes: BatchBytes = 4 * MIB
+    timeout: Timeout = 30
+
+    @field_validator("function")
+    @classmethod
+    def _function_is_named(cls, function: str) -> str:
+        if not _FUNCTION.fullmatch(function):
+            raise ValueError(f"{function!r} is not of the form module:function")
+        return function
+
+
+class CommandHandler(Section):
+    """Feeds a program on its standard input, one start a batch."""
+
+    type: Literal["command"] = "command"
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The program and its arguments; no shell."""
+    encoding: Literal["ndjson", "json", "raw"] = "ndjson"
+    environment: dict[str, str] = Field(default={})
+    directory: Path | None = None
+    batch_items: BatchItems = 500
+    batch_bytes: BatchBytes = 4 * MIB
+    timeout: Timeout = 60
+    """Then it is told to stop, and killed after `kill_after`."""
+    kill_after: Annotated[Duration, durations("0s", "5m")] = 2
+    permanent_codes: tuple[Annotated[Count, numbers(1, 255)], ...] = (65,)
+    """Exit codes that mean: do not try again. 65 is EX_DATAERR."""
+
+    @field_validator("command")
+    @classmethod
+    def _command_can_be_passed_on(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if not command[0] or any("\0" in part for part in command):
+            raise ValueError("a command is a list: the program, then its arguments")
+        return command
+
+
+def name_the_null_handler(value: object) -> object:
+    """In YAML `{type: null}` says None where a person means the word."""
+    if isinstance(value, dict) and "type" in value and value["type"] is None:
+        return {**value, "type": "null"}
+    return value
+
+
+AnyHandler = NullHandler | FileHandler | PullHandler | HttpHandler | PythonHandler | CommandHandler
+Handler = Annotated[AnyHandler, Field(discriminator="type"), BeforeValidator(name_the_null_handler)]

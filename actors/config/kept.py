@@ -1,0 +1,51 @@
+"""Documents that are kept across restarts, read entry by entry.
+
+An entry that cannot be read must neither keep the daemon from starting nor take the other entries
+with it. It is left out and described in `rejected`; the file's loader keeps the whole document
+aside then (daemon/state/kept_file.py).
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+SHOWN_MAX: Final = 200
+
+
+def read_document(text: str) -> dict[str, Any]:
+    """ValueError if it is not a document of this version."""
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise ValueError(f"it is not a document of version {VERSION}")
+    return content
+
+
+def members(content: dict[str, Any], name: str) -> Iterable[tuple[str, Any]]:
+    """The members of an object in the document; ValueError if there is no such object."""
+    found = content.get(name)
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is not an object")
+    return found.items()
+
+
+def elements(content: dict[str, Any], name: str) -> Iterable[Any]:
+    """The elements of a list in the document; ValueError if there is no such list."""
+    found = content.get(name)
+    if not isinstance(found, list):
+        raise ValueError(f"{name} is not a list")
+    return found
+
+
+def readable(entries: Iterable[Any], read: Callable[..., T], rejected: list[str]) -> Iterable[T]:
+    """What `read` makes of each entry, which it gets as its arguments."""
+    for entry in entries:
+        try:
+            yield read(*entry)
+        except Exception as problem:
+            rejected.append(f"{str(entry)[:SHOWN_MAX]}: {problem}")

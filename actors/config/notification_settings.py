@@ -1,0 +1,116 @@
+"""Notifications as they are configured: what is told, of which queues, to whom, and how often.
+
+Each has a name. A model knows its keys and whether they go together; what only the whole
+configuration can tell (whether the notification queue exists) is `check_notifications`.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+
+from actors.config.handlers import HttpHandler
+from actors.config.schedules import check_name, check_queue
+from actors.config.section import Clash, Count, Section
+from actors.model.units import Duration, durations, numbers
+
+NOTIFICATIONS_MAX: Final = 32
+
+Occasion = Literal["dead", "trigger_failed"]
+GroupKey = Literal["queue", "error_type"]
+
+
+class WebhookSettings(Section):
+    """Where notices are posted to, as JSON."""
+
+    url: str
+    headers: dict[str, str] = Field(default={})
+    """Beside forebay's own."""
+    timeout: Annotated[Duration, durations("100ms", "1m")] = 10
+    """For one try, from the connection to the end of the answer."""
+    ca_file: Path | None = None
+    """Of authorities that are believed, beside the system's."""
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_http(cls, url: str) -> str:
+        _check_as_handler(url=url)
+        return url
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        _check_as_handler(url="http://localhost", headers=headers)
+        return headers
+
+    @model_validator(mode="after")
+    def _authorities_need_tls(self) -> Self:
+        _check_as_handler(url=self.url, ca_file=self.ca_file)
+        return self
+
+
+class NotificationSettings(Section):
+    description: str = ""
+    on: Annotated[tuple[Occasion, ...], Field(min_length=1)] = ("dead", "trigger_failed")
+    queues: tuple[str, ...] = ()
+    """Names or patterns (`crm-*`) of the queues whose dead letters, and whose triggers, are told;
+    empty: all."""
+    webhook: WebhookSettings | None = None
+    queue: Annotated[str, AfterValidator(check_queue)] | None = None
+    """Where an item is pushed for each notice."""
+    group_by: tuple[GroupKey, ...] = ("queue", "error_type")
+    """What is told together: alike in all of these. Empty: everything."""
+    window: Annotated[Duration, durations("1s", "1d")] = 60
+    """A group is told of at once, and then once in so long."""
+    rate: Annotated[Count, numbers(1, 1000)] = 6
+    """Notices in any minute, at most."""
+
+    @model_validator(mode="after")
+    def _somebody_is_told(self) -> Self:
+        if self.webhook is None and self.queue is None:
+            raise ValueError("needs a webhook, a queue, or both: nobody would be told")
+        return self
+
+    def wants(self, occasion: Occasion, queue: str | None) -> bool:
+        """Whether this is told. A trigger may have no queue, and is not chosen by one then."""
+        if occasion not in self.on:
+            return False
+        if queue is None or not self.queues:
+            return True
+        return any(fnmatchcase(queue, pattern) for pattern in self.queues)
+
+
+NotificationName = Annotated[str, AfterValidator(check_name)]
+
+
+def check_notifications(
+    notifications: Mapping[str, NotificationSettings], has_queue: Mapping[str, Any] | None
+) -> None:
+    """What only all of a configuration can tell. `has_queue`: the queues there are; None: any
+    name is one."""
+    if len(notifications) > NOTIFICATIONS_MAX:
+        raise Clash(f"there are at most {NOTIFICATIONS_MAX} notifications", "notifications")
+    for name, each in notifications.items():
+        if has_queue is not None and each.queue is not None and each.queue not in has_queue:
+            raise Clash(
+                f"notifications.{name}.queue: there is no queue {each.queue!r}, and none is "
+                "created (auto_create_queues)",
+                f"notifications.{name}.queue",
+            )
+
+
+def notice_queues(notifications: Mapping[str, NotificationSettings]) -> frozenset[str]:
+    """The queues that notices are pushed to: of their own dead letters nobody is told, so that
+    notices do not make notices."""
+    return frozenset(each.queue for each in notifications.values() if each.queue is not None)
+
+
+def _check_as_handler(**keys: Any) -> None:
+    """A webhook's address, headers and authorities are what an http handler's may be."""
+    try:
+        HttpHandler(**keys)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        raise ValueError(str(first.get("ctx", {}).get("error", first["msg"]))) from None

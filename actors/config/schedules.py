@@ -1,0 +1,187 @@
+"""Schedules as they are configured: when something is pushed by itself, where to, and what.
+
+A model knows its keys and whether they go together; its grid (actors/config/grids.py) is worked out
+from them. The fingerprint tells one configuration from another in the keys of ticks: of everything
+that makes a tick what it is, and not of what is merely said about it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import time
+from functools import cache
+from hashlib import sha256
+from typing import Annotated, Any, Final, Literal, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from actors.config.grids import Grid, Period, cron_grid, daily_grid
+from actors.config.section import Clash, Count, Flag, Section
+from actors.model.units import Duration, durations, numbers
+from forebay import strict_json
+from forebay.errors import BadRun
+from forebay.headers import pack_headers, short_text
+from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
+from forebay.run import check_queue_name
+
+SCHEDULES_MAX: Final = 1000
+"""Of one daemon, in the configuration and at run time each."""
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+PAYLOAD_BYTES_MAX: Final = 64 * 1024
+PAYLOAD_DEPTH_MAX: Final = 64
+"""Levels of arrays and objects: answers that show it have a few more."""
+FINGERPRINT_DIGITS: Final = 12
+SCHEDULE_HEADER: Final = "schedule"
+TICK_HEADER: Final = "tick_ms"
+KINDS: Final = ("cron", "daily", "every")
+
+Missed = Literal["run_once", "run_all", "skip"]
+
+
+def check_name(name: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError(f"{name!r} is no name: up to 100 letters, digits, dots, dashes and lines")
+    return name
+
+
+def check_zone(name: str) -> str:
+    find_zone(name)
+    return name
+
+
+def check_queue(name: str) -> str:
+    try:
+        check_queue_name(name)
+    except BadRun as problem:
+        raise ValueError(str(problem)) from problem
+    return name
+
+
+@cache
+def find_zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    # A name may be a directory of the zones' files, or no path at all.
+    except (KeyError, ValueError, OSError) as problem:
+        raise ValueError(f"there is no time zone {name!r}: write one as Europe/Berlin") from problem
+
+
+ScheduleName = Annotated[str, AfterValidator(check_name)]
+Zone = Annotated[str, AfterValidator(check_zone)]
+
+
+class Daily(Section):
+    at: str
+    """HH:MM or HH:MM:SS."""
+    zone: Zone = "UTC"
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _at_is_a_time(cls, at: object) -> object:
+        # YAML takes 12:30 without quotes for the number 750.
+        if isinstance(at, str) and re.fullmatch(r"\d\d:\d\d(:\d\d)?", at, re.ASCII):
+            time.fromisoformat(at)
+            return at
+        raise ValueError(f'{at!r} is no time of the day: write it in quotes, as "02:30"')
+
+
+class ScheduleSettings(Section):
+    description: str = ""
+    queue: Annotated[str, AfterValidator(check_queue)]
+    cron: str | None = None
+    zone: Zone | None = None
+    """Of `cron`; None: UTC."""
+    daily: Daily | None = None
+    every: Annotated[Duration, durations("1s", "365d")] | None = None
+    payload: Any = ""
+    """A text as it is; anything else as JSON."""
+    priority: Annotated[Count, numbers(0, PRIORITY_MAX)] | str = PRIORITY_NORMAL
+    """A number, or a label."""
+    flow: str = ""
+    action: str = ""
+    headers: dict[str, str] = Field(default={})
+    missed: Missed = "run_once"
+    """What becomes of ticks whose time has passed while no daemon was there."""
+    enabled: Flag = True
+
+    @field_validator("payload")
+    @classmethod
+    def _payload_is_json(cls, payload: Any) -> Any:
+        strict_json.check(payload, PAYLOAD_DEPTH_MAX)
+        return payload
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Self:
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            what = " and ".join(given) or "none of them"
+            raise Clash(f"give one of cron, daily and every, not {what}", *given)
+        if self.zone is not None and self.cron is None:
+            raise Clash("zone goes with cron; that of daily stands in it", "zone")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_pushed(self) -> Self:
+        if self.cron is not None:
+            try:
+                cron_grid(self.cron, find_zone(self.zone or "UTC"))
+            except ValueError as problem:
+                raise Clash(str(problem), "cron") from problem
+        if self.every is not None and round(self.every * 1000) != self.every * 1000:
+            raise Clash("every is a whole number of milliseconds", "every")
+        if len(self.payload_bytes) > PAYLOAD_BYTES_MAX:
+            raise Clash(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes", "payload")
+        own = {SCHEDULE_HEADER, TICK_HEADER} & self.headers.keys()
+        if own:
+            raise Clash(f"the header {min(own)} is set by forebay", "headers")
+        try:
+            short_text("flow", self.flow, FLOW_BYTES_MAX)
+            short_text("action", self.action, ACTION_BYTES_MAX)
+            # With room for the two that are set at each tick.
+            pack_headers({**self.headers, SCHEDULE_HEADER: "x" * 100, TICK_HEADER: "0" * 13})
+        except BadRun as problem:
+            raise Clash(str(problem)) from problem
+        return self
+
+    @property
+    def grid(self) -> Grid:
+        if self.cron is not None:
+            return cron_grid(self.cron, find_zone(self.zone or "UTC"))
+        if self.daily is not None:
+            return daily_grid(time.fromisoformat(self.daily.at), find_zone(self.daily.zone))
+        assert self.every is not None
+        return Period(round(self.every * 1000))
+
+    @property
+    def payload_bytes(self) -> bytes:
+        if isinstance(self.payload, str):
+            return self.payload.encode()
+        return json.dumps(self.payload, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @property
+    def fingerprint(self) -> str:
+        said = self.model_dump(mode="json", exclude={"description", "enabled", "missed"})
+        text = json.dumps(said, sort_keys=True)
+        return sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+    @property
+    def when(self) -> str:
+        """In a few words."""
+        if self.cron is not None:
+            return f"{self.cron} ({self.zone})" if self.zone else self.cron
+        if self.daily is not None:
+            return f"daily at {self.daily.at} ({self.daily.zone})"
+        return f"every {self.model_dump(mode='json')['every']}"
+
+
+def check_schedules(schedules: Mapping[str, ScheduleSettings], labels: Mapping[str, int]) -> None:
+    """What only all of a configuration can tell."""
+    if len(schedules) > SCHEDULES_MAX:
+        raise Clash(f"there are at most {SCHEDULES_MAX} schedules", "schedules")
+    for name, schedule in schedules.items():
+        if isinstance(schedule.priority, str) and schedule.priority not in labels:
+            raise Clash(
+                f"schedules.{name}.priority: there is no priority {schedule.priority!r}",
+                f"schedules.{name}.priority",
+            )

@@ -1,0 +1,34 @@
+"""What every section of the configuration is made of."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Strict
+
+from actors.model.masking import masked
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+Count = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
+Number = Annotated[float, Strict()]
+"""Strict: true is not 1, 0 is not false, and "5" is a text."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def shown(self, mode: Literal["json", "python"] = "json") -> dict[str, Any]:
+        """The settings for people to see, with `***` for every secret. Whatever shows settings
+        takes them from here. "json" writes sizes and durations as people do."""
+        found: dict[str, Any] = masked(self.model_dump(mode=mode))
+        return found
+
+
+class Clash(ValueError):
+    """Values that are right alone and wrong together; `keys` are relative to the section."""
+
+    def __init__(self, message: str, *keys: str) -> None:
+        super().__init__(message)
+        self.keys = keys

@@ -1,0 +1,377 @@
+"""What can be configured (etc/forebay.yaml lists it all): frozen, and checked when it is built.
+
+A model knows its keys, their ranges, and the relations between them; where the values come from
+is daemon/config/load.py's business.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
+
+from actors.config.event_settings import EventSettings
+from actors.config.notification_settings import (
+    NotificationName,
+    NotificationSettings,
+    check_notifications,
+)
+from actors.config.queue import QueueSettings
+from actors.config.schedules import ScheduleName, ScheduleSettings, check_schedules
+from actors.config.section import (
+    GIB,
+    KIB,
+    MIB,
+    Clash,
+    Count,
+    Flag,
+    Number,
+    Section,
+)
+from actors.config.triggers import Trigger, all_schedules, check_triggers
+from actors.model.units import Duration, Size, durations, format_size, numbers, sizes
+from forebay.errors import BadRun
+from forebay.limits import (
+    FRAME_HEAD_BYTES,
+    PRIORITY_MAX,
+    RUN_HEAD_BYTES_MAX,
+    RUN_RAW_BYTES_MAX,
+)
+from forebay.run import check_queue_name
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""What fits into sun_path with its final zero."""
+
+CHUNK_OVERHEAD_BYTES: Final = 4 * KIB
+"""More than a chunk's head and one block's head take."""
+
+
+def parse_mode(value: object) -> int:
+    """A file mode in octal digits. A number is refused: 660 without quotes is decimal."""
+    if isinstance(value, str) and 3 <= len(value) <= 4 and set(value) <= set("01234567"):
+        mode = int(value, 8)
+        if mode <= 0o777:
+            return mode
+    raise ValueError(f'{value!r} is not a file mode: write octal digits in quotes, as "0660"')
+
+
+def name_or_id(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+FileMode = Annotated[
+    int, BeforeValidator(parse_mode), PlainSerializer(lambda mode: f"{mode:04o}", str)
+]
+Account = Annotated[str, BeforeValidator(name_or_id)]
+"""A user or group, by name or by number."""
+
+
+class SocketSettings(Section):
+    path: Path = Path("/run/forebay/forebay.sock")
+    mode: FileMode = 0o660
+    owner: Account | None = None
+    group: Account | None = None
+    allow_uids: tuple[Annotated[Count, numbers(0, 2**32 - 2)], ...] = ()
+    """Users that may connect, beside those of `allow_gids`; both empty: all that the mode lets."""
+    allow_gids: tuple[Annotated[Count, numbers(0, 2**32 - 2)], ...] = ()
+    max_connections: Annotated[Count, numbers(1, 65536)] = 1024
+    hello_timeout: Annotated[Duration, durations("10ms", "1h")] = 5
+    frame_timeout: Annotated[Duration, durations("10ms", "1h")] = 30
+    write_timeout: Annotated[Duration, durations("10ms", "1h")] = 30
+    idle_timeout: Annotated[Duration, durations("0s", "365d")] = 0
+    window_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 16 * MIB
+    window_frames: Annotated[Count, numbers(1, 65536)] = 1024
+    inflight_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 64 * MIB
+    max_run_bytes: Annotated[Size, sizes("1Ki", format_size(RUN_RAW_BYTES_MAX))] = 4 * MIB
+
+    @field_validator("path")
+    @classmethod
+    def _path_fits(cls, path: Path) -> Path:
+        length = len(str(path).encode())
+        if length > SOCKET_PATH_BYTES_MAX:
+            raise ValueError(
+                f"a Unix socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, not {length}"
+            )
+        return path
+
+    @model_validator(mode="after")
+    def _windows_take_the_largest_run(self) -> Self:
+        frame = FRAME_HEAD_BYTES + stored_run_bytes_max(self.max_run_bytes)
+        if self.window_bytes < frame:
+            raise Clash(
+                f"window_bytes ({format_size(self.window_bytes)}) must take a run of "
+                f"max_run_bytes ({format_size(self.max_run_bytes)}), which needs {frame} bytes",
+                "window_bytes",
+                "max_run_bytes",
+            )
+        if self.inflight_bytes < self.window_bytes:
+            raise Clash(
+                f"inflight_bytes ({format_size(self.inflight_bytes)}) must be at least "
+                f"window_bytes ({format_size(self.window_bytes)})",
+                "inflight_bytes",
+                "window_bytes",
+            )
+        return self
+
+
+def stored_run_bytes_max(raw_bytes: int) -> int:
+    """The most that a run with a body of `raw_bytes` can take: Snappy may add a sixth."""
+    return RUN_HEAD_BYTES_MAX + raw_bytes + raw_bytes // 6 + 32
+
+
+class HttpSettings(Section):
+    """The HTTP server: API, metrics and the page."""
+
+    listen: str | None = "127.0.0.1:8077"
+    """HOST:PORT; port 0: a free one; None: no server."""
+    read_token_file: Path | None = None
+    admin_token_file: Path | None = None
+    hosts: tuple[str, ...] = ()
+    """Other names by which it may be asked, as behind a proxy."""
+    show_payloads: Flag = False
+    """Whether the read token shows payloads; the admin's does."""
+    request_bytes_max: Annotated[Size, sizes("64Ki", "64Mi")] = 2 * MIB
+    max_connections: Annotated[Count, numbers(1, 4096)] = 256
+    rate_limit: Annotated[Number, numbers(0, 10**6)] = 200
+    """Requests a second of one client; 0: no limit."""
+    timeout: Annotated[Duration, durations("1s", "1h")] = 30
+    """For a request's body to come, and for a client to take its answer."""
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_is_an_address(cls, listen: str | None) -> str | None:
+        if listen is not None:
+            host, _, port = listen.rpartition(":")
+            if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+                raise ValueError(f"{listen!r} is not HOST:PORT, as 127.0.0.1:8077 or [::1]:8077")
+        return listen
+
+    @model_validator(mode="after")
+    def _strangers_need_a_token(self) -> Self:
+        if self.listen is None or self.read_token_file or self.admin_token_file:
+            return self
+        host = self.listen.rpartition(":")[0]
+        if host not in ("localhost", "[::1]") and not host.startswith("127."):
+            raise Clash(
+                f"listen ({self.listen}) is not a loopback address: "
+                "it needs read_token_file or admin_token_file",
+                "listen",
+            )
+        return self
+
+
+class SpoolSettings(Section):
+    durability: Literal["fsync", "os", "memory"] = "fsync"
+    chunk_size: Annotated[Size, sizes("64Ki", "1Gi")] = 64 * MIB
+    max_bytes: Annotated[Size, sizes("128Ki", "1024Ti")] = 1 * GIB
+    max_size: Annotated[Count, numbers(0, 10**12)] = 0
+    """Runs; 0: no limit."""
+    min_free_bytes: Annotated[Size, sizes("0", "1024Ti")] = 256 * MIB
+    inmemory_runs: Annotated[Count, numbers(1, 10**6)] = 2048
+    inmemory_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 16 * MIB
+    meta_sync_interval: Annotated[Duration, durations("10ms", "1m")] = 1
+    compression: Literal["snappy", "none"] = "snappy"
+    """Of what arrives uncompressed."""
+    spare_chunks: Annotated[Count, numbers(0, 64)] = 2
+    dedup_runs: Annotated[Count, numbers(0, 10**7)] = 32768
+    ballast_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 4 * MIB
+    group_bytes_max: Annotated[Size, sizes("64Ki", "256Mi")] = 8 * MIB
+    stage_ttl: Annotated[Duration, durations("1s", "365d")] = 24 * 3600
+    """A write of which nothing was heard for so long is aborted."""
+    receipt_ttl: Annotated[Duration, durations("1s", "3650d")] = 7 * 24 * 3600
+    """So long after a write was published its receipt can be asked for."""
+
+    @model_validator(mode="after")
+    def _two_chunks_fit(self) -> Self:
+        if self.max_bytes < 2 * self.chunk_size:
+            raise Clash(
+                f"max_bytes ({format_size(self.max_bytes)}) must be at least twice "
+                f"chunk_size ({format_size(self.chunk_size)}), "
+                "so that one chunk can be freed while the next is written",
+                "max_bytes",
+                "chunk_size",
+            )
+        return self
+
+
+def _check_url(type_: str, with_url: str, url: str | None) -> None:
+    if type_ == with_url and not url:
+        raise Clash(f"type {type_} needs a url", "url")
+    if type_ != with_url and url:
+        raise Clash(f"url means nothing to type {type_}", "url")
+    _check_login(url, "url")
+
+
+def _check_login(url: str | None, key: str) -> None:
+    """A plain `/`, `?` or `#` in a password ends the address there. The rest of it would be taken
+    for a port, a path or a database, and be quoted in error messages."""
+    if not url or "://" not in url:
+        return
+    address, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
+    if "@" not in address and any("@" in text for text in rest):
+        raise Clash(
+            f"{key}: an @ stands after the address: write / ? # @ in a password as %2F %3F %23 %40",
+            key,
+        )
+
+
+class WarmSettings(Section):
+    type: Literal["memory", "valkey"] = "memory"
+    url: str | None = None
+    """Of Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
+    timeout: Annotated[Duration, durations("50ms", "1m")] = 2
+    """For one step of the shared queue; after that it counts as away."""
+    valid: Annotated[Duration, durations("1s", "10m")] = 15
+    """So long after a daemon was last heard of, others may lease what it has entered."""
+    prefix: Annotated[str, Field(pattern=r"^[^{}\s]{1,64}$")] = "forebay"
+    """What all keys begin with: daemons with the same one are a fleet."""
+
+    @model_validator(mode="after")
+    def _url_goes_with_the_type(self) -> Self:
+        _check_url(self.type, "valkey", self.url)
+        return self
+
+
+class ColdSettings(Section):
+    type: Literal["sqlite", "postgres"] = "sqlite"
+    url: str | None = None
+    """Of PostgreSQL: postgresql://."""
+    acquire_timeout: Annotated[Duration, durations("1s", "1d")] = 300
+    """How long a run that was taken from cold may be in hand before it is taken again."""
+    timeout: Annotated[Duration, durations("100ms", "5m")] = 10
+    """For one step of the store."""
+    connections: Annotated[Count, numbers(1, 64)] = 8
+    """To PostgreSQL, of this daemon, beside one that listens."""
+    pooled: Flag = False
+    """The URL leads to PgBouncer in transaction mode."""
+    listen_url: str | None = None
+    """Past PgBouncer, to hear at once of what others have put there."""
+    require_sync_standby: Flag = False
+    """Nothing is handed over to a server without a synchronous standby."""
+    schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "forebay"
+    """PostgreSQL's: daemons with the same one are a fleet."""
+
+    @model_validator(mode="after")
+    def _url_goes_with_the_type(self) -> Self:
+        _check_url(self.type, "postgres", self.url)
+        if self.url and not self.url.startswith(("postgresql://", "postgres://")):
+            raise Clash("url must begin with postgresql://", "url")
+        _check_login(self.listen_url, "listen_url")
+        return self
+
+
+class MemorySettings(Section):
+    """Limits as a share of the memory that the daemon may use (cgroup aware)."""
+
+    memory_limit_ratio: Annotated[Number, numbers(0.05, 1)] = 0.8
+    """The daemon's share of the machine's, or its cgroup's, memory."""
+    queue_memory_percent: Annotated[Number, numbers(0, 100)] = 0
+    """Of that, for runs in memory: warm and on their way there; 0: as the other limits say."""
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+def check_queue(name: str) -> str:
+    try:
+        check_queue_name(name)
+    except BadRun as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+QueueName = Annotated[str, AfterValidator(check_queue)]
+
+
+class Settings(Section):
+    socket: SocketSettings = SocketSettings()
+    state_dir: Path = Path("/var/lib/forebay")
+    http: HttpSettings = HttpSettings()
+    spool: SpoolSettings = SpoolSettings()
+    warm: WarmSettings = WarmSettings()
+    cold: ColdSettings = ColdSettings()
+    memory: MemorySettings = MemorySettings()
+    priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
+        default={"high": 0, "normal": 5, "low": 10}
+    )
+    auto_create_queues: Flag = True
+    defaults: QueueSettings = QueueSettings()
+    queues: dict[QueueName, QueueSettings] = Field(default={})
+    """Each with the defaults merged in."""
+    schedules: dict[ScheduleName, ScheduleSettings] = Field(default={})
+    triggers: dict[ScheduleName, Trigger] = Field(default={})
+    notifications: dict[NotificationName, NotificationSettings] = Field(default={})
+    events: EventSettings = EventSettings()
+    log: LogSettings = LogSettings()
+    global_send_limit: Annotated[Count, numbers(0, 10**6)] = 0
+    """Sends in flight, of all queues; 0: no limit."""
+    drain_timeout: Annotated[Duration, durations("0s", "1h")] = 30
+
+    def queue(self, name: str) -> QueueSettings | None:
+        """How this queue is to be treated; None: there is no such queue, and none is created."""
+        return self.queues.get(name, self.defaults if self.auto_create_queues else None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _queues_start_from_the_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        defaults, queues = data.get("defaults"), data.get("queues")
+        if not isinstance(defaults, dict) or not isinstance(queues, dict):
+            return data
+        return {**data, "queues": {name: merge(defaults, own) for name, own in queues.items()}}
+
+    @model_validator(mode="after")
+    def _shared_warm_needs_shared_cold(self) -> Self:
+        if self.warm.type == "valkey" and self.cold.type != "postgres":
+            raise Clash(
+                "warm.type valkey needs cold.type postgres: any daemon may deliver what is in "
+                "Valkey, and could not settle rows of another host's SQLite file",
+                "warm.type",
+                "cold.type",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_are_possible(self) -> Self:
+        check_triggers(self.triggers, self.schedules, self.priorities)
+        check_schedules(all_schedules(self.schedules, self.triggers), self.priorities)
+        return self
+
+    @model_validator(mode="after")
+    def _notifications_are_possible(self) -> Self:
+        queues = None if self.auto_create_queues else self.queues
+        check_notifications(self.notifications, queues)
+        return self
+
+    @model_validator(mode="after")
+    def _chunks_take_the_largest_run(self) -> Self:
+        needed = stored_run_bytes_max(self.socket.max_run_bytes) + CHUNK_OVERHEAD_BYTES
+        if self.spool.chunk_size < needed:
+            raise Clash(
+                f"spool.chunk_size ({format_size(self.spool.chunk_size)}) must take a run of "
+                f"socket.max_run_bytes ({format_size(self.socket.max_run_bytes)}), "
+                f"which needs {needed} bytes",
+                "spool.chunk_size",
+                "socket.max_run_bytes",
+            )
+        return self
+
+
+def merge(base: Any, over: Any) -> Any:
+    """`over` laid over `base`, key by key. Where both have a `type` that differs, `over` alone:
+    the keys of a file handler mean nothing to an http handler."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    if "type" in base and "type" in over and base["type"] != over["type"]:
+        return over
+    return base | {key: merge(base[key], own) if key in base else own for key, own in over.items()}

@@ -1,0 +1,151 @@
+"""Triggers as they are configured: what makes jobs by itself, of time or of what waits in a queue.
+
+A `TIME` trigger is a schedule under another name (actors/config/schedules.py): the same keys, with
+`target` for the queue that its ticks go to. A `QUEUE` trigger polls a queue, claims a batch of its
+items, and creates one job item in its target that lists them (actors/cron/triggers.py).
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from actors.config.schedules import ScheduleSettings, check_queue
+from actors.config.section import Clash, Count, Flag, Section
+from actors.model.units import Duration, durations, numbers
+from forebay.errors import BadRun
+from forebay.headers import pack_headers, short_text
+from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
+from forebay.stage_frames import WRITE_HEADER
+
+TRIGGERS_MAX: Final = 200
+"""Of one daemon, in the configuration and at run time each."""
+NAME_CHARS_MAX: Final = 90
+"""With room for what stands before it in the name of the queue's consumer."""
+BATCH_MAX: Final = 10_000
+"""Ids of as many items are 0.5 MB of a job's payload."""
+JOBS_MAX: Final = 1000
+TRIGGER_HEADER: Final = "trigger"
+CIRCLE: Final = "jobs of triggers come back to the queue that they were made of"
+OWN_HEADERS: Final = frozenset({TRIGGER_HEADER, WRITE_HEADER})
+
+QueueName = Annotated[str, AfterValidator(check_queue)]
+
+
+class QueueTrigger(Section):
+    type: Literal["QUEUE"]
+    description: str = ""
+    queue: QueueName
+    """What is polled."""
+    target: QueueName
+    """Where the jobs go."""
+    polling_interval: Annotated[Duration, durations("100ms", "1d")] = 10
+    batch_size: Annotated[Count, numbers(1, BATCH_MAX)] = 100
+    """So many items a job claims, at most."""
+    jobs_max: Annotated[Count, numbers(1, JOBS_MAX)] = 100
+    """While so many jobs are not done, nothing more is claimed."""
+    job_lease: Annotated[Duration, durations("10s", "30d")] = 3600
+    """A job that is not done by then, and in nobody's hands, is taken back with its claim."""
+    priority: Annotated[Count, numbers(0, PRIORITY_MAX)] | str = PRIORITY_NORMAL
+    """A number, or a label."""
+    flow: str = ""
+    action: str = ""
+    headers: dict[str, str] = Field(default={})
+    enabled: Flag = True
+
+    @model_validator(mode="after")
+    def _can_make_jobs(self) -> Self:
+        if self.queue == self.target:
+            raise Clash("queue and target are the same: its jobs would be claimed", "target")
+        own = OWN_HEADERS & self.headers.keys()
+        if own:
+            raise Clash(f"the header {min(own)} is set by forebay", "headers")
+        try:
+            short_text("flow", self.flow, FLOW_BYTES_MAX)
+            short_text("action", self.action, ACTION_BYTES_MAX)
+            # With room for those that each job has.
+            pack_headers({**self.headers, TRIGGER_HEADER: "x" * 100, WRITE_HEADER: "0" * 32})
+        except BadRun as problem:
+            raise Clash(str(problem)) from problem
+        return self
+
+
+class TimeTrigger(ScheduleSettings):
+    type: Literal["TIME"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _target_is_the_queue(cls, data: Any) -> Any:
+        return with_queue(data) if isinstance(data, dict) else data
+
+    @property
+    def schedule(self) -> ScheduleSettings:
+        return ScheduleSettings.model_validate(self.model_dump(mode="json", exclude={"type"}))
+
+
+Trigger = Annotated[QueueTrigger | TimeTrigger, Field(discriminator="type")]
+
+
+def with_queue(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a TIME trigger in a schedule's words."""
+    if "target" not in keys:
+        return dict(keys)
+    if "queue" in keys:
+        raise ValueError("a TIME trigger has a target, and no queue")
+    return {("queue" if key == "target" else key): value for key, value in keys.items()}
+
+
+def queue_triggers(triggers: Mapping[str, Trigger]) -> dict[str, QueueTrigger]:
+    return {name: one for name, one in triggers.items() if isinstance(one, QueueTrigger)}
+
+
+def all_schedules(
+    schedules: Mapping[str, ScheduleSettings], triggers: Mapping[str, Trigger]
+) -> dict[str, ScheduleSettings]:
+    """The schedules of a configuration, and its TIME triggers, which are schedules too."""
+    times = {name: one.schedule for name, one in triggers.items() if isinstance(one, TimeTrigger)}
+    return {**schedules, **times}
+
+
+def in_circles(triggers: Mapping[str, QueueTrigger]) -> frozenset[str]:
+    """The triggers whose jobs come back to their own queue, through others or not: they would
+    make jobs of jobs, and none would ever be done."""
+    targets: dict[str, set[str]] = {}
+    for trigger in triggers.values():
+        targets.setdefault(trigger.queue, set()).add(trigger.target)
+
+    def leads_back(trigger: QueueTrigger) -> bool:
+        seen, to_see = set[str](), [trigger.target]
+        while to_see:
+            queue = to_see.pop()
+            if queue == trigger.queue:
+                return True
+            if queue not in seen:
+                seen.add(queue)
+                to_see.extend(targets.get(queue, ()))
+        return False
+
+    return frozenset(name for name, trigger in triggers.items() if leads_back(trigger))
+
+
+def check_triggers(
+    triggers: Mapping[str, Trigger],
+    schedules: Mapping[str, ScheduleSettings],
+    labels: Mapping[str, int],
+) -> None:
+    """What only all of a configuration can tell."""
+    if len(triggers) > TRIGGERS_MAX:
+        raise Clash(f"there are at most {TRIGGERS_MAX} triggers", "triggers")
+    for name, trigger in triggers.items():
+        if name in schedules:
+            text = f"{name} is a schedule already: a TIME trigger is one too"
+            raise Clash(text, f"triggers.{name}", f"schedules.{name}")
+        if isinstance(trigger, QueueTrigger) and len(name) > NAME_CHARS_MAX:
+            text = f"triggers.{name}: a name has at most {NAME_CHARS_MAX} characters"
+            raise Clash(text, f"triggers.{name}")
+        if isinstance(trigger.priority, str) and trigger.priority not in labels:
+            text = f"triggers.{name}.priority: there is no priority {trigger.priority!r}"
+            raise Clash(text, f"triggers.{name}.priority")
+    if circle := in_circles(queue_triggers(triggers)):
+        text = f"{CIRCLE}: {', '.join(sorted(circle))}"
+        raise Clash(text, *(f"triggers.{name}.target" for name in sorted(circle)))

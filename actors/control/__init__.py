@@ -1,0 +1,1 @@
+"""The operations of the control plane, one file per subject."""

@@ -1,0 +1,221 @@
+"""Changing one item that waits: deleting it, giving it another payload, priority or time, or up.
+
+Whoever has the item must let go of it first: what warm has, or the promoter in line for it, is
+withdrawn there, in one step, so that nobody can lease it any more; what waits in the journal or in
+cold is changed in place, by its owner, if it is still there. Then the owner makes the change
+durable:
+
+    delete    journal: a DELETED mark in a group commit      cold: out of its row, in a transaction
+    change    journal: handed over to cold as a run of its own, with the same id
+              cold: another row in place of the item, in a transaction
+
+`False` means that the item was not where it was seen, and nothing has changed: look again. A step
+that has begun is carried through, shielded, within a deadline. What it can't do: change what a
+worker or consumer has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import trio
+
+from actors.control.item_view import Sighting
+from actors.model.origin import Origin, pack_origin
+from actors.model.slices import InCold, InJournal, ItemError, Slice, remember
+from actors.ports.tiers import ColdItems, Limits, NewRow, StoreUnavailable, WarmQueue
+from actors.spooler.messages import (
+    Fate,
+    HandedOver,
+    JournalRun,
+    Settle,
+    Settled,
+    SpoolerMessage,
+    Voided,
+)
+from actors.tiers.handover import Asked, HandOver, Transfer
+from actors.tiers.line import Promotion
+from forebay.encode import encode_run
+from forebay.ids import new_run_id
+from forebay.run import KEYS, Run, RunHead, read_head
+
+STEP_S: Final = 30.0
+RECORD_S: Final = 10.0
+NO_LIMITS: Final = Limits(2**62, 2**62)
+
+
+class Unrecorded(StoreUnavailable):
+    """The journal was told, and its disk has not taken it yet: it will, or the next life asks."""
+
+
+class Change(NamedTuple):
+    """What is to be different; None: as it was."""
+
+    payload: bytes | None = None
+    priority: int | None = None
+    due_ms: int | None = None
+    """0: at once."""
+    error: str | None = None
+    """It is given up, as a dead letter, for this reason."""
+
+
+class Changer:
+    def __init__(
+        self,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        warm: WarmQueue,
+        cold: ColdItems,
+        hand_over: HandOver,
+        wake_promoter: Callable[[str], None],
+        now_ms: Callable[[], int],
+        lines: Mapping[str, Promotion],
+    ) -> None:
+        """`lines`: what the promoter has in hand for warm, by queue."""
+        self._lines = lines
+        self._spooler = spooler
+        self._warm = warm
+        self._cold = cold
+        self._hand_over = hand_over
+        self._wake_promoter = wake_promoter
+        self._now_ms = now_ms
+
+    async def apply(self, sighting: Sighting, change: Change | None) -> bool:
+        """Changes an item that waits, or deletes it (None). BadRun if it would be no run."""
+        new = None if change is None else new_row(sighting, change, self._now_ms())
+        with trio.move_on_after(STEP_S, shield=True):
+            is_done = await self._apply(sighting, new)
+            self._wake_promoter(sighting.head.queue)
+            return is_done
+        raise StoreUnavailable(f"the change is not known to be recorded after {STEP_S:g} s")
+
+    async def _apply(self, sighting: Sighting, new: NewRow | None) -> bool:
+        if sighting.is_borrowed:
+            return await self._from_warm(sighting, new)
+        owner = sighting.owner
+        if isinstance(owner, JournalRun):
+            return await self._in_journal(owner, sighting.bit, new)
+        return await self._in_cold(owner.row, sighting.bit, None, new)
+
+    async def _in_journal(self, found: JournalRun, bit: int, new: NewRow | None) -> bool:
+        run, head = found.run, found.run.head
+        voided = Voided(
+            run.position,
+            run.size,
+            head.count,
+            head.queue,
+            head.priority,
+            head.run_id,
+            bit,
+            Fate.DELETED if new is None else Fate.HANDED_OVER,
+        )
+        if new is None:
+            return await self._settle(voided)
+        return await self._move(new, voided)
+
+    async def _in_cold(self, row: bytes, bit: int, lock: bytes | None, new: NewRow | None) -> bool:
+        if new is None:
+            return await self._cold.delete(row, bit, lock)
+        return await self._cold.change(row, bit, lock, new)
+
+    async def _from_warm(self, sighting: Sighting, new: NewRow | None) -> bool:
+        """False as well if warm has not got it: it is leased, or on its way."""
+        queue, bit, run_id = sighting.head.queue, sighting.bit, sighting.head.run_id
+        slices = await self._warm.withdraw(queue, run_id=run_id)
+        own = [part for part in slices if part.bits & bit]
+        if rest := without(slices, bit):
+            # They were here a moment ago, and go back whatever the limits say.
+            await self._warm.enter(queue, rest, NO_LIMITS)
+        line = None if own else self._lines.get(queue)
+        if line is not None:
+            waiting = line.withdraw(run_id=run_id)
+            own = [part for part in waiting if part.bits & bit]
+            line.join(without(waiting, bit))
+        if not own:
+            return False
+        part = replace(own[0], bits=bit)
+        try:
+            return await self._tell_owner(part, new)
+        except Unrecorded:
+            raise
+        except BaseException:
+            # Nobody else would bring it back.
+            if line is not None:
+                line.join([part])
+                raise
+            with trio.CancelScope(shield=True):
+                await self._warm.enter(queue, [part], NO_LIMITS)
+            raise
+
+    async def _tell_owner(self, part: Slice, new: NewRow | None) -> bool:
+        owner, head, index = part.run.owner, part.run.head, part.bits.bit_length() - 1
+        if isinstance(owner, InCold):
+            return await self._in_cold(owner.row, part.bits, owner.lock, new)
+        if not isinstance(owner, InJournal):
+            await self._warm.enter(head.queue, [part], NO_LIMITS)
+            return False
+        where = (owner.token, owner.position, head.run_id)
+        if new is None:
+            return await self._settle(Settled(*where, index, index + 1, Fate.DELETED))
+        return await self._move(new, HandedOver(*where, part.bits))
+
+    async def _settle(self, outcome: Settled | Voided) -> bool:
+        """Durable on return."""
+        asked = Asked()
+        await self._spooler.send(Settle((outcome,), asked.answer))
+        with trio.move_on_after(RECORD_S):
+            return (await asked.wait())[0]
+        raise Unrecorded(f"the journal has recorded nothing for {RECORD_S:g} s")
+
+    async def _move(self, new: NewRow, from_: HandedOver | Voided) -> bool:
+        origin = pack_origin(Origin(from_.position, from_.run_id, from_.bits))
+        return await self._hand_over.move_one(Transfer(replace(new, origin=origin), from_))
+
+
+def without(slices: Sequence[Slice], bit: int) -> list[Slice]:
+    """What is left of them without this item."""
+    return [replace(part, bits=part.bits & ~bit) for part in slices if part.bits != bit]
+
+
+def new_row(sighting: Sighting, change: Change, now_ms: int) -> NewRow:
+    """The item as it will be: a run of its own, in which it keeps its id."""
+    head, index = sighting.head, sighting.index
+    run = Run(head, sighting.data)
+    due_ms = sighting.due_ms if change.due_ms is None else change.due_ms
+    key = run.keys(index, index + 1) if head.flags & KEYS else [b""]
+    payload = change.payload
+    data = encode_run(
+        run.payloads(index, index + 1) if payload is None else [payload],
+        queue=head.queue,
+        keys=key if any(key) else None,
+        item_ids=run.packed_ids(index, index + 1),
+        flow=head.flow,
+        action=head.action,
+        priority=head.priority if change.priority is None else change.priority,
+        due_ms=first_due_ms(head, change, now_ms),
+        enqueued_ms=head.enqueued_ms,
+        attempt=head.attempt,
+        headers=head.headers(),
+    )
+    errors = sighting.errors
+    if change.error is not None:
+        errors = remember(errors, ItemError(sighting.attempt, now_ms, change.error))
+    return NewRow(
+        new_run_id(),
+        read_head(data),
+        data,
+        1,
+        sighting.attempt,
+        due_ms,
+        errors,
+        is_dead=change.error is not None,
+        changed_ms=now_ms,
+    )
+
+
+def first_due_ms(head: RunHead, change: Change, now_ms: int) -> int:
+    """The due time in the item's header: when it is due at first. It stays when the item is put
+    off, and an item that is wanted earlier than it was ever due is due at first then."""
+    if change.due_ms is None:
+        return head.due_ms
+    wanted_ms = change.due_ms or now_ms
+    return wanted_ms if wanted_ms < (head.due_ms or head.enqueued_ms) else head.due_ms

@@ -1,0 +1,149 @@
+"""Finding one item by its id, wherever it is: journal, warm, cold, dead letters, history.
+
+The journal is asked first (what is lent or in memory at once, the rest through its indexes), then
+the cold store by its index of bodies. An item that moves from the one to the other just then is
+in neither for a moment, so that nobody is told "not found" before both were asked twice. Owns
+nothing. What it says is true at the moment it looked.
+
+A dead letter may have been removed because it was mended and pushed again under its id. So for an
+item that seems to be deleted, runs of its queue that list ids of others are looked through as well.
+
+What it can't do: find an item by id in the journal whose run lists ids of other runs, if nothing
+else is known of it, or if the queue's journal holds more than `AGAIN_BYTES_MAX`; a search finds it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from actors.control.item_view import Sighting, of_cold, of_journal
+from actors.model.finished import FinishedRow
+from actors.model.refusals import bad_request, not_found
+from actors.model.slices import lowest_bit
+from actors.model.states import State
+from actors.ports.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
+from actors.spooler.asking import Spooler, ask, readable
+from actors.spooler.messages import FindRun, JournalRun, ScanRuns
+from forebay.errors import BadRun
+from forebay.ids import pack_item_id, parse_item_id
+from forebay.run import IDS, Run, RunHead
+
+LOOKS: Final = 2
+AGAIN_ROWS: Final = 64
+AGAIN_BYTES: Final = 1024 * 1024
+"""Of one step."""
+AGAIN_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class Finder:
+    def __init__(
+        self,
+        spooler: Spooler,
+        warm: WarmQueue,
+        cold: ColdItems,
+        noted: Callable[[bytes], Sequence[FinishedRow]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`noted`: what is on its way to the cold store's history, by run."""
+        self._spooler = spooler
+        self._warm = warm
+        self._cold = cold
+        self._noted = noted
+        self._now_ms = now_ms
+
+    async def find(self, item_id: str) -> Sighting:
+        """Where the item is now, or what became of it. Refused if nobody knows it."""
+        try:
+            run_id, index = parse_item_id(item_id)
+        except ValueError as problem:
+            raise bad_request(str(problem)) from problem
+        for _ in range(LOOKS):
+            sighting = await self._in_journal(run_id, index) or await self._in_cold(run_id, index)
+            if sighting is not None and sighting.state is State.DELETED:
+                return await self._pushed_again(sighting, run_id, index) or sighting
+            if sighting is not None:
+                return sighting
+        raise not_found(f"item {item_id}")
+
+    async def _in_journal(self, run_id: bytes, index: int) -> Sighting | None:
+        for found in await ask_for_run(self._spooler, run_id):
+            head = found.run.head
+            if head.flags & IDS:
+                continue
+            warm = Whereabouts()
+            if found.is_lent:
+                warm = await whereabouts(self._warm, head.queue, run_id)
+            sighting = of_journal(found, index, warm, self._now_ms())
+            if sighting is not None:
+                return sighting
+        return None
+
+    async def _in_cold(self, run_id: bytes, index: int) -> Sighting | None:
+        sights = await self._cold.find(run_id, index)
+        if not sights:
+            return self._in_notes(run_id, index)
+        sight, warm = sights[0], Whereabouts()
+        if sight.lock is not None:
+            warm = await whereabouts(self._warm, sight.head.queue, sight.head.run_id)
+        return of_cold(sight, lowest_bit(sight.bits), warm)
+
+    async def _pushed_again(self, deleted: Sighting, run_id: bytes, index: int) -> Sighting | None:
+        """The item in another run of its queue, which waits or was delivered a moment ago."""
+        queue, after, room = deleted.head.queue, 0, AGAIN_BYTES_MAX
+        while room > 0:
+            runs, rest = await scan_runs(self._spooler, queue, after, AGAIN_ROWS, AGAIN_BYTES)
+            for found in runs:
+                head, data = found.run.head, found.run.data
+                room -= len(data)
+                bit = bit_of(head, data, run_id, index) if head.flags & IDS else 0
+                if bit and not found.done & bit:
+                    warm = await whereabouts(self._warm, queue, head.run_id)
+                    return of_journal(found, lowest_bit(bit), warm, self._now_ms())
+            if rest is None:
+                break
+            after = rest
+        return self._in_notes(run_id, index)
+
+    def _in_notes(self, run_id: bytes, index: int) -> Sighting | None:
+        for row in self._noted(run_id):
+            bit = bit_of(row.head, row.data, run_id, index)
+            if row.bits & bit:
+                past = (row.head, row.data, row.bits, row.attempt, 0, row.errors)
+                sight = ColdSight(
+                    row.outcome,
+                    *past,
+                    ended_ms=row.finished_ms,
+                    holder=row.holder,
+                    result=row.result,
+                    job=row.job,
+                )
+                return of_cold(sight, lowest_bit(bit), Whereabouts())
+        return None
+
+
+def bit_of(head: RunHead, data: bytes, run_id: bytes, index: int) -> int:
+    """The bit of an item in a run; 0 if it is not there."""
+    if not head.flags & IDS:
+        return 1 << index if head.run_id == run_id and index < head.count else 0
+    try:
+        return 1 << Run(head, data).packed_ids().index(pack_item_id(run_id, index))
+    except (BadRun, ValueError):
+        return 0
+
+
+async def whereabouts(warm: WarmQueue, queue: str, run_id: bytes) -> Whereabouts:
+    return (await warm.locate(queue, frozenset((run_id,)))).get(run_id, Whereabouts())
+
+
+async def ask_for_run(spooler: Spooler, run_id: bytes) -> list[JournalRun]:
+    runs: list[JournalRun] = readable(await ask(spooler, partial(FindRun, run_id)))
+    return runs
+
+
+async def scan_runs(
+    spooler: Spooler, queue: str, after: int, runs_max: int, bytes_max: int
+) -> tuple[list[JournalRun], int | None]:
+    """What the journal has of a queue behind a position, and behind which one to go on."""
+    make = partial(ScanRuns, queue, after, runs_max, bytes_max)
+    found: tuple[list[JournalRun], int | None] = readable(await ask(spooler, make))
+    return found

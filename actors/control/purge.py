@@ -1,0 +1,227 @@
+"""Purging a queue: deleting what waits, wherever it is, as the CONTROL operation `queue.purge`.
+
+Waiting is what nobody has in hand: in the journal's backlog, in warm, in cold. What a worker, a
+consumer or a stream's reader has stays, and so do dead letters and what is staged. Warm comes
+first, because it is where items are leased from; whatever moves between the tiers meanwhile is
+met by the next round. Rounds go on until nothing waits, within a time: then the answer says
+`more`, and the operation may be sent again. The books count claimed items among those in cold;
+a round that finds nothing asks the cold store how many there are.
+
+Durable when answered: journal items have a DELETED mark in a group commit, cold ones left in a
+transaction; the books count all of them as deleted. A step that has begun is carried through,
+shielded, within a deadline. When a store fails, or is too slow, what was withdrawn from warm goes
+back there; but for what the journal was told, which it will record.
+
+What it can't do: keep purged items in the history.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import structlog
+import trio
+
+from actors.control.control import Fields, Operation
+from actors.control.item_find import scan_runs
+from actors.model.slices import InCold, InJournal, Slice, item_bits, ranges
+from actors.ports.tiers import ColdItems, ColdPart, ColdQueue, Limits, StoreUnavailable, WarmQueue
+from actors.spooler.messages import Fate, JournalRun, Settle, Settled, SpoolerMessage, Voided
+from actors.tiers.handover import Asked
+from actors.tiers.line import Promotion
+
+log = structlog.get_logger()
+
+TIME_S: Final = 10.0
+"""Of one request."""
+STEP_S: Final = 30.0
+OUTCOMES_MAX: Final = 1024
+"""Of one message to the spooler."""
+SCAN_RUNS: Final = 512
+SCAN_BYTES: Final = 16 * 1024 * 1024
+COLD_ROWS: Final = 256
+"""Of one transaction."""
+PAUSE_S: Final = 0.05
+"""For what is on its way between two tiers to arrive."""
+NO_LIMITS: Final = Limits(2**62, 2**62)
+
+
+class Purging:
+    def __init__(
+        self,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        warm: WarmQueue,
+        lines: Mapping[str, Promotion],
+        cold: ColdItems,
+        streams: ColdQueue,
+        report: Callable[[], Awaitable[dict[str, Any]]],
+        check_exists: Callable[[str], Awaitable[object]],
+        wake_promoter: Callable[[str], None],
+    ) -> None:
+        """`lines`: what the promoter has in hand for warm, by queue. `streams`: the same cold
+        store, which knows what is claimed. `check_exists` refuses a queue that does not exist."""
+        self._spooler = spooler
+        self._warm = warm
+        self._lines = lines
+        self._cold = cold
+        self._streams = streams
+        self._report = report
+        self._check_exists = check_exists
+        self._wake_promoter = wake_promoter
+        self.operations: Mapping[str, Operation] = {"queue.purge": self._purge_op}
+
+    async def _purge_op(self, fields: Fields) -> dict[str, Any]:
+        queue = fields.text("queue")
+        fields.end()
+        await self._check_exists(queue)
+        deleted, more = await self.purge(queue)
+        return {"queue": queue, "deleted": deleted, "more": more}
+
+    async def purge(self, queue: str) -> tuple[int, bool]:
+        """How many were deleted, and whether some are left. What is pushed meanwhile may go too,
+        but it ends when there are as many deleted as waited at first."""
+        wanted = waiting(await self._report(), queue)
+        deadline = trio.current_time() + TIME_S
+        deleted = 0
+        try:
+            while deleted < wanted and trio.current_time() < deadline:
+                found = await self._round(queue, deadline)
+                deleted += found
+                if not found:
+                    if not await self._is_waiting(queue):
+                        break
+                    await trio.sleep(PAUSE_S)
+        finally:
+            self._wake_promoter(queue)
+            if deleted:
+                log.warning("queue.purged", queue=queue, items=deleted)
+        return deleted, deleted < wanted and await self._is_waiting(queue)
+
+    async def _is_waiting(self, queue: str) -> bool:
+        """Whether the queue holds items that can be purged."""
+        left = waiting(await self._report(), queue)
+        return left > 0 and left > await self._claimed(queue)
+
+    async def _claimed(self, queue: str) -> int:
+        consumers = [name for of, name in await self._streams.streams() if of == queue]
+        return sum([(await self._streams.stream(queue, name)).items for name in consumers])
+
+    async def _round(self, queue: str, deadline: float) -> int:
+        found = await self._shielded(self._from_warm, queue)
+        after: int | None = 0
+        while after is not None and trio.current_time() < deadline:
+            runs, after = await self._scan(queue, after - 1)
+            found += await self._shielded(self._from_journal, runs)
+        while trio.current_time() < deadline:
+            items = await self._cold.purge(queue, COLD_ROWS)
+            found += items
+            if not items:
+                break
+        return found
+
+    async def _shielded(self, step: Callable[[Any], Awaitable[int]], what: Any) -> int:
+        with trio.move_on_after(STEP_S, shield=True):
+            return await step(what)
+        raise StoreUnavailable(f"it is not known what was deleted after {STEP_S:g} s")
+
+    # Warm.
+
+    async def _from_warm(self, queue: str) -> int:
+        slices = await self._warm.withdraw(queue)
+        if line := self._lines.get(queue):
+            slices += line.withdraw()
+        others = [part for part in slices if not isinstance(part.run.owner, InJournal | InCold)]
+        if others:
+            # Another daemon's: its own purge deletes them.
+            await self._warm.enter(queue, others, NO_LIMITS)
+        in_journal = [part for part in slices if isinstance(part.run.owner, InJournal)]
+        in_cold = [part for part in slices if isinstance(part.run.owner, InCold)]
+        async with self._given_back(queue, [*in_cold, *in_journal]):
+            # What was deleted after all is met there once more, and found to be gone.
+            found = await self._delete_cold(in_cold)
+        for first in range(0, len(in_journal), OUTCOMES_MAX):
+            last = first + OUTCOMES_MAX
+            async with self._given_back(queue, in_journal[last:]):
+                some = in_journal[first:last]
+                found += await self._settle([one for part in some for one in outcomes_of(part)])
+        return found
+
+    @asynccontextmanager
+    async def _given_back(self, queue: str, slices: Sequence[Slice]) -> AsyncIterator[None]:
+        """What was withdrawn goes back to warm if a step fails: nobody else would bring it."""
+        try:
+            yield
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._warm.enter(queue, slices, NO_LIMITS)
+            raise
+
+    async def _delete_cold(self, slices: Sequence[Slice]) -> int:
+        found = 0
+        for first in range(0, len(slices), COLD_ROWS):
+            some = slices[first : first + COLD_ROWS]
+            parts = [
+                ColdPart(part.run.owner.row, part.bits, part.run.owner.lock)
+                for part in some
+                if isinstance(part.run.owner, InCold)
+            ]
+            deleted = await self._cold.delete_all(parts)
+            found += sum(
+                part.bits.bit_count() for part, done in zip(parts, deleted, strict=True) if done
+            )
+        return found
+
+    # The journal.
+
+    async def _scan(self, queue: str, after: int) -> tuple[list[JournalRun], int | None]:
+        runs, rest = await scan_runs(self._spooler, queue, after, SCAN_RUNS, SCAN_BYTES)
+        return runs, None if rest is None else rest + 1
+
+    async def _from_journal(self, runs: Sequence[JournalRun]) -> int:
+        voided = [void(found) for found in runs if not found.is_lent]
+        return await self._settle([one for one in voided if one.bits])
+
+    async def _settle(self, outcomes: Sequence[Settled | Voided]) -> int:
+        """How many items; durable on return."""
+        found = 0
+        for first in range(0, len(outcomes), OUTCOMES_MAX):
+            some = tuple(outcomes[first : first + OUTCOMES_MAX])
+            asked = Asked()
+            await self._spooler.send(Settle(some, asked.answer))
+            for outcome, done in zip(some, await asked.wait(), strict=True):
+                if done:
+                    found += (
+                        outcome.bits.bit_count()
+                        if isinstance(outcome, Voided)
+                        else outcome.last - outcome.first
+                    )
+        return found
+
+
+def waiting(report: Mapping[str, Any], queue: str) -> int:
+    """Items that nobody has in hand, as the books have it."""
+    books = report["queues"].get(queue)
+    if books is None:
+        return 0
+    return int(books["held"] - books["running"])
+
+
+def outcomes_of(part: Slice) -> Iterator[Settled]:
+    owner, head = part.run.owner, part.run.head
+    assert isinstance(owner, InJournal)
+    for first, last in ranges(part.bits):
+        yield Settled(owner.token, owner.position, head.run_id, first, last, Fate.DELETED)
+
+
+def void(found: JournalRun) -> Voided:
+    run, head = found.run, found.run.head
+    return Voided(
+        run.position,
+        run.size,
+        head.count,
+        head.queue,
+        head.priority,
+        head.run_id,
+        item_bits(0, head.count) & ~found.done,
+        Fate.DELETED,
+    )

@@ -1,0 +1,56 @@
+"""A queue's figures: items by state, the books, failures by reason, and how long processing takes.
+
+The counts are the books' (docs/operations.md), and last. Failures and processing times are the
+metrics', of this life of the daemon. One thing for all who ask: `queue.stats` over the socket, and
+the same over HTTP. Owns nothing; may be cancelled at any await.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from actors.control.control import Fields, Operation
+from actors.metrics.metrics import Metrics, in_milliseconds
+
+STATES: Final[Mapping[str, str]] = {
+    "SPOOLED": "spooled",
+    "SCHEDULED": "scheduled",
+    "QUEUED": "warm",
+    "COLD_QUEUED": "cold",
+    "RUNNING": "running",
+    "DONE": "delivered",
+    "FAILED": "dead",
+    "DELETED": "deleted",
+}
+"""Of an item, and what the books call how many there are."""
+
+
+class QueueStats:
+    def __init__(
+        self,
+        report: Callable[[], Awaitable[Mapping[str, Any]]],
+        check_exists: Callable[[str], Awaitable[object]],
+        metrics: Callable[[], Metrics],
+    ) -> None:
+        """`check_exists` refuses a queue that does not exist."""
+        self._report = report
+        self._check_exists = check_exists
+        self._metrics = metrics
+        self.operations: Mapping[str, Operation] = {"queue.stats": self._stats_op}
+
+    async def _stats_op(self, fields: Fields) -> dict[str, Any]:
+        queue = fields.text("queue")
+        fields.end()
+        await self._check_exists(queue)
+        return queue_stats(queue, await self._report(), self._metrics())
+
+
+def queue_stats(queue: str, report: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
+    books: dict[str, int] = report["queues"].get(queue) or dict.fromkeys(report["daemon"], 0)
+    processing = metrics.processing(queue)
+    return {
+        "queue": queue,
+        "states": {state: books.get(name, 0) for state, name in STATES.items()},
+        "books": books,
+        "exceptions": metrics.failed(queue)._asdict(),
+        "processing": None if processing is None else in_milliseconds(processing),
+    }

@@ -1,0 +1,166 @@
+"""Receipts, and the operations on writes (docs/protocol.md, "STAGE, SEAL, PUBLISH, ABORT").
+
+What becomes of a write's items is known by their owners: the journal's part is the spooler's, the
+rest the cold store's. A receipt adds the two up. A daemon that is alone decides about its writes
+itself; those of a fleet decide together (actors/fleet/writes.py), and their receipts are of all
+journals. Owns nothing; forgets receipts that are too old, here and there, every ten minutes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+import trio
+
+from actors.control.control import LIMIT_MAX, Fields, Operation, bad
+from actors.fleet.writes import Deciding
+from actors.model.refusals import not_found
+from actors.ports.tiers import ColdQueue, StoreUnavailable
+from actors.spooler.asking import ask, request
+from actors.spooler.messages import (
+    AbortWrite,
+    AskReceipt,
+    DropStage,
+    ForgetWrites,
+    ListWrites,
+    Publish,
+    Seal,
+    SpoolerMessage,
+)
+from forebay.limits import APP_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
+from forebay.stage_frames import RESERVED
+
+log = structlog.get_logger()
+
+FORGET_S: Final = 600.0
+STAGES_MAX: Final = 100_000
+
+
+class Receipts:
+    def __init__(
+        self,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        cold: ColdQueue,
+        receipt_ttl_s: float,
+        now_ms: Callable[[], int],
+        fleet: Deciding | None = None,
+    ) -> None:
+        """`fleet`: decides, where daemons share a cold store."""
+        self._spooler = spooler
+        self._cold = cold
+        self._receipt_ttl_s = receipt_ttl_s
+        self._now_ms = now_ms
+        self._fleet = fleet
+        self.operations: Mapping[str, Operation] = {
+            "stage.seal": self._seal,
+            "stage.drop": self._drop,
+            "write.publish": self._publish,
+            "write.abort": self._abort,
+            "write.list": self._list,
+            "receipt.show": self._show,
+        }
+
+    async def run(self) -> None:
+        """Forgets what is too old, now and then; never returns."""
+        while True:
+            await trio.sleep(FORGET_S)
+            await self._forget(self._now_ms() - round(self._receipt_ttl_s * 1000))
+
+    async def _forget(self, before_ms: int) -> None:
+        gone: list[bytes] = []
+        try:
+            gone = await ask(self._spooler, lambda answer: ForgetWrites(before_ms, answer))
+            await self._cold.forget_receipts(gone)
+            if self._fleet is not None:
+                await self._fleet.forget(self._now_ms() - before_ms)
+        except StoreUnavailable as problem:
+            # They are a few bytes each, and nobody can ask for them.
+            log.warning("receipts.not_forgotten", writes=len(gone), error=str(problem))
+
+    async def _seal(self, fields: Fields) -> dict[str, Any]:
+        write, stage = identifier(fields, "write"), identifier(fields, "stage")
+        runs, items = fields.number("runs", 0), fields.number("items", 0)
+        fields.end()
+        if self._fleet is not None:
+            return await self._fleet.seal(write, stage, runs, items)
+        return await request(self._spooler, lambda answer: Seal(write, stage, runs, items, answer))
+
+    async def _drop(self, fields: Fields) -> dict[str, Any]:
+        write, stage = identifier(fields, "write"), identifier(fields, "stage")
+        fields.end()
+        if self._fleet is not None:
+            return await self._fleet.drop(write, stage)
+        return await request(self._spooler, lambda answer: DropStage(write, stage, answer))
+
+    async def _publish(self, fields: Fields) -> dict[str, Any]:
+        write = identifier(fields, "write")
+        stages = tuple(parse_id("stages", text) for text in fields.texts("stages", STAGES_MAX))
+        app, version = fields.text_or_none("app"), fields.number("version", None, 0, VERSION_MAX)
+        fields.end()
+        if (app is None) is not (version is None):
+            raise bad("app and version come together, or not at all")
+        if app is not None and not 0 < len(app.encode()) <= APP_BYTES_MAX:
+            raise bad(f"app has 1 to {APP_BYTES_MAX} bytes")
+        if self._fleet is not None:
+            return await self._fleet.publish(write, stages, app, version)
+        return await request(
+            self._spooler, lambda answer: Publish(write, stages, app, version, answer)
+        )
+
+    async def _abort(self, fields: Fields) -> dict[str, Any]:
+        write = identifier(fields, "write")
+        fields.end()
+        if self._fleet is not None:
+            return await self._fleet.abort(write)
+        return await request(self._spooler, lambda answer: AbortWrite(write, answer))
+
+    async def _list(self, fields: Fields) -> dict[str, Any]:
+        also_over, chosen = fields.flag("all"), fields.text_or_none("write")
+        limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
+        fields.end()
+        write = None if chosen is None else parse_id("write", chosen)
+        found: dict[str, Any] = await ask(
+            self._spooler, lambda answer: ListWrites(also_over, write, limit, answer)
+        )
+        return found
+
+    async def _show(self, fields: Fields) -> dict[str, Any]:
+        write = identifier(fields, "write")
+        fields.end()
+        # The cold store's part first: what moves there meanwhile is pending once, not lost.
+        in_cold = await self._cold.receipt(write)
+        found: dict[str, Any] | None = None
+        if self._fleet is not None:
+            found = await self._fleet.receipt(write)
+        if found is None:
+            found = await ask(self._spooler, lambda answer: AskReceipt(write, answer))
+        if found is None:
+            raise not_found(f"receipt {write.hex()}")
+        found["delivered"] += in_cold.delivered
+        found["deleted"] += in_cold.deleted
+        found["lost"] += in_cold.lost
+        found["dead"] = in_cold.dead
+        # Of a keyed queue; the last two are among those that are deleted.
+        found["updated"] = in_cold.updated
+        found["ignored"] = in_cold.ignored
+        found["conflict"] = in_cold.conflict
+        ends = ("delivered", "dead", "dropped", "deleted", "lost")
+        over = sum(found[end] for end in ends)
+        # Another daemon's part may be told twice over, for a moment, when it was killed.
+        return found | {"pending": max(0, found["accepted"] - over)}
+
+
+def identifier(fields: Fields, name: str) -> bytes:
+    return parse_id(name, fields.text(name))
+
+
+def parse_id(name: str, text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != WRITE_ID_BYTES:
+        raise bad(f"{name}: an id has {2 * WRITE_ID_BYTES} hexadecimal digits, not {text[:60]!r}")
+    if found in RESERVED:
+        raise bad(f"{name}: id {text} is reserved")
+    return found

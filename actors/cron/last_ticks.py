@@ -1,0 +1,153 @@
+"""The last tick of each schedule: when it was, what became of it, and what was missed before.
+
+Owns what it has worked out: the last and the next tick of a grid stay that until the next one
+comes, and a tick that is done stays done. So a page that asks for all schedules every few seconds
+costs a look into the store only for the ticks that are under way: 1,000 of them in one step. (To
+work out 1,000 cron expressions anew takes a second, in steps of one.)
+
+Nothing is durable here. How far ticks are installed and how many were missed is the store's, as
+actors/cron/cron.py saw it last. While the store is away nobody knows what becomes of ticks, and
+that is said; nothing waits for it longer than `PATIENCE_S`.
+
+What it can't do: tell a tick that was delivered from one that somebody has deleted. Both are done.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple
+
+import trio
+
+from actors.config.grids import latest_ticks, next_ticks
+from actors.config.schedules import ScheduleSettings
+from actors.cron.cron import Cron
+from actors.model.keys import Phase
+from actors.ports.ticks import Tick, TickMark, tick_key
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
+
+PATIENCE_S: Final = 2.0
+
+TickState = Literal["waiting", "started", "done", "dead", "missed"]
+_STATES: Final[Mapping[Phase | None, TickState]] = {
+    "waiting": "waiting",
+    "started": "started",
+    "dead": "dead",
+    "unreadable": "dead",
+    "done": "done",
+    None: "done",
+}
+
+
+class LastTick(NamedTuple):
+    next_ms: int | None = None
+    at_ms: int | None = None
+    """None: there was none yet, or it is not known."""
+    state: TickState | None = None
+    """None: not known."""
+    missed: int = 0
+    missed_ms: int | None = None
+    """When the latest that was missed would have been."""
+
+
+class _Look(NamedTuple):
+    """A schedule, as it was worked out at a time."""
+
+    settings: ScheduleSettings
+    fingerprint: str
+    since_ms: int
+    """From when on it was looked for the last tick."""
+    at_ms: int
+    last_ms: int | None
+    next_ms: int | None
+
+    def is_true(self, settings: ScheduleSettings, since_ms: int, now_ms: int) -> bool:
+        is_same = self.settings is settings and self.since_ms == since_ms
+        is_past = self.next_ms is not None and self.next_ms <= now_ms
+        return is_same and self.at_ms <= now_ms and not is_past
+
+
+class _Asked(NamedTuple):
+    tick: Tick
+    at_ms: int
+
+
+class LastTicks:
+    def __init__(self, cron: Cron, now_ms: Callable[[], int]) -> None:
+        self._cron = cron
+        self._now_ms = now_ms
+        self._looked: dict[str, _Look] = {}
+        self._done: dict[str, int] = {}
+        """The last tick of each schedule of which is known that it is done."""
+
+    async def of_all(self) -> dict[str, LastTick]:
+        schedules = self._cron.book.schedules
+        self._looked = {name: look for name, look in self._looked.items() if name in schedules}
+        self._done = {name: at_ms for name, at_ms in self._done.items() if name in schedules}
+        return await self._of(schedules)
+
+    async def of(self, name: str) -> LastTick:
+        """Refused if there is no such schedule."""
+        return (await self._of({name: self._cron.book.find(name)}))[name]
+
+    async def _of(self, schedules: Mapping[str, ScheduleSettings]) -> dict[str, LastTick]:
+        found: dict[str, LastTick] = {}
+        asked: dict[str, _Asked] = {}
+        for name, settings in schedules.items():
+            found[name], about = self._known(name, settings)
+            if about is not None:
+                asked[name] = about
+            # There may be a thousand.
+            await trio.lowlevel.checkpoint()
+        for name, state in (await self._ask(asked)).items():
+            found[name] = found[name]._replace(state=state)
+            if state == "done":
+                self._done[name] = asked[name].at_ms
+        return found
+
+    def _known(self, name: str, settings: ScheduleSettings) -> tuple[LastTick, _Asked | None]:
+        """What needs nobody, and what the store must be asked."""
+        mark = self._cron.mark(name)
+        look = self._look(name, settings, 0 if mark is None else mark.since_ms)
+        next_ms, last_ms = look.next_ms if settings.enabled else None, look.last_ms
+        if mark is None or mark.fingerprint != look.fingerprint or not settings.enabled:
+            return LastTick(next_ms), None
+        state = known_state(mark, last_ms, self._done.get(name))
+        last = LastTick(next_ms, last_ms, state, mark.missed, mark.missed_ms or None)
+        if last_ms is None or state is not None:
+            return last, None
+        tick = Tick(mark.queue, tick_key(name, mark.fingerprint, last_ms))
+        return last, _Asked(tick, last_ms)
+
+    def _look(self, name: str, settings: ScheduleSettings, since_ms: int) -> _Look:
+        now_ms, look = self._now_ms(), self._looked.get(name)
+        if look is None or not look.is_true(settings, since_ms, now_ms):
+            grid = settings.grid
+            last = latest_ticks(grid, since_ms, now_ms, 1) if since_ms else []
+            coming, print_ = next_ticks(grid, now_ms, 1), settings.fingerprint
+            look = _Look(settings, print_, since_ms, now_ms, first(last), first(coming))
+            self._looked[name] = look
+        return look
+
+    async def _ask(self, asked: Mapping[str, _Asked]) -> dict[str, TickState]:
+        """Of none of them, if there is no answer in time."""
+        if asked:
+            with trio.move_on_after(PATIENCE_S), suppress(StoreUnavailable, StoreCorrupt):
+                phases = await self._cron.phases([about.tick for about in asked.values()])
+                return {name: _STATES[phase] for name, phase in zip(asked, phases, strict=True)}
+        return {}
+
+
+def known_state(mark: TickMark, last_ms: int | None, done_ms: int | None) -> TickState | None:
+    """What became of a tick, as far as the mark tells."""
+    if last_ms is None:
+        return None
+    if last_ms <= mark.missed_ms:
+        return "missed"
+    if last_ms > mark.until_ms:
+        # It will be installed, late, or be missed.
+        return "waiting"
+    return "done" if last_ms == done_ms else None
+
+
+def first(ticks: list[int]) -> int | None:
+    return ticks[0] if ticks else None

@@ -1,0 +1,349 @@
+"""Triggers of type QUEUE: a queue is polled, a batch of it claimed, and one job made of the batch.
+
+Owns the book of triggers (actors/config/trigger_book.py) and which queues are held for them: a
+trigger's queue is in stream mode (actors/tiers/streams.py), so that all of it is in the cold store
+and nobody else takes it. What is claimed, and by which job, is the cold store's
+(actors/ports/trigger_jobs.py): a job and its claim are made in one transaction, and a sweep
+(actors/cron/trigger_sweep.py) ends a claim when its job has ended, each second while there are
+jobs. One daemon at a time runs a trigger, by a lease in the cold store.
+
+A trigger fails when a queue of it does not exist, what the store has for it is damaged, a job of it
+is dead or cannot be read, or is not done when its lease ends. That is logged, told to those who
+want to know, and the trigger waits, longer each time. While the store is away nothing happens, and
+nothing has failed.
+
+While the daemon drains nothing more is claimed, and jobs still end. On cancel a step that has begun
+is carried through by the store, and leases are given up; the next life goes on with what is there.
+Jobs of triggers that are gone are ended here all the same.
+
+What it can't do: know what a job did to which item.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final
+
+import structlog
+import trio
+
+from actors.config.trigger_book import Hold, TriggerBook
+from actors.config.triggers import QueueTrigger
+from actors.cron.trigger_ports import TriggerPorts
+from actors.cron.trigger_sweep import JobSweep
+from actors.cron.trigger_watch import LEASE_S, LOOK_S, Watch, backoff_s, next_look_s
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.refusals import draining
+from actors.ports.presence import Presence
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
+from actors.ports.trigger_jobs import (
+    JOBS_PAGE,
+    TRIGGER_CONSUMER,
+    Claim,
+    Poll,
+    Polled,
+    TriggerJob,
+    TriggerStore,
+)
+from forebay.errors import Refused
+from forebay.ids import new_run_id
+
+log = structlog.get_logger()
+
+AWAY_PAUSE_S: Final = 5.0
+LET_GO_S: Final = 2.0
+"""For giving leases up at the end; after that they run out."""
+
+
+class Triggers:
+    def __init__(
+        self,
+        book: TriggerBook,
+        store: TriggerStore,
+        daemon: bytes,
+        ports: TriggerPorts,
+        presence: Presence | None = None,
+    ) -> None:
+        """`daemon`: whose leases these are; the same in each life."""
+        self._book = book
+        self._store = store
+        self._daemon = daemon
+        self._ports = ports
+        self._presence = presence or Presence()
+        self._changing = trio.Lock()
+        self._woken = trio.Event()
+        self._watches: dict[str, Watch] = {}
+        self._sweep = JobSweep(book, store, ports, self._is_ours, self._succeed, self._fail)
+        self._is_away = False
+        self._is_draining = False
+        self.jobs_total = 0
+        self.items_total = 0
+        self.failed_total = 0
+
+    @property
+    def book(self) -> TriggerBook:
+        return self._book
+
+    def watch(self, name: str) -> Watch:
+        return self._watches.get(name) or Watch()
+
+    def jobs(self, name: str, limit: int = JOBS_PAGE) -> list[TriggerJob]:
+        """The oldest that are not done, as they were last seen."""
+        of_name = (job for job in self._sweep.live.values() if job.trigger == name)
+        return list(islice(of_name, limit))
+
+    def jobs_by_name(self) -> Counter[str]:
+        """How many each trigger has."""
+        return Counter(job.trigger for job in self._sweep.live.values())
+
+    def _is_ours(self, name: str) -> bool:
+        return self.watch(name).is_ours
+
+    def figures(self) -> dict[str, int]:
+        return {
+            "triggers": len(self._book.triggers),
+            "jobs": len(self._sweep.live),
+            "jobs_total": self.jobs_total,
+            "items_total": self.items_total,
+            "failed_total": self.failed_total,
+        }
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """The first look comes before anything is delivered: queues are held by then."""
+        try:
+            await self.look()
+            task_status.started()
+            while True:
+                with trio.move_on_after(self._pause_s()):
+                    await self._woken.wait()
+                self._woken = trio.Event()
+                await self.look()
+        finally:
+            await self._let_all_go()
+
+    def _pause_s(self) -> float:
+        if self._is_away:
+            return AWAY_PAUSE_S
+        looks = [watch.look_at for watch in self._watches.values()]
+        return max(0.0, min([self._sweep.due_at, *looks]) - trio.current_time())
+
+    async def _let_all_go(self) -> None:
+        with trio.move_on_after(LET_GO_S, shield=True), suppress(StoreUnavailable, StoreCorrupt):
+            for name, watch in list(self._watches.items()):
+                if watch.is_ours:
+                    await self._store.let_go(name, self._daemon)
+
+    def drain(self) -> None:
+        """The daemon is stopping: its workers begin no job that would be made from now on."""
+        self._is_draining = True
+
+    # What operators ask for. The book is changed for good first.
+
+    async def add(self, name: str, keys: Mapping[str, Any]) -> None:
+        async with self._changing:
+            await self._book.add(name, keys)
+        await self._look_at_once(name)
+
+    async def change(self, name: str, keys: Mapping[str, Any]) -> None:
+        async with self._changing:
+            await self._book.change(name, keys)
+        await self._look_at_once(name)
+
+    async def remove(self, name: str) -> None:
+        """Jobs that are not done keep what they have claimed."""
+        async with self._changing:
+            await self._book.remove(name)
+        await self._look_at_once(name)
+
+    async def run_now(self, name: str) -> TriggerJob | None:
+        """Polls at once, also where the trigger is disabled; None: there was nothing to claim, or
+        no more jobs are allowed. StoreUnavailable if it cannot be."""
+        if self._is_draining:
+            raise draining()
+        async with self._changing:
+            priority, trigger = self._book.check_usable(name), self._book.find(name)
+            watch = self._watches.setdefault(name, Watch())
+            await self._hold(name, trigger, watch)
+            await self._ports.clear(trigger.queue)
+            polled = await self._poll(name, trigger, priority, is_forced=True)
+        if not polled.is_ours:
+            raise Refused("CONFLICT", f"another daemon runs {name}: ask that one")
+        self._woken.set()
+        return polled.made
+
+    async def pause(self, name: str, *, is_paused: bool) -> None:
+        """For all daemons, and for good."""
+        async with self._changing:
+            self._book.find(name)
+            await self._store.pause(name, is_paused=is_paused)
+            self._watches.setdefault(name, Watch()).is_paused = is_paused
+        await self._look_at_once(name)
+
+    async def reload(self, configured: Mapping[str, QueueTrigger]) -> None:
+        async with self._changing:
+            self._book.reload(configured)
+            for watch in self._watches.values():
+                watch.look_at = watch.poll_at = 0.0
+                watch.is_held = False
+        self._woken.set()
+
+    async def _look_at_once(self, name: str) -> None:
+        # Whatever was wrong with it, it is another one now.
+        before = self.watch(name)
+        self._watches[name] = Watch(is_ours=before.is_ours, is_paused=before.is_paused)
+        await self.look()
+        # The task that looks has another time to wake up at.
+        self._woken.set()
+
+    # Looking.
+
+    async def look(self) -> None:
+        """Ends jobs, and polls the queues of all triggers whose time it is."""
+        async with self._changing:
+            try:
+                # First what needs no file: a full disk must drain.
+                await self._sweep.sweep()
+                await self._forget_old()
+                for name in self._due_names():
+                    await self._look_at(name)
+            except (StoreUnavailable, StoreCorrupt, OSError) as problem:
+                self._see(problem)
+            except Exception as problem:
+                # The daemon can deliver without new jobs; it could not without a start.
+                if not self._is_away:
+                    INTERNAL_ERRORS.note(problem, "triggers")
+                self._is_away = True
+            else:
+                self._see(None)
+
+    async def _forget_old(self) -> None:
+        """Lets queues go whose trigger is gone, or has another queue now."""
+        triggers = self._book.triggers
+        wanted = frozenset(Hold(trigger.queue, name) for name, trigger in triggers.items())
+        for hold in sorted(self._book.held - wanted):
+            await self._ports.drop(hold.queue, TRIGGER_CONSUMER + hold.name)
+            await self._book.note_held(self._book.held - {hold})
+            self._ports.has_come(hold.queue)
+        for name in self._watches.keys() - triggers.keys():
+            if self._watches[name].is_ours:
+                await self._store.let_go(name, self._daemon)
+            del self._watches[name]
+
+    def _due_names(self) -> list[str]:
+        now = trio.current_time()
+        for name in self._book.triggers:
+            self._watches.setdefault(name, Watch())
+        return sorted(name for name in self._book.triggers if self._watches[name].look_at <= now)
+
+    async def _look_at(self, name: str) -> None:
+        watch = self._watches[name]
+        try:
+            await self._step(name, self._book.find(name), watch)
+        except (Refused, StoreCorrupt) as problem:
+            # What is wrong with one must not keep the others waiting.
+            if trio.current_time() >= watch.poll_at:
+                text = problem.text if isinstance(problem, Refused) else str(problem)
+                self._fail(name, text)
+            watch.look_at = watch.poll_at
+        except (StoreUnavailable, OSError):
+            raise
+        except Exception as problem:
+            self._fail(name, INTERNAL_ERRORS.note(problem, "triggers", trigger=name).text)
+            watch.look_at = watch.poll_at
+
+    async def _step(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
+        priority = self._book.check_usable(name)
+        await self._hold(name, trigger, watch)
+        if not trigger.enabled:
+            # Others may have it enabled: the lease is theirs.
+            if watch.is_ours:
+                await self._store.let_go(name, self._daemon)
+                watch.is_ours = False
+            watch.look_at = trio.current_time() + LOOK_S
+            return
+        backing_off_s = watch.poll_at - trio.current_time()
+        is_claiming = backing_off_s <= 0 and not self._is_draining
+        polled = await self._poll(name, trigger, priority if is_claiming else None)
+        if polled.is_ours and is_claiming:
+            # What was on its way to the queue's workers when the trigger came is found next time.
+            await self._ports.clear(trigger.queue)
+        watch.look_at = trio.current_time() + next_look_s(polled, backing_off_s)
+
+    async def _hold(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
+        if not watch.is_held:
+            # Written down before, so that it is let go whatever happens; of all in one go.
+            all_ = {Hold(each.queue, other) for other, each in self._book.triggers.items()}
+            await self._book.note_held(self._book.held | all_)
+            await self._ports.hold(trigger.queue, TRIGGER_CONSUMER + name)
+            watch.is_held = True
+
+    async def _poll(
+        self, name: str, trigger: QueueTrigger, priority: int | None, *, is_forced: bool = False
+    ) -> Polled:
+        """`priority`: of the job; None: nothing is to be claimed."""
+        claim = None if priority is None else self._claim(trigger, priority)
+        interval_ms = round(trigger.polling_interval * 1000)
+        poll = Poll(name, self._daemon, LEASE_S, interval_ms, claim, is_forced)
+        polled = await self._store.poll(poll)
+        watch = self._watches[name]
+        if polled.is_ours and not watch.is_ours:
+            # Its jobs are this daemon's to end from now on.
+            self._sweep.sweep_soon()
+        watch.is_ours, watch.is_paused = polled.is_ours, polled.is_paused
+        if polled.made is not None:
+            made = watch.last_job = polled.made
+            self._sweep.made(made)
+            self.jobs_total += 1
+            self.items_total += made.items
+            log.debug("triggers.job_made", trigger=name, job=made.id, items=made.items)
+            self._ports.has_come(made.target)
+        return polled
+
+    def _claim(self, trigger: QueueTrigger, priority: int) -> Claim | None:
+        except_flows = self._ports.except_flows(trigger.queue)
+        if except_flows is None:
+            return None
+        return Claim(
+            trigger.queue,
+            trigger.target,
+            trigger.batch_size,
+            trigger.jobs_max,
+            priority,
+            new_run_id(),
+            trigger.flow,
+            trigger.action,
+            trigger.headers,
+            except_flows,
+        )
+
+    def _succeed(self, name: str) -> None:
+        """A job of it is done."""
+        watch = self._watches.get(name)
+        if watch is not None:
+            watch.failures, watch.error, watch.poll_at = 0, "", 0.0
+
+    def _fail(self, name: str, error: str) -> None:
+        trigger, watch = self._book.triggers.get(name), self._watches.get(name)
+        if trigger is None or watch is None:
+            # It is gone, and its jobs are not.
+            return
+        watch.failures += 1
+        watch.error = error
+        wait_s = backoff_s(trigger.polling_interval, watch.failures)
+        watch.poll_at = trio.current_time() + wait_s
+        self.failed_total += 1
+        log.warning(
+            "triggers.failed", trigger=name, error=error, failures=watch.failures, wait_s=wait_s
+        )
+        self._ports.failed(name, trigger.queue, error)
+
+    def _see(self, problem: Exception | None) -> None:
+        if problem is None:
+            self._presence.found("poll for triggers")
+        elif not isinstance(problem, OSError):
+            self._presence.lost("poll for triggers", problem)
+        elif not self._is_away:
+            # This host's own disk: which queues are held is not written down.
+            log.error("triggers.cannot_write", error=str(problem))
+        self._is_away = problem is not None

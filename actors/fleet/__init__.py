@@ -1,0 +1,1 @@
+"""What daemons share besides rows: owners, mailboxes, breakers, decisions about writes."""

@@ -1,0 +1,1 @@
+"""The Unix socket: connections, frames, windows, requests."""

@@ -1,0 +1,141 @@
+"""What a connection has received and not yet used: one buffer, filled by `recv_into`, reused.
+
+Received bytes are copied once, when a whole frame is taken out. The buffer starts small and doubles
+whenever it is full, so that it follows what has arrived and never what a frame announces: the first
+frame of 4 MiB is copied once more while the buffer grows, the next one is not. Beyond INBOX_BYTES
+the memory is the budget's, which all connections share; `make_room` says when there is none.
+`shrink` gives memory back. No I/O but `fill`, which never blocks; no knowledge of frames.
+
+Tried and rejected: `recv` into new bytes objects for each read (half the throughput, FACTS.md),
+and a ring (a frame over the edge needs a copy to become whole; moving the rest of a frame to the
+front costs the same and is simpler).
+"""
+
+import socket
+from typing import Final
+
+from actors.ingest.window import Budget
+
+START_BYTES: Final = 16 * 1024
+"""What an idle connection costs."""
+INBOX_BYTES: Final = 256 * 1024
+"""What each connection may have without asking: frames up to this size never wait for others."""
+
+
+class Inbox:
+    __slots__ = ("_budget", "_buffer", "_end", "_is_full", "_peak", "_start", "_view")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._buffer = bytearray()
+        self._start = 0
+        self._end = 0
+        self._is_full = False
+        """The last read has filled the buffer: more may wait."""
+        self._replace(START_BYTES)
+        self._peak = 0
+        """The most of the buffer that was used since the last `shrink`."""
+
+    def __len__(self) -> int:
+        """How many bytes wait."""
+        return self._end - self._start
+
+    @property
+    def capacity(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def shared_bytes(self) -> int:
+        """What it has of the budget."""
+        return max(0, len(self._buffer) - INBOX_BYTES)
+
+    def fill(self, sock: socket.socket) -> int:
+        """One `recv_into` the free part. 0: the end of the stream. BlockingIOError: nothing there.
+
+        The caller has taken all it can, and has made room if a frame is not whole yet.
+        """
+        if self._is_full and len(self._buffer) < INBOX_BYTES:
+            # More comes at a time than was expected: fewer, larger reads are cheaper.
+            self._resize(min(2 * len(self._buffer), INBOX_BYTES))
+        elif self._end == len(self._buffer):
+            self._move_to_front()
+        count = sock.recv_into(self._view[self._end :])
+        self._end += count
+        self._peak = max(self._peak, self._end)
+        self._is_full = self._end == len(self._buffer)
+        return count
+
+    def front(self) -> tuple[bytearray, int]:
+        """The buffer and where the waiting bytes begin in it; valid until the next call."""
+        return self._buffer, self._start
+
+    def take(self, skip: int, size: int) -> bytes:
+        """Drops `skip` bytes and takes out the `size` bytes after them."""
+        start = self._start + skip
+        end = start + size
+        data = bytes(self._view[start:end])
+        self._advance(end)
+        if len(self._buffer) > INBOX_BYTES:
+            self._budget.leave(self)
+            if self._budget.taken > self._budget.limit:
+                self._resize(max(START_BYTES, len(self)))
+        return data
+
+    def drop(self, size: int) -> int:
+        """Drops at most `size` bytes; how many there were."""
+        dropped = min(size, len(self))
+        self._advance(self._start + dropped)
+        return dropped
+
+    def make_room(self, size: int) -> bool:
+        """Makes room for more of a frame of `size` bytes; False: the budget has none left."""
+        capacity = len(self._buffer)
+        if self._start + size <= capacity:
+            return True
+        if self._start:
+            self._move_to_front()
+        if self._end < capacity:
+            return True
+        grown = min(size, 2 * capacity)
+        if grown > INBOX_BYTES and not self._budget.allows(self, grown - capacity):
+            return False
+        self._resize(grown)
+        return True
+
+    def shrink(self) -> None:
+        """Gives back what was not used since the last call, if nothing waits."""
+        used, self._peak = max(START_BYTES, self._peak), 0
+        if not self and len(self._buffer) > 2 * used:
+            self._replace(used)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._replace(0)
+        self._budget.leave(self)
+
+    def _advance(self, to: int) -> None:
+        if to == self._end:
+            self._start = self._end = 0
+        else:
+            self._start = to
+
+    def _move_to_front(self) -> None:
+        waiting = len(self)
+        self._view[:waiting] = self._view[self._start : self._end]
+        self._start, self._end = 0, waiting
+
+    def _resize(self, size: int) -> None:
+        """Another buffer with the bytes that wait."""
+        waiting = self._view[self._start : self._end]
+        self._replace(size)
+        self._view[: len(waiting)] = waiting
+        self._end = len(waiting)
+
+    def _replace(self, size: int) -> None:
+        """Another buffer, empty."""
+        self._budget.taken -= self.shared_bytes
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+        self._budget.taken += self.shared_bytes
+        self._start = self._end = 0
+        self._is_full = False

@@ -1,0 +1,368 @@
+"""What a client asks for, once its frame is whole and in the window.
+
+A push is handed to the spooler from the connection's own task: one send a run, and nothing else;
+one for a queue whose keys are unique goes to the keyed intake instead. What waits for stores, for
+items or for the books (LEASE, SETTLE, EXTEND, CONTROL, FETCH, STATS) runs as a task in the
+connection's nursery, so that the connection goes on reading; the window bounds how many there are.
+Every request is answered through `Replies`, once.
+
+An answer to LEASE, CONTROL, FETCH or STATS may have megabytes. So at most ANSWERS_AT_ONCE of them
+are made at a time, and none while the client has much to read: a client that asks and does not
+read cannot fill the daemon's memory.
+
+Owns what its connection has leased, and gives it back when the connection has ended.
+
+Cancelled, a task answers nothing and frees its place; a report that has begun is carried through.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+import structlog
+import trio
+
+from actors.config.settings import SocketSettings
+from actors.ingest.large_bodies import VALUES_MAX, LargeBodies, has_too_many_values
+from actors.ingest.window import Budget
+from actors.model.refusals import (
+    bad_request,
+    draining,
+    lease_lost,
+    too_large,
+    unavailable,
+    unknown_op,
+    unknown_queue,
+)
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
+from actors.spooler.messages import Answers, Append, Inquire, OfferRun, SpoolerMessage
+from actors.workers.pull import Holdings, Pull
+from forebay import lease_frames, wire
+from forebay.errors import BadFrame, BadRun, Refused
+from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fetch
+from forebay.lease_frames import LeasedRun
+from forebay.limits import REPORT_BYTES_MAX
+from forebay.run import RunHead, read_head, verify
+from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, unpack_stage, write_of
+from forebay.wire import Kind
+
+M = TypeVar("M")
+Work = Callable[[int, bytes], Awaitable[bytes]]
+"""Carries out a request: its number and body, for the frame that answers it."""
+
+LEASES_AT_ONCE: Final = 16
+"""A connection's LEASE requests that may wait for items."""
+ANSWERS_AT_ONCE: Final = 4
+"""A connection's answers of any size that are made at a time."""
+
+log = structlog.get_logger(__name__)
+
+
+class Control(Protocol):
+    """What people and their tools ask for: dead letters, pauses, queues, breakers."""
+
+    async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The RESULT of an operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
+
+
+class Rows(Protocol):
+    """What FETCH reads."""
+
+    async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
+        """About the rows, and the rows. Raises Refused or StoreUnavailable."""
+
+
+class Replies(Answers, Protocol):
+    """A connection, for those who answer its requests. Nothing here blocks."""
+
+    def answer(self, sequence: int, data: bytes) -> None: ...
+
+    def refuse(self, sequence: int, refused: Refused) -> None: ...
+
+    def drop(self, sequence: int) -> None: ...
+
+    async def room(self) -> None:
+        """Returns when an answer of any size may be made."""
+
+    def hand_over(self) -> None: ...
+
+    def start(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
+
+    def note_bad_run(self, problem: BadRun) -> None: ...
+
+    def fail(self, sequence: int, kind: Kind, problem: Exception) -> None:
+        """Answers INTERNAL: the request has met a bug."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the connections of one ingest have in common."""
+
+    settings: SocketSettings
+    spooler: trio.MemorySendChannel[SpoolerMessage]
+    inquiries: trio.MemorySendChannel[Inquire]
+    known_queue: Callable[[str], bool]
+    budget: Budget
+    """Of bytes in flight."""
+    unread: Budget
+    """Of answers that clients have not read."""
+    figures: Callable[[], dict[str, Any]]
+    """What a report says about the ingest."""
+    pull: Pull | None = None
+    control: Control | None = None
+    rows: Rows | None = None
+    keyed: trio.MemorySendChannel[OfferRun] | None = None
+    """Where pushes go to queues of which `is_keyed` is true."""
+    is_keyed: Callable[[str], bool] = field(default=lambda _: False)
+    refused: Counter[str] = field(default_factory=Counter)
+    is_draining: bool = False
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
+
+
+class Requests:
+    def __init__(self, shared: Shared, replies: Replies) -> None:
+        self._shared = shared
+        self._replies = replies
+        self._holdings = Holdings()
+        self._leasing = 0
+        self._turns = trio.Semaphore(ANSWERS_AT_ONCE)
+
+    @property
+    def holds_leases(self) -> bool:
+        """Those that ran out do not count, even before anybody has put their items back."""
+        pull = self._shared.pull
+        return pull is not None and pull.is_awaited(self._holdings)
+
+    async def take(self, kind: Kind, sequence: int, body: bytes) -> None:
+        """A request, whole, in the window and in the connection's hands."""
+        try:
+            match kind:
+                case Kind.PUSH:
+                    await self._push(sequence, body)
+                case Kind.STAGE:
+                    await self._stage(sequence, body)
+                case Kind.PING:
+                    self._replies.answer(sequence, wire.frame(Kind.PONG, sequence, body))
+                case Kind.STATS:
+                    self._begin(kind, partial(self._in_turn, self._stats), sequence, body)
+                case Kind.LEASE:
+                    self._begin(kind, self._lease, sequence, body)
+                case Kind.SETTLE:
+                    self._begin(kind, self._settle, sequence, body)
+                case Kind.EXTEND:
+                    self._begin(kind, self._extend, sequence, body)
+                case Kind.CONTROL:
+                    self._begin(kind, partial(self._in_turn, self._control), sequence, body)
+                case Kind.FETCH:
+                    self._begin(kind, partial(self._in_turn, self._fetch), sequence, body)
+                case _:
+                    raise AssertionError(f"a connection takes no {kind.name} for a request")
+        except Exception as problem:
+            self._replies.fail(sequence, kind, problem)
+
+    def end_waits(self) -> None:
+        """No more is leased on this connection; who waits for items is told that there are none."""
+        self._holdings.end_waits()
+
+    async def close(self) -> None:
+        """The connection has ended."""
+        if self._shared.pull is not None and self._holdings.keys:
+            await self._shared.pull.give_back(self._holdings)
+
+    async def _push(self, sequence: int, data: bytes) -> None:
+        try:
+            head = self._check(data)
+        except Refused as refused:
+            self._replies.refuse(sequence, refused)
+            return
+        keyed = self._shared.keyed
+        if keyed is not None and self._shared.is_keyed(head.queue):
+            await self._hand_over(sequence, OfferRun(head, data, self._replies, sequence), keyed)
+            return
+        append = Append(head, data, self._replies, sequence)
+        await self._hand_over(sequence, append, self._shared.spooler)
+
+    async def _stage(self, sequence: int, body: bytes) -> None:
+        try:
+            try:
+                write, stage, run = unpack_stage(body)
+            except BadRun as problem:
+                raise self._bad_run(problem) from problem
+            data = bytes(run)
+            head = self._check(data)
+            named = write_of(head)
+            if (write, stage) == (MOVED, MOVED) and named is not None:
+                write = named
+            elif stage in RESERVED:
+                raise self._bad_run(BadRun(f"stage id {stage.hex()} is reserved"))
+            if write in RESERVED:
+                raise self._bad_run(BadRun(f"write id {write.hex()} is reserved"))
+            if named != write:
+                raise self._bad_run(BadRun(f"the header {WRITE_HEADER} is not {write.hex()}"))
+        except Refused as refused:
+            self._replies.refuse(sequence, refused)
+            return
+        append = Append(head, data, self._replies, sequence, write, stage)
+        await self._hand_over(sequence, append, self._shared.spooler)
+
+    def _check(self, data: bytes) -> RunHead:
+        """A run that may be stored; Refused otherwise."""
+        shared = self._shared
+        if shared.is_draining:
+            raise draining()
+        try:
+            head = read_head(data)
+            if head.raw_bytes > shared.settings.max_run_bytes:
+                raise too_large(shared.settings.max_run_bytes)
+            verify(head, data)
+        except BadRun as problem:
+            raise self._bad_run(problem) from problem
+        if not shared.known_queue(head.queue):
+            raise unknown_queue(head.queue)
+        return head
+
+    def _bad_run(self, problem: BadRun) -> Refused:
+        self._replies.note_bad_run(problem)
+        return Refused("BAD_RUN", str(problem))
+
+    async def _hand_over(
+        self, sequence: int, message: M, channel: trio.MemorySendChannel[M]
+    ) -> None:
+        try:
+            try:
+                channel.send_nowait(message)
+            except trio.WouldBlock:
+                self._replies.flush()
+                await channel.send(message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The spooler ends before its clients only when the daemon does.
+            self._replies.refuse(sequence, draining())
+        else:
+            self._replies.hand_over()
+
+    def _begin(self, kind: Kind, work: Work, sequence: int, body: bytes) -> None:
+        self._replies.hand_over()
+        self._replies.start(self._see_through, kind, work, sequence, body)
+
+    async def _see_through(self, kind: Kind, work: Work, sequence: int, body: bytes) -> None:
+        """Does what was asked for, and answers."""
+        replies = self._replies
+        try:
+            data = await work(sequence, body)
+        except Refused as refused:
+            replies.refuse(sequence, refused)
+        except BadFrame as problem:
+            # The frame is whole, and only its body makes no sense: the connection goes on.
+            replies.refuse(sequence, bad_request(str(problem)))
+        except StoreUnavailable as problem:
+            replies.refuse(sequence, unavailable(problem))
+        except StoreCorrupt as problem:
+            log.error("requests.store_corrupt", error=str(problem))
+            replies.refuse(sequence, unavailable(problem))
+        except trio.Cancelled:
+            replies.drop(sequence)
+            raise
+        except Exception as problem:
+            replies.fail(sequence, kind, problem)
+        else:
+            replies.answer(sequence, data)
+        replies.flush()
+
+    async def _in_turn(
+        self, work: Callable[[int, bytes], Awaitable[bytes]], sequence: int, body: bytes
+    ) -> bytes:
+        """Does work whose answer may be large, once there is room for it."""
+        async with self._turns:
+            await self._replies.room()
+            return await work(sequence, body)
+
+    async def _stats(self, sequence: int, _: bytes) -> bytes:
+        answers: list[dict[str, Any] | Refused] = []
+        has_come = trio.Event()
+
+        def take(answer: dict[str, Any] | Refused) -> None:
+            answers.append(answer)
+            has_come.set()
+
+        try:
+            await self._shared.inquiries.send(Inquire(take, take))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise draining() from None
+        await has_come.wait()
+        report = answers[0]
+        if isinstance(report, Refused):
+            raise report
+        return _document(Kind.REPORT, sequence, {**report, "ingest": self._shared.figures()})
+
+    async def _lease(self, sequence: int, body: bytes) -> bytes:
+        if self._shared.is_draining:
+            raise draining()
+        wish = lease_frames.read_lease(body)
+        if self._leasing >= LEASES_AT_ONCE:
+            raise bad_request(f"{LEASES_AT_ONCE} LEASE requests of this connection wait already")
+        self._leasing += 1
+        try:
+            leased = await self._pull().lease(wish, self._holdings)
+            # The items may have been waited for: the answer's turn begins when they are there.
+            return await self._in_turn(partial(_leased, leased), sequence, body)
+        finally:
+            self._leasing -= 1
+
+    async def _settle(self, sequence: int, body: bytes) -> bytes:
+        await self._shared.large_bodies.wait(len(body))
+        queue, reports = lease_frames.read_settle(body)
+        return _statuses(Kind.SETTLED, sequence, await self._pull().settle(queue, reports))
+
+    async def _extend(self, sequence: int, body: bytes) -> bytes:
+        queue, lease_ms, tokens = lease_frames.read_extend(body)
+        extended = await self._pull().extend(queue, tokens, lease_ms)
+        return _statuses(Kind.EXTENDED, sequence, extended)
+
+    async def _control(self, sequence: int, body: bytes) -> bytes:
+        await self._shared.large_bodies.wait(len(body))
+        if has_too_many_values(body):
+            raise bad_request(f"the body has more than {VALUES_MAX} JSON values")
+        fields = wire.read_json(body)
+        op = fields.pop("op", None)
+        if not isinstance(op, str):
+            raise bad_request("op is missing, or is not a text")
+        if self._shared.control is None:
+            raise unknown_op(op)
+        return _document(Kind.RESULT, sequence, await self._shared.control.perform(op, fields))
+
+    async def _fetch(self, sequence: int, body: bytes) -> bytes:
+        wish = unpack_fetch(body)
+        if self._shared.rows is None:
+            raise bad_request("this daemon has no claims")
+        about, rows = await self._shared.rows.fetch(wish)
+        return wire.frame(Kind.FETCHED, sequence, pack_fetched(about, rows))
+
+    def _pull(self) -> Pull:
+        if self._shared.pull is None:
+            raise bad_request("this daemon lends no items to consumers")
+        return self._shared.pull
+
+
+async def _leased(leased: list[LeasedRun], sequence: int, _: bytes) -> bytes:
+    return wire.frame(Kind.LEASED, sequence, lease_frames.pack_leased(leased))
+
+
+def _statuses(kind: Kind, sequence: int, held: list[bool]) -> bytes:
+    if not any(held):
+        raise lease_lost(len(held))
+    return wire.frame(kind, sequence, lease_frames.pack_statuses(held))
+
+
+def _document(kind: Kind, sequence: int, content: dict[str, Any]) -> bytes:
+    try:
+        # 3 MiB of text take 2 ms, and 96 with `json`.
+        body = msgspec.json.encode(content)
+    except UnicodeEncodeError:
+        # Half of a character in some text: `pack_json` writes a question mark.
+        body = wire.pack_json(content)
+    if len(body) > REPORT_BYTES_MAX:
+        raise too_large(REPORT_BYTES_MAX)
+    return wire.frame(kind, sequence, body)

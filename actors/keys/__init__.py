@@ -1,0 +1,1 @@
+"""Unique keys: the intake of keyed items and the arbiter between daemons."""

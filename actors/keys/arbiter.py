@@ -1,0 +1,144 @@
+"""Arbitration: what becomes of the items of some runs that are decided on in one step.
+
+A store brings in who has the keys (`Known`, with whatever it finds an item by), asks for each run
+in turn, and then carries out what was decided. Runs of one step see each other: a later item may
+lose against an earlier one, or take its place before that was ever stored. Each item is decided on
+by `actors.model.keys.decide`, in the order of the run; a run whose keys all differ and are all
+free, as most are, is decided on as a whole. No I/O here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from actors.model.keys import Holder, ItemRef, KeyRule, decide
+from actors.model.slices import indexes, item_bits
+from forebay.errors import BadRun
+from forebay.ids import unpack_item_id
+from forebay.keyed import KeyOutcome
+from forebay.run import IDS, Run
+
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known(Generic[W]):
+    """Who has a key, and where the store finds that item."""
+
+    holder: Holder
+    where: W
+
+
+@dataclass(slots=True, eq=False)
+class Decided(Generic[W]):
+    """What becomes of items of one run."""
+
+    run: Run
+    outcomes: bytes = b""
+    """A byte (`KeyOutcome`) for each item that was decided on."""
+    won: int = 0
+    """A bit for each item that is to be stored."""
+    replaced_here: int = 0
+    """Items that won, and were replaced by a later one of the same step."""
+    keys: dict[bytes, int] = field(default_factory=dict)
+    """The keys of those that won, and which item has each."""
+    replaced: list[Known[W]] = field(default_factory=list)
+    """Items that were stored before, and are to be deleted."""
+    former: list[Known[W]] = field(default_factory=list)
+    """All who had those keys before, the replaced ones with them."""
+
+
+class Arbiter(Generic[W]):
+    """For one queue and one step. `known`: who has the keys that the runs of the step name."""
+
+    def __init__(self, rule: KeyRule, now_ms: int, known: Mapping[bytes, Known[W]]) -> None:
+        self._rule = rule
+        self._now_ms = now_ms
+        self._known = dict(known)
+        self._taken: dict[bytes, Decided[W]] = {}
+        """Keys that items of this step have, and of which run."""
+
+    def decide(self, run: Run, bits: int, only_if: ItemRef | None = None) -> Decided[W]:
+        """Decides on these items of a run. BadRun if it cannot be unpacked."""
+        keys = run.keys()
+        named = key_places(keys, bits)
+        if only_if is None and self._are_free(named, keys, bits):
+            decided = Decided[W](run, bytes(bits.bit_count()), bits, keys=named)
+            self._taken.update(dict.fromkeys(named, decided))
+            return decided
+        return self._one_by_one(run, keys, bits, only_if)
+
+    def _are_free(self, named: dict[bytes, int], keys: Sequence[bytes], bits: int) -> bool:
+        """Whether all keys of these items differ, and nobody has one of them."""
+        unnamed = bits.bit_count() - len(named)
+        if unnamed and unnamed != sum(1 for index in indexes(bits) if not keys[index]):
+            return False
+        return named.keys().isdisjoint(self._known) and named.keys().isdisjoint(self._taken)
+
+    def _one_by_one(
+        self, run: Run, keys: Sequence[bytes], bits: int, only_if: ItemRef | None
+    ) -> Decided[W]:
+        decided, items, outcomes = Decided[W](run), item_refs(run), bytearray()
+        for index in indexes(bits):
+            key, item = keys[index], items[index]
+            holder = self._holder(key)
+            outcome = decide(holder, item, self._rule.policy, self._now_ms, only_if)
+            outcomes.append(outcome)
+            is_lost = outcome in (KeyOutcome.IGNORED, KeyOutcome.CONFLICT)
+            # What has its key already is stored, or done.
+            if is_lost or (holder is not None and holder.item == item):
+                continue
+            decided.won |= 1 << index
+            if key:
+                self._take(key, decided, index, is_update=outcome is KeyOutcome.UPDATED)
+        decided.outcomes = bytes(outcomes)
+        return decided
+
+    def _holder(self, key: bytes) -> Holder | None:
+        if not key:
+            return None
+        run = self._taken.get(key)
+        if run is not None:
+            return Holder(item_ref(run.run, run.keys[key]), "waiting")
+        known = self._known.get(key)
+        return None if known is None else known.holder
+
+    def _take(self, key: bytes, decided: Decided[W], index: int, *, is_update: bool) -> None:
+        earlier = self._taken.get(key)
+        if earlier is not None:
+            bit = 1 << earlier.keys.pop(key)
+            earlier.won &= ~bit
+            earlier.replaced_here |= bit
+        elif key in self._known:
+            known = self._known.pop(key)
+            decided.former.append(known)
+            if is_update:
+                decided.replaced.append(known)
+        decided.keys[key] = index
+        self._taken[key] = decided
+
+
+def key_places(keys: Sequence[bytes], bits: int) -> dict[bytes, int]:
+    """The keys of these items, and which item has each (of several, the last)."""
+    if bits == item_bits(0, len(keys)):
+        named = dict(zip(keys, range(len(keys)), strict=True))
+    else:
+        named = {keys[index]: index for index in indexes(bits)}
+    named.pop(b"", None)
+    return named
+
+
+def item_refs(run: Run) -> Sequence[ItemRef]:
+    """The items of a run, by the ids that they have wherever they are."""
+    if run.head.flags & IDS:
+        try:
+            return [ItemRef(*unpack_item_id(packed)) for packed in run.packed_ids()]
+        except ValueError as problem:
+            raise BadRun(str(problem)) from None
+    return [ItemRef(run.head.run_id, index) for index in range(run.head.count)]
+
+
+def item_ref(run: Run, index: int) -> ItemRef:
+    if run.head.flags & IDS:
+        return ItemRef(*unpack_item_id(run.packed_ids(index, index + 1)[0]))
+    return ItemRef(run.head.run_id, index)

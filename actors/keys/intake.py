@@ -1,0 +1,214 @@
+"""The keyed intake: pushes to queues whose keys are unique, which go to the cold store first.
+
+Receives `OfferRun` from the connections. All pushes that wait while one transaction is under way
+share the next one; what becomes of each item is decided in it (actors/model/keys.py), after what
+they may replace was taken back from warm (actors/keys/take_back.py). Durable when: a push, before
+it is answered, in the transaction that makes its items visible. Then the promoter is woken and
+warms them like any others of the cold store.
+
+Also forgets keys that are free again, some at a time.
+
+While the cold store is away pushes are refused with UNAVAILABLE, while the disk has little room
+with DISK_FULL: nobody else can say whether a key is taken. It runs until it is cancelled, after
+ingest has drained, so that every push that was taken is answered. On cancel the transaction that is
+under way is carried through; whoever was not answered sends the same run again, and is told what
+was decided.
+
+What it can't do: hold a queue to a limit. What is pushed here is bounded by the disk alone, so
+that `full_policy` has nothing to say.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from actors.keys.take_back import TakingBack
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.keys import ItemRef, Offer
+from actors.model.refusals import other_content, unavailable
+from actors.ports.presence import Presence
+from actors.ports.tiers import ColdQueue, StoreCorrupt, StoreUnavailable
+from actors.spooler.intake import QUEUES_MAX
+from actors.spooler.messages import OfferRun, Pinned, QueueSeen
+from actors.spooler.recent import RecentRuns, fingerprint
+from forebay.errors import BadRun, Refused
+from forebay.keyed import KeyOutcome, count_outcomes, decided, only_if
+from forebay.run import KEYS, Run
+from forebay.stage_frames import WRITE_HEADER, write_of
+
+WAITING_MAX: Final = 1024
+"""Pushes that wait for the next transaction; beyond it connections wait."""
+GROUP_RUNS_MAX: Final = 256
+GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of one transaction, which others wait for."""
+FORGET_S: Final = 10.0
+DISK_RETRY_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A push that may be stored."""
+
+    push: OfferRun
+    offer: Offer
+
+
+class KeyedIntake:
+    def __init__(
+        self,
+        inbox: trio.MemoryReceiveChannel[OfferRun],
+        cold: ColdQueue,
+        seen: trio.MemorySendChannel[QueueSeen | Pinned],
+        has_come: Callable[[str], None],
+        disk_is_low: Callable[[], bool],
+        recent: RecentRuns,
+        presence: Presence | None = None,
+        taking_back: TakingBack | None = None,
+    ) -> None:
+        """`has_come` is told of each queue that has something new in the cold store. `recent`: what
+        was pushed, here and to the journal."""
+        self._inbox = inbox
+        self._cold = cold
+        self._seen = seen
+        self._has_come = has_come
+        self._disk_is_low = disk_is_low
+        self._recent = recent
+        self._known: set[str] = set()
+        """Queues that dispatch has been told of."""
+        self._counts: Counter[KeyOutcome] = Counter()
+        self._presence = presence or Presence()
+        self._taking_back = taking_back
+
+    def figures(self) -> dict[str, int]:
+        """What became of items since the start."""
+        return {outcome.name.lower(): self._counts[outcome] for outcome in KeyOutcome}
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._forget)
+            task_status.started()
+            async for push in self._inbox:
+                await self._store(self._group(push))
+            nursery.cancel_scope.cancel()
+
+    def _group(self, first: OfferRun) -> list[OfferRun]:
+        """This push, and those that have come meanwhile."""
+        group, size = [first], len(first.data)
+        with suppress(trio.WouldBlock, trio.EndOfChannel):
+            while len(group) < GROUP_RUNS_MAX and size < GROUP_BYTES_MAX:
+                push = self._inbox.receive_nowait()
+                group.append(push)
+                size += len(push.data)
+        return group
+
+    async def _store(self, group: Sequence[OfferRun]) -> None:
+        if self._disk_is_low():
+            text = "the disk has little room left"
+            refuse(group, Refused("DISK_FULL", text, retry_after_ms=DISK_RETRY_MS))
+            return
+        allowed = [push for push in group if self._is_allowed(push)]
+        candidates = [found for push in allowed if (found := read(push)) is not None]
+        if not candidates:
+            return
+        try:
+            # Whoever is cancelled here would leave pushes without an answer that are stored.
+            with trio.CancelScope(shield=True):
+                offers = [each.offer for each in candidates]
+                if self._taking_back is not None:
+                    await self._taking_back.make_way(offers)
+                answers = await self._cold.offer(offers)
+        except (StoreUnavailable, StoreCorrupt) as problem:
+            self._presence.lost("offer", problem)
+            self._refuse(candidates, unavailable(problem))
+            return
+        except Exception as problem:
+            if len(candidates) > 1:
+                # The transaction was undone. Only the push that is to blame must fail.
+                for each in candidates:
+                    await self._store([each.push])
+            else:
+                self._refuse(candidates, INTERNAL_ERRORS.note(problem, "PUSH"))
+            return
+        self._presence.found("offer")
+        pushes = [each.push for each in candidates]
+        for push, outcomes in zip(pushes, answers, strict=True):
+            if not outcomes:
+                push.answers.refuse(push.sequence, other_content(push.head.run_id))
+                continue
+            self._recent.add(push.head.run_id, fingerprint(push.head, push.data))
+            push.answers.answer(push.sequence, decided(push.sequence, outcomes))
+            for outcome, items in zip(KeyOutcome, count_outcomes(outcomes), strict=True):
+                self._counts[outcome] += items
+        flush(pushes)
+        for queue in {push.head.queue for push in pushes}:
+            await self._tell(queue)
+
+    def _refuse(self, candidates: Sequence[_Candidate], refused: Refused) -> None:
+        refuse((each.push for each in candidates), refused)
+        for queue in {each.push.head.queue for each in candidates}:
+            # What was taken back waits there.
+            self._has_come(queue)
+
+    def _is_allowed(self, push: OfferRun) -> bool:
+        """Names of queues are kept in memory: there may be only so many."""
+        queue = push.head.queue
+        if self._recent.is_another(push.head, push.data):
+            refuse([push], other_content(push.head.run_id))
+            return False
+        if queue in self._known or len(self._known) < QUEUES_MAX:
+            return True
+        refuse([push], Refused("UNKNOWN_QUEUE", f"there are too many queues to create {queue!r}"))
+        return False
+
+    async def _tell(self, queue: str) -> None:
+        if queue not in self._known:
+            self._known.add(queue)
+            # While draining nobody takes it any more; the next life finds the queue in the books.
+            with suppress(trio.BrokenResourceError):
+                await self._seen.send(QueueSeen(queue))
+        self._has_come(queue)
+
+    async def _forget(self) -> None:
+        while True:
+            await trio.sleep(FORGET_S)
+            # What fails is logged where it matters, and tried again.
+            with suppress(StoreUnavailable, StoreCorrupt):
+                while await self._cold.forget_keys():
+                    await trio.lowlevel.checkpoint()
+
+
+def read(push: OfferRun) -> _Candidate | None:
+    """A push whose keys can be read; the others are refused."""
+    try:
+        if write_of(push.head) is not None:
+            # The write's receipt would count what nobody has published.
+            raise BadRun(f"a run with the header {WRITE_HEADER} is staged, not pushed")
+        named = only_if(push.head)
+        run = Run(push.head, push.data)
+        if push.head.flags & KEYS:
+            run.keys()
+        run.packed_ids(0, 1)
+    except BadRun as problem:
+        refuse([push], Refused("BAD_RUN", str(problem)))
+        return None
+    except Exception as problem:
+        refuse([push], INTERNAL_ERRORS.note(problem, "PUSH"))
+        return None
+    return _Candidate(push, Offer(run, None if named is None else ItemRef(*named)))
+
+
+def refuse(pushes: Iterable[OfferRun], refused: Refused) -> None:
+    pushes = list(pushes)
+    for push in pushes:
+        push.answers.refuse(push.sequence, refused)
+    flush(pushes)
+
+
+def flush(pushes: Iterable[OfferRun]) -> None:
+    """Lets each connection send once."""
+    for answers in {id(push.answers): push.answers for push in pushes}.values():
+        answers.flush()

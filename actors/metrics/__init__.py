@@ -1,0 +1,1 @@
+"""The books of all stores together, snapshots, samples and forecasts."""

@@ -1,0 +1,340 @@
+"""Metrics: sees everything, owns nothing but the samples of the last hour.
+
+Whoever wants to know asks for a `snapshot`; within a second all who ask get the same one, however
+many there are, and only one is made at a time. While that takes long, those who ask get the one
+before. Every 5 s one is kept as a sample of each queue (actors/metrics/samples.py). What others do
+is counted where they do it, in plain numbers (actors/observers/tallies.py,
+actors/spooler/spool_counts.py): being watched costs the work nothing that grows with who watches.
+
+Nothing is durable. On cancel a snapshot that is being made is given up. A store that does not
+answer leaves what it said last; a journal that does not answer in time does so too, and the age of
+what is shown says it. What it can't do: show a moment of all stores at once.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from actors.breaker.breaker import Breakers
+from actors.config.catalogue import Catalogue
+from actors.config.settings import SpoolSettings
+from actors.metrics.flow_states import FlowStates, not_known
+from actors.metrics.forecast import Forecast, forecast
+from actors.metrics.samples import EVERY_S, SAMPLES_MAX, WHOLE, Samples, sample_of
+from actors.metrics.snapshot import FlowKey, QueueFigures, Snapshot, freeze
+from actors.observers.latencies import Percentiles
+from actors.observers.tallies import Tallies
+from actors.ports.tiers import (
+    ColdQueue,
+    Fill,
+    FlowCount,
+    Limits,
+    StoreUnavailable,
+    WarmFlow,
+    WarmQueue,
+    limits_of,
+)
+from actors.spooler.spool_counts import SpoolCounts
+from actors.workers.in_hand import Task
+from actors.workers.pull import Pull
+from actors.workers.rate import SendLimit
+from actors.workers.workers import WorkerGroup
+from forebay.failure_reason import FAILURE_REASONS
+
+FRESH_S: Final = 1.0
+PATIENCE_S: Final = 0.05
+STALE_S: Final = 15.0
+"""What is older than that is worth a wait."""
+ANSWER_S: Final = 5.0
+"""For the owners to answer, before what they said last is shown instead."""
+OLDEST_S: Final = 5.0
+"""So old may be what is known of the oldest items in cold: one look into an index for each flow."""
+STEP: Final = 100
+"""So many queues are looked at before others get their turn: never more than a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is looked at."""
+
+    report: Callable[[], Awaitable[dict[str, Any]]]
+    warm: WarmQueue
+    cold: ColdQueue
+    catalogue: Catalogue
+    tallies: Tallies
+    groups: Callable[[], Iterable[WorkerGroup]]
+    breakers: Breakers
+    spool: SpoolCounts
+    spool_settings: SpoolSettings
+    pull: Pull
+    ingest: Callable[[], Mapping[str, Any]]
+    send_limit: SendLimit
+    streams: Collection[str]
+    """Queues that consumers read as a stream."""
+    is_away: Mapping[str, Callable[[], bool]]
+    """Stores, by name."""
+    now_ms: Callable[[], int]
+
+
+class SpoolPoint(NamedTuple):
+    at_ms: int
+    bytes: int
+    disk_bytes: int
+    free_bytes: int
+
+
+class Failed(NamedTuple):
+    """Attempts of items that failed, since the start."""
+
+    application: int
+    """The destination was not there, or not able; or nobody has said otherwise."""
+    business: int
+    """What the item asks for cannot be done, as whoever had it has said."""
+
+
+class Metrics:
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._making = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+        self._refreshed = trio.Event()
+        """Nobody makes a new one, of those who did not wait for it."""
+        self._refreshed.set()
+        self._latest: Snapshot | None = None
+        self._made_at = -FRESH_S
+        self._fills: Mapping[str, Fill] = {}
+        self._warm_flows: Sequence[WarmFlow] = ()
+        self._cold_flows: Sequence[FlowCount] = ()
+        self._oldest: Mapping[FlowKey, int] = {}
+        self._oldest_at = -OLDEST_S
+        self._flow_states = FlowStates()
+        self._oldest_ms: Mapping[str, int] = {}
+        """By queue, of the latest."""
+        self._limits: Mapping[str, Limits] = {}
+        self._limits_of = -1
+        """The catalogue's changes at which these were read."""
+        self.samples = Samples()
+        self._spool: deque[SpoolPoint] = deque(maxlen=SAMPLES_MAX)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self._sources.catalogue
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await self._sample_on()
+
+    async def snapshot(self) -> Snapshot:
+        """At most a second old, if the owners answer at once. A disk that is slow is no reason to
+        wait: then it is the one before, and the next to ask gets the new one."""
+        latest = self._latest
+        if latest is None or self._nursery is None:
+            return await self._fresh()
+        if self._age_s() >= FRESH_S:
+            if self._refreshed.is_set():
+                self._refreshed = trio.Event()
+                self._nursery.start_soon(self._refresh, self._refreshed)
+            with trio.move_on_after(PATIENCE_S if self._age_s() < STALE_S else ANSWER_S):
+                await self._refreshed.wait()
+        return self._latest or latest
+
+    async def _refresh(self, refreshed: trio.Event) -> None:
+        try:
+            with suppress(StoreUnavailable):
+                await self._fresh()
+        finally:
+            refreshed.set()
+
+    async def _fresh(self) -> Snapshot:
+        """However long it takes; one at a time."""
+        async with self._making:
+            if self._latest is None or self._age_s() >= FRESH_S:
+                self._latest = await self._make()
+                self._made_at = trio.current_time()
+            return self._latest
+
+    def _age_s(self) -> float:
+        return trio.current_time() - self._made_at
+
+    # What is made of it elsewhere.
+
+    def processing(self, queue: str) -> Percentiles | None:
+        """How long items took from the start of their send to its end (a consumer's: from the
+        lease to the report), since the start; None: there were none."""
+        tally = self._sources.tallies.queues.get(queue)
+        found = None if tally is None else tally.processing.frozen()
+        return found.percentiles() if found is not None and found.items else None
+
+    def failed(self, queue: str) -> Failed:
+        tally = self._sources.tallies.queues.get(queue)
+        if tally is None:
+            return Failed(0, 0)
+        return Failed(tally.failed["application"], tally.failed["business"])
+
+    def tasks(self) -> Iterator[Task]:
+        """What workers and consumers have in hand at this moment."""
+        for group in self._sources.groups():
+            yield from group.tasks()
+        yield from self._sources.pull.tasks()
+
+    def is_stream(self, queue: str) -> bool:
+        return queue in self._sources.streams
+
+    def spool_points(self, seconds: float) -> list[SpoolPoint]:
+        if not self._spool:
+            return []
+        after_ms = self._spool[-1].at_ms - seconds * 1000
+        return [point for point in self._spool if point.at_ms >= after_ms]
+
+    @property
+    def spool_max_bytes(self) -> int:
+        return self._sources.spool_settings.max_bytes
+
+    def spool_forecast(self) -> Forecast:
+        """When the journal reaches `max_bytes`, or nothing."""
+        points = [(point.at_ms / 1000, float(point.bytes)) for point in self._spool]
+        return forecast(points, self.spool_max_bytes)
+
+    def for_report(self) -> dict[str, Any]:
+        """What STATS says beside the books, as of the last snapshot: nothing is asked for it."""
+        latest, coming = self._latest, self.spool_forecast()
+        if latest is None:
+            return {}
+        return {
+            "oldest_ms": self._oldest_ms,
+            "stores": dict(latest.stores),
+            "forecast": {"spool": coming.direction, "seconds": coming.seconds},
+            "failed": {
+                queue: {reason: figures.failed.get(reason, 0) for reason in FAILURE_REASONS}
+                for queue, figures in latest.tallies.items()
+                if figures.failed
+            },
+        }
+
+    # Making one.
+
+    async def _make(self) -> Snapshot:
+        sources = self._sources
+        report: list[dict[str, Any]] = []
+
+        async def ask() -> None:
+            with suppress(StoreUnavailable):
+                report.append(await sources.report())
+
+        with trio.move_on_after(ANSWER_S):
+            # Together: a store that serves one after the other makes them wait once.
+            async with trio.open_nursery() as nursery:
+                for look in (ask, self._look_at_warm, self._look_at_cold):
+                    nursery.start_soon(look)
+        if report:
+            return await self._put_together(report[0])
+        if self._latest is None:
+            raise StoreUnavailable(f"the stores did not answer within {ANSWER_S:g} s")
+        return self._latest
+
+    async def _look_at_warm(self) -> None:
+        warm = self._sources.warm
+        with suppress(StoreUnavailable):
+            self._fills = await warm.fills()
+            await trio.lowlevel.checkpoint()
+            flows = await warm.flows()
+            self._warm_flows = flows if flows != self._warm_flows else self._warm_flows
+
+    async def _look_at_cold(self) -> None:
+        cold = self._sources.cold
+        with suppress(StoreUnavailable):
+            # What is the same stays the same object, as everything that was made of it does.
+            flows = await cold.flows()
+            is_new = flows != self._cold_flows
+            self._cold_flows = flows if is_new else self._cold_flows
+            is_due = trio.current_time() - self._oldest_at >= OLDEST_S
+            if is_due or (is_new and not_known(flows, self._oldest)):
+                oldest = await cold.oldest()
+                self._oldest_at = trio.current_time()
+                self._oldest = self._oldest if oldest == self._oldest else oldest
+
+    async def _put_together(self, report: dict[str, Any]) -> Snapshot:
+        sources = self._sources
+        told = self._warm_flows, self._cold_flows, self._oldest
+        waiting = await trio.to_thread.run_sync(self._flow_states.merged, *told)
+        self._oldest_ms = waiting.oldest_ms
+        tallies = await self._figures()
+        return Snapshot(
+            at_ms=sources.now_ms(),
+            report=report,
+            defined=frozenset(sources.catalogue.defined()),
+            fills=self._fills,
+            limits=self._limits_now(report["queues"]),
+            flows=waiting.flows,
+            tallies=tallies,
+            staff={group.queue: group.staff() for group in sources.groups()},
+            breakers=sources.breakers.figures(),
+            spool=deepcopy(sources.spool),
+            stores={store: not is_away() for store, is_away in sources.is_away.items()},
+            ingest=sources.ingest(),
+            sends_in_flight=sources.send_limit.inside,
+            sends_waiting=sources.send_limit.waiting,
+            pull_leases=sources.pull.leases,
+        )
+
+    def _limits_now(self, queues: Mapping[str, Any]) -> Mapping[str, Limits]:
+        """Of these queues; read again when a definition has changed."""
+        catalogue = self._sources.catalogue
+        if self._limits_of != catalogue.changes or self._limits.keys() != queues.keys():
+            self._limits_of = catalogue.changes
+            settings_of = catalogue.settings_of
+            self._limits = {queue: limits_of(settings_of(queue)) for queue in queues}
+        return self._limits
+
+    async def _figures(self) -> dict[str, QueueFigures]:
+        figures: dict[str, QueueFigures] = {}
+        for number, (queue, tally) in enumerate(list(self._sources.tallies.queues.items()), 1):
+            figures[queue] = freeze(tally)
+            if not number % STEP:
+                await trio.lowlevel.checkpoint()
+        return figures
+
+    # Keeping one.
+
+    async def _sample_on(self) -> None:
+        """Who says that a store is away is who works with it; here a sample is missing."""
+        next_at = trio.current_time()
+        sampled: Snapshot | None = None
+        while True:
+            next_at = max(next_at + EVERY_S, trio.current_time())
+            with suppress(StoreUnavailable):
+                snapshot = await self._fresh()
+                if snapshot is not sampled:
+                    self._sample(snapshot)
+                sampled = snapshot
+            await trio.sleep_until(next_at)
+
+    def _sample(self, snapshot: Snapshot) -> None:
+        at_ms, report = snapshot.at_ms, snapshot.report
+        oldest = self._oldest_ms
+        samples = {
+            queue: sample_of(entry, at_ms, oldest.get(queue))
+            for queue, entry in report["queues"].items()
+        }
+        whole = min(oldest.values(), default=None)
+        self.samples.add({WHOLE: sample_of(report["daemon"], at_ms, whole)} | samples, at_ms)
+        spool = report["spool"]
+        self._spool.append(
+            SpoolPoint(at_ms, spool["bytes"], spool["disk_bytes"], spool["free_bytes"])
+        )
+
+
+def in_milliseconds(found: Percentiles) -> dict[str, float]:
+    return {
+        "items": found.items,
+        "average_ms": round(found.average_s * 1000, 3),
+        "p50_ms": round(found.p50_s * 1000, 3),
+        "p95_ms": round(found.p95_s * 1000, 3),
+        "p99_ms": round(found.p99_s * 1000, 3),
+    }

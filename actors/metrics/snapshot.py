@@ -1,0 +1,126 @@
+"""What the metrics show at one moment: frozen, so that it can be rendered in a thread.
+
+The books come from the report and add up as they do there; what the tiers hold by flow is read
+beside them, a moment later, and may differ by what has moved meanwhile.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from actors.breaker.breaker import BreakerFigures
+from actors.model.error_types import ErrorType
+from actors.observers.latencies import Distribution
+from actors.observers.tallies import QueueTally
+from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
+from actors.spooler.spool_counts import SpoolCounts
+from actors.workers.workers import Staff
+from forebay.failure_reason import FailureReason
+
+FlowKey = tuple[str, str, str]
+"""Queue, flow and action."""
+
+
+class FlowState(NamedTuple):
+    """Items of one queue, flow and action that wait, by tier."""
+
+    queue: str
+    flow: str
+    action: str
+    warm: int
+    cold: int
+    """Those that nobody has brought to warm."""
+    dead: int
+    warm_oldest_ms: int | None
+    cold_oldest_ms: int | None
+
+    @property
+    def oldest_ms(self) -> int | None:
+        known = [at for at in (self.warm_oldest_ms, self.cold_oldest_ms) if at is not None]
+        return min(known, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """A queue's tally, frozen."""
+
+    batches: int
+    failed_batches: int
+    retried: Mapping[ErrorType, int]
+    retry_successes: int
+    retry_failures: Mapping[ErrorType, int]
+    died: Mapping[ErrorType, int]
+    failed: Mapping[FailureReason, int]
+    backoff_slices: int
+    backoff_s: float
+    lost_leases: int
+    processing: Distribution
+    dequeue: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    at_ms: int
+    report: Mapping[str, Any]
+    """As `forebay stats --json`."""
+    defined: frozenset[str]
+    """Queues that are configured, or were defined at run time."""
+    fills: Mapping[str, Fill]
+    limits: Mapping[str, Limits]
+    flows: Sequence[FlowState]
+    tallies: Mapping[str, QueueFigures]
+    staff: Mapping[str, Staff]
+    """Of queues that have workers."""
+    breakers: Mapping[str, BreakerFigures]
+    spool: SpoolCounts
+    """A copy."""
+    stores: Mapping[str, bool]
+    """Whether each is up."""
+    ingest: Mapping[str, Any]
+    sends_in_flight: int
+    sends_waiting: int
+    pull_leases: int
+
+
+def freeze(tally: QueueTally) -> QueueFigures:
+    return QueueFigures(
+        tally.batches,
+        tally.failed_batches,
+        dict(tally.retried),
+        tally.retry_successes,
+        dict(tally.retry_failures),
+        dict(tally.died),
+        dict(tally.failed),
+        tally.backoff_slices,
+        tally.backoff_s,
+        tally.lost_leases,
+        tally.processing.frozen(),
+        tally.dequeue.frozen(),
+    )
+
+
+def merge_flows(
+    warm: Iterable[WarmFlow], cold: Iterable[FlowCount], oldest: Mapping[FlowKey, int]
+) -> list[FlowState]:
+    """By queue, flow and action. Rows that are in warm are the cold store's as well, and are
+    counted there once: as warm."""
+    in_warm = {(flow.queue, flow.flow, flow.action): flow for flow in warm}
+    in_cold = {(flow.queue, flow.flow, flow.action): flow for flow in cold}
+    merged = []
+    for key in sorted(in_warm.keys() | in_cold.keys()):
+        here, there = in_warm.get(key), in_cold.get(key)
+        waiting = here.waiting if here else 0
+        in_store = max(0, there.items - (here.from_cold if here else 0)) if there else 0
+        dead = there.dead if there else 0
+        if waiting or in_store or dead:
+            merged.append(
+                FlowState(
+                    *key,
+                    warm=waiting,
+                    cold=in_store,
+                    dead=dead,
+                    warm_oldest_ms=here.oldest_ms if here else None,
+                    cold_oldest_ms=oldest.get(key) if in_store else None,
+                )
+            )
+    return merged

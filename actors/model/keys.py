@@ -1,0 +1,124 @@
+"""Unique keys: who may have one, decided for one item at a time. Words and pure functions.
+
+A key of a keyed queue belongs to at most one item. It is taken in the transaction that makes the
+item visible, and stays its item's while that waits, is being delivered, waits for another try, or
+is a dead letter. When the item is delivered, the key stays taken for the queue's `unique_window`;
+when the item is deleted (a dead letter that is removed, `key.drop`) it is free at once. An item
+that was set aside because it cannot be read keeps its key until that is dropped.
+
+An item has *started*, as far as the store knows, once the promoter has taken its row for warm: it
+may be in anybody's hands from then on. What nobody has leased is taken back before a push that may
+replace it is decided on (actors/keys/take_back.py). One that has failed and waits in the cold store
+for its next try can be replaced again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from forebay.ids import format_item_id
+from forebay.keyed import KeyOutcome
+from forebay.run import Run
+
+Policy = Literal["off", "ignore", "reject", "replace"]
+"""A queue's `unique`."""
+
+Phase = Literal["waiting", "started", "dead", "done", "unreadable"]
+"""Where an item is that has a key."""
+
+
+class KeyRule(NamedTuple):
+    """What a queue's settings say of keys."""
+
+    policy: Policy = "off"
+    window_ms: int = 0
+    """So long a key stays taken after its item is delivered."""
+
+
+KeyRules = Callable[[str], KeyRule]
+"""What goes for a queue, at this moment. May be called in any thread."""
+
+
+def no_keys(queue: str) -> KeyRule:
+    return KeyRule()
+
+
+class ItemRef(NamedTuple):
+    """An item, wherever it is."""
+
+    run_id: bytes
+    number: int
+    """Its index in that run."""
+
+    def __str__(self) -> str:
+        return format_item_id(self.run_id, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The item that has a key."""
+
+    item: ItemRef
+    phase: Phase
+    until_ms: int | None = None
+    """Of one that is done: its key is free then."""
+    due_ms: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A run for a keyed queue, of which is known that it can be unpacked."""
+
+    run: Run
+    only_if: ItemRef | None = None
+    """Of a run of one: it is stored in place of this item, or not at all."""
+
+
+def decide(
+    holder: Holder | None,
+    item: ItemRef,
+    policy: Policy,
+    now_ms: int,
+    only_if: ItemRef | None = None,
+) -> KeyOutcome:
+    """What becomes of an item whose key has this holder."""
+    if holder is not None and holder.item == item:
+        # The same push once more: it is not a conflict with itself.
+        return KeyOutcome.CREATED
+    is_taken = holder is not None and not is_free(holder, now_ms)
+    if only_if is not None:
+        may_replace = is_taken and holder is not None and holder.item == only_if
+        return _replace(holder) if may_replace else KeyOutcome.CONFLICT
+    if not is_taken or policy == "off":
+        return KeyOutcome.CREATED
+    if policy == "ignore":
+        return KeyOutcome.IGNORED
+    if policy == "reject":
+        return KeyOutcome.CONFLICT
+    return _replace(holder)
+
+
+def is_free(holder: Holder, now_ms: int) -> bool:
+    """Whether the time is over for which the key of an item that is done stays taken."""
+    return holder.until_ms is not None and holder.until_ms <= now_ms
+
+
+def is_stored(outcome: KeyOutcome) -> bool:
+    return outcome in (KeyOutcome.CREATED, KeyOutcome.UPDATED)
+
+
+def window_ms(rule: KeyRule) -> int:
+    """So long the key of an item stays taken that is delivered now."""
+    return rule.window_ms if rule.policy != "off" else 0
+
+
+def until(rule: KeyRule, now_ms: int) -> int | None:
+    """Until when that is; None: it is free."""
+    window = window_ms(rule)
+    return now_ms + window if window else None
+
+
+def _replace(holder: Holder | None) -> KeyOutcome:
+    can_be = holder is not None and holder.phase == "waiting"
+    return KeyOutcome.UPDATED if can_be else KeyOutcome.CONFLICT

@@ -1,0 +1,122 @@
+"""The states of an item, and the only ways from one to another (docs/protocol.md "Items").
+
+         ┌─────────────► SCHEDULED ◄──────────┐
+    SPOOLED ──► QUEUED ──────┬──► RUNNING ──► DONE
+         └────► COLD_QUEUED ─┘       └──────► FAILED ──► COLD_QUEUED (retried), DELETED
+
+What waits (the first four) moves between the tiers as the daemon decides; who operates it may also
+delete it, put it off, or give it up. What runs is its consumer's, until it is done, has failed or
+is let go. DONE and DELETED are ends. Plain data and pure functions; it owns nothing.
+
+Every change goes through this table: one that somebody asks for through `next_state`, and those
+that the daemon and consumers make by being one of the moves that actors/model/moves.py names.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    SPOOLED = "SPOOLED"
+    """In the journal, or on its way from there."""
+    SCHEDULED = "SCHEDULED"
+    """Near the workers, and not due yet."""
+    QUEUED = "QUEUED"
+    """Warm."""
+    COLD_QUEUED = "COLD_QUEUED"
+    RUNNING = "RUNNING"
+    """A worker or a consumer has it, or it is in the job of a trigger."""
+    DONE = "DONE"
+    FAILED = "FAILED"
+    """A dead letter."""
+    DELETED = "DELETED"
+
+
+class Who(Enum):
+    """Who brings a change about."""
+
+    DAEMON = "the daemon"
+    CONSUMER = "whoever holds the lease"
+    OPERATOR = "an operator"
+
+
+WAITING: Final = frozenset({State.SPOOLED, State.SCHEDULED, State.QUEUED, State.COLD_QUEUED})
+ENDS: Final = frozenset({State.DONE, State.DELETED})
+
+_DAEMON: Final = frozenset({Who.DAEMON})
+_OPERATOR: Final = frozenset({Who.OPERATOR})
+_BOTH: Final = _DAEMON | _OPERATOR
+_HOLDER: Final = frozenset({Who.DAEMON, Who.CONSUMER})
+
+# Dropped for want of room is deleted by the daemon.
+_FROM_WAITING: Final = {
+    State.SPOOLED: _DAEMON,
+    State.SCHEDULED: _BOTH,
+    State.QUEUED: _BOTH,
+    State.COLD_QUEUED: _DAEMON,
+    State.RUNNING: _DAEMON,
+    State.FAILED: _BOTH,
+    State.DELETED: _BOTH,
+}
+TRANSITIONS: Final[Mapping[State, Mapping[State, frozenset[Who]]]] = {
+    **{
+        before: {after: who for after, who in _FROM_WAITING.items() if after is not before}
+        for before in WAITING
+    },
+    State.RUNNING: {
+        State.DONE: _HOLDER,
+        State.FAILED: _HOLDER,
+        State.QUEUED: _HOLDER,
+        State.SCHEDULED: _HOLDER,
+        State.COLD_QUEUED: _HOLDER,
+        State.SPOOLED: _DAEMON,
+    },
+    State.FAILED: {
+        State.QUEUED: _OPERATOR,
+        State.COLD_QUEUED: _DAEMON,
+        State.DELETED: _OPERATOR,
+    },
+    State.DONE: {},
+    State.DELETED: {},
+}
+
+
+class IllegalChange(Exception):
+    """There is no way from the one state to the other, for whoever asked."""
+
+    def __init__(self, before: State, after: State, who: Who, allowed: tuple[State, ...]) -> None:
+        ways = ", ".join(allowed) if allowed else "nothing"
+        super().__init__(f"from {before} {who.value} can go to {ways}, not to {after}")
+        self.before = before
+        self.after = after
+        self.allowed = allowed
+
+
+def allowed_from(before: State, who: Who) -> tuple[State, ...]:
+    """Where this one may take an item from there, in the order of the states."""
+    ways = TRANSITIONS[before]
+    return tuple(after for after in State if who in ways.get(after, ()))
+
+
+def next_state(before: State, after: State, who: Who) -> State:
+    """`after`, if there is a way; IllegalChange, which names those there are, if not.
+
+    To stay is no change, and always allowed but at the ends: what is over is not touched again.
+    """
+    if before is after and before not in ENDS:
+        return after
+    allowed = allowed_from(before, who)
+    if after not in allowed:
+        raise IllegalChange(before, after, who, allowed)
+    return after
+
+
+def states_before(after: State, who: Who) -> frozenset[State]:
+    """From where this one may take an item there, a state that it does not leave included."""
+    ways = {before for before in State if who in TRANSITIONS[before].get(after, ())}
+    return frozenset(ways if after in ENDS else ways | {after})
+
+
+assert TRANSITIONS.keys() == set(State)
+assert not any(TRANSITIONS[end] for end in ENDS)

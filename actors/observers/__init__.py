@@ -1,0 +1,1 @@
+"""Told of every outcome: the event log, the history, tallies, latencies, notifications."""

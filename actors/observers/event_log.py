@@ -1,0 +1,188 @@
+"""The event log: collects what happened, and has it written, behind the work and never in its way.
+
+Owns the events that are not written yet, and the thread that writes them. What it is told is a
+plain call that adds to a list, not a message: whoever delivers must neither wait for a full
+channel nor pay for a task's turn, and a list that is swapped once a second is one hop for
+thousands of events. Between two awaits trio runs one task, so that the list is touched by one at
+a time. Past `EVENTS_MAX` events are dropped and counted; a line in the log says when that begins
+and when it ends, and an event (`lost`) says how many.
+
+Nothing here is a promise: events are written within a second, and synced when their file is
+finished. On `close` everything is written and the file finished. On cancel, and in a crash, what
+is not written is lost; the next life finishes the file. A disk that takes nothing costs events,
+and nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+import trio
+
+from actors.config.event_settings import EventSettings
+from actors.observers.events import Event, EventsLost, Sending, StoreChanged, slices_ended
+from actors.ports.thread import OwnThread
+from actors.ports.tiers import Leased
+from actors.workers.retry import Conclusion
+
+log = structlog.get_logger()
+
+FLUSH_S: Final = 1.0
+FLUSH_EVENTS: Final = 8192
+EVENTS_MAX: Final = 65536
+"""About 30 MB of them."""
+WATCH_S: Final = 1.0
+
+
+class EventSink(Protocol):
+    """Where events are written. All of it blocks, and is called in one thread."""
+
+    def write(self, events: Sequence[Event], now_s: float) -> None:
+        """Writes them, and rolls what is due, also without events. OSError: none of them counts as
+        written, and the next call may try again."""
+
+    def close(self, now_s: float) -> None:
+        """Finishes the file that is being written."""
+
+
+class EventLog:
+    def __init__(
+        self,
+        settings: EventSettings,
+        sink: EventSink | None,
+        now_ms: Callable[[], int],
+        also: Callable[[Event], None] = lambda _event: None,
+    ) -> None:
+        """Without a sink nothing is written. `also` is told what happens rarely, always."""
+        self._also = also
+        self._share = settings.share if sink is not None else 0.0
+        self._mode = settings.mode
+        self._sink = sink
+        self._now_ms = now_ms
+        self._thread = OwnThread("events")
+        self._events: list[Event] = []
+        self._full = trio.Event()
+        self._is_closing = False
+        self._closed = trio.Event()
+        self._lost = 0
+        """Since the last write that went well."""
+        self._cannot_write = False
+        self.written_total = 0
+        self.dropped_total = 0
+
+    @property
+    def is_on(self) -> bool:
+        return self._sink is not None
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "mode": self._mode,
+            "written_total": self.written_total,
+            "dropped_total": self.dropped_total,
+        }
+
+    # What others call.
+
+    def settled(
+        self,
+        queue: str,
+        sending: Sending,
+        leased: Sequence[Leased],
+        conclusions: Sequence[Conclusion],
+    ) -> None:
+        """What became of a batch."""
+        if self._share:
+            now_ms = self._now_ms()
+            self._add(slices_ended(queue, sending, leased, conclusions, now_ms, self._share))
+
+    def note(self, event: Event) -> None:
+        """Something that happens rarely: it is never left out of a sample."""
+        self._also(event)
+        if self.is_on:
+            self._add([event])
+
+    async def close(self) -> None:
+        """Nothing more is noted; returns when everything is written."""
+        self._is_closing = True
+        self._full.set()
+        await self._closed.wait()
+
+    def _add(self, events: Sequence[Event]) -> None:
+        if len(self._events) + len(events) > EVENTS_MAX:
+            self._lose(len(events))
+            return
+        self._events += events
+        if len(self._events) >= FLUSH_EVENTS:
+            self._full.set()
+
+    def _lose(self, events: int) -> None:
+        if not self._lost and not self._cannot_write:
+            log.warning("events.dropping", hint="the event log cannot be written fast enough")
+        self._lost += events
+        self.dropped_total += events
+
+    # The actor.
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until `close`."""
+        task_status.started()
+        if self._sink is None:
+            self._closed.set()
+            return
+        self._thread.start()
+        try:
+            while not self._is_closing:
+                with trio.move_on_after(FLUSH_S):
+                    await self._full.wait()
+                await self._write(self._sink)
+            await self._write(self._sink)
+            await self._finish(self._sink)
+        finally:
+            self._thread.stop()
+            self._closed.set()
+
+    async def _write(self, sink: EventSink) -> None:
+        events, self._events = self._events, []
+        if not self._is_closing:
+            self._full = trio.Event()
+        lost_before = self._lost
+        try:
+            await self._thread.call(sink.write, events, self._now_ms() / 1000)
+        except OSError as problem:
+            if not self._cannot_write:
+                log.error("events.cannot_write", error=str(problem))
+            self._cannot_write = True
+            self._lose(len(events))
+            return
+        self.written_total += len(events)
+        if self._cannot_write or (lost_before and self._lost == lost_before):
+            self._keeps_up()
+
+    def _keeps_up(self) -> None:
+        """Nothing was lost while the last events were written."""
+        log.info("events.written_again", lost=self._lost)
+        lost, self._lost, self._cannot_write = self._lost, 0, False
+        if lost:
+            self._add([EventsLost(self._now_ms(), lost)])
+
+    async def _finish(self, sink: EventSink) -> None:
+        try:
+            await self._thread.call(sink.close, self._now_ms() / 1000)
+        except OSError as problem:
+            log.error("events.cannot_write", error=str(problem))
+
+
+async def watch_stores(
+    events: EventLog, is_away: Mapping[str, Callable[[], bool]], now_ms: Callable[[], int]
+) -> None:
+    """Notes when stores go away and come back, as those that use them have seen it.
+
+    It looks once a second, so that nobody has to tell; an outage shorter than that may be missed.
+    """
+    away = dict.fromkeys(is_away, False)
+    while True:
+        for store, look in is_away.items():
+            if look() != away[store]:
+                away[store] = not away[store]
+                events.note(StoreChanged(now_ms(), store, away[store]))
+        await trio.sleep(WATCH_S)

@@ -1,0 +1,1 @@
+"""What actors need from outside: the journal, the warm and the cold tier, handlers, threads."""

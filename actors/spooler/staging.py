@@ -1,0 +1,264 @@
+"""Staging: requests about writes, decided in order, made durable together, carried out.
+
+A part of the spooler. What is asked for waits until the next commit; each request is decided on
+what is so then (actors/spooler/writes.py), its record goes into the commit, and when that is
+durable the request is carried out and answered: published stages join the backlog, dropped ones
+leave the ledger. Two requests about one write, or one application, never share a commit: the second
+is decided when the first is so.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, assert_never
+
+import structlog
+
+from actors.model.accounts import Account, account_of
+from actors.model.books import Totals
+from actors.ports.journal import LiveRun, Record
+from actors.ports.writes import Part
+from actors.spooler.backlog import Backlog
+from actors.spooler.ledger import Ledger
+from actors.spooler.messages import (
+    AbortWrite,
+    Append,
+    AskOpenWrites,
+    AskParts,
+    AskReceipt,
+    AskWrite,
+    DropStage,
+    FollowPublish,
+    ListWrites,
+    Publish,
+    Seal,
+    WriteQuestion,
+    WriteRequest,
+)
+from actors.spooler.writes import Decision, Stage, Write, Writes, moved_record
+from forebay.errors import Refused
+from forebay.ids import run_id_ms
+from forebay.stage_frames import MOVED
+
+log = structlog.get_logger()
+
+RECORDS_GROWN_MIN: Final = 4096
+"""Fewer records than this are not worth writing the log anew."""
+MOVED_AGAIN_MS: Final = 3_600_000
+"""That more of a write is moved here is recorded so much later: its receipt lasts longer then."""
+
+
+class Decided(NamedTuple):
+    """A request that changes something, and waits for its record to be durable."""
+
+    request: WriteRequest
+    record: Record
+    result: dict[str, Any]
+
+
+class Staging:
+    def __init__(self, writes: Writes, ledger: Ledger, backlog: Backlog) -> None:
+        self._writes = writes
+        self._ledger = ledger
+        self._backlog = backlog
+        self._requests: list[WriteRequest] = []
+        self._recorded = 0
+        """Records since the log was last written anew."""
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def arrive(self, request: WriteRequest) -> None:
+        self._requests.append(request)
+
+    # Runs.
+
+    def enter(self, append: Append, position: int, size: int, now_ms: int) -> None:
+        """A staged run is stored."""
+        head = append.head
+        account = Account(head.queue, append.write, append.stage)
+        self._ledger.stage(position, size, account, head.count)
+        lane = (head.queue, head.priority)
+        self._writes.add(append.write, append.stage, lane, position, size, head.count, now_ms)
+
+    def moved_records(self, appends: Sequence[Append], now_ms: int) -> list[Record]:
+        """For the commit that stores these: of which writes items are moved here. Each is recorded
+        once, and again when its receipt would be forgotten otherwise."""
+        moved = dict.fromkeys(append.write for append in appends if append.stage == MOVED)
+        return [
+            moved_record(write, now_ms)
+            for write in moved
+            if now_ms - self._writes.moved.get(write, 0) >= MOVED_AGAIN_MS
+        ]
+
+    def move_in(self, append: Append, position: int, size: int, now_ms: int) -> None:
+        """A run that was published elsewhere is stored; it is visible at once."""
+        head = append.head
+        self._ledger.move_in(position, size, account_of(head, append.stage), head.count)
+        if now_ms - self._writes.moved.get(append.write, 0) >= MOVED_AGAIN_MS:
+            self._writes.note_moved(append.write, now_ms)
+
+    def recover(self, account: Account, live: LiveRun, now_ms: int) -> None:
+        """A staged run of an earlier life, of a write that is still open. It was heard of when the
+        run was made: a restart gives nobody more time."""
+        self._ledger.note_account(live.position, live.account)
+        lane = (account.queue, live.priority)
+        heard_ms = min(now_ms, run_id_ms(live.run_id) or now_ms)
+        self._writes.add(
+            account.write, account.stage, lane, live.position, live.size, live.items, heard_ms
+        )
+
+    # Requests.
+
+    def decide(self, now_ms: int) -> list[Decided]:
+        """Answers what changes nothing; the rest, as far as it can go into one commit."""
+        decided: list[Decided] = []
+        busy: set[bytes | str] = set()
+        waiting: list[WriteRequest] = []
+        for request in self._requests:
+            names: set[bytes | str] = {request.write}
+            if isinstance(request, Publish) and request.app is not None:
+                names.add(request.app)
+            if names & busy:
+                waiting.append(request)
+                busy |= names
+                continue
+            decision = self._decision(request, now_ms)
+            if isinstance(decision, Refused) or decision.record is None:
+                request.answer(decision if isinstance(decision, Refused) else decision.result)
+                continue
+            busy |= names
+            decided.append(Decided(request, decision.record, decision.result))
+        self._requests = waiting
+        return decided
+
+    def _decision(self, request: WriteRequest, now_ms: int) -> Decision | Refused:
+        match request:
+            case Seal(write, stage, runs, items):
+                return self._writes.decide_seal(write, stage, runs, items, now_ms)
+            case Publish(write, stages, app, version):
+                return self._writes.decide_publish(write, stages, app, version, now_ms)
+            case AbortWrite(write):
+                return self._writes.decide_abort(write, now_ms)
+            case DropStage(write, stage):
+                also_sealed = request.also_sealed
+                return self._writes.decide_drop(write, stage, now_ms, also_sealed=also_sealed)
+            case FollowPublish(verdict):
+                return self._writes.decide_followed(verdict, now_ms)
+            case _:
+                assert_never(request)
+
+    def conclude(self, decided: list[Decided], failure: Refused | None) -> set[str]:
+        """Carries out and answers what is durable now; the queues that got something."""
+        queues: set[str] = set()
+        for request, record, result in decided:
+            if failure is not None:
+                request.answer(failure)
+                continue
+            self._recorded += 1
+            gone = self._writes.apply(record)
+            for stage in gone.visible:
+                queues |= self._show(request.write, stage)
+            for stage in gone.dropped:
+                self._drop(stage)
+            request.answer(result)
+        return queues
+
+    @property
+    def log_has_grown(self) -> bool:
+        """Most of the record log is about what is over: a stage that was sealed, and published."""
+        return self._recorded > max(RECORDS_GROWN_MIN, len(self._writes))
+
+    def log_is_kept(self) -> None:
+        """It is written anew."""
+        self._recorded = 0
+
+    def _show(self, write: bytes, stage: Stage) -> set[str]:
+        for queue, items in stage.items.items():
+            self._ledger.publish(write, queue, items)
+        for (queue, priority), places in stage.lanes.items():
+            for place in places.peek(len(places), 2**62):
+                self._backlog.add_place(queue, priority, place)
+        return set(stage.items)
+
+    def _drop(self, stage: Stage) -> None:
+        for (queue, _), places in stage.lanes.items():
+            for place in places.peek(len(places), 2**62):
+                self._ledger.unstage(queue, place)
+
+    def expire(self, before_ms: int) -> None:
+        """Aborts writes of which nothing was heard since then."""
+        for write in self._writes.expired(before_ms):
+            log.warning("spooler.write_expired", write=write.hex())
+            self.arrive(AbortWrite(write, _nobody))
+
+    # Questions.
+
+    def tell(self, ask: WriteQuestion) -> None:
+        """What is so at this moment."""
+        match ask:
+            case AskReceipt():
+                self._answer_receipt(ask)
+            case ListWrites():
+                ask.answer(self._writes.describe(ask.write, ask.limit, also_over=ask.all))
+            case AskWrite():
+                ask.answer(self._writes.view(ask.write, ask.stages, ask.app))
+            case AskOpenWrites():
+                ask.answer(self._writes.open_writes())
+            case AskParts():
+                moved = self._writes.moved if ask.also_moved else ()
+                parts = [self._part(write) for write in dict.fromkeys((*ask.writes, *moved))]
+                ask.answer([part for part in parts if part is not None])
+            case _:
+                assert_never(ask)
+
+    def _part(self, write: bytes) -> Part | None:
+        found = self._writes.published(write)
+        if not self._writes.is_known(write):
+            return None
+        totals = self._ledger.receipts.get(write, Totals())
+        published = found.items if found is not None else 0
+        # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
+        unknown = max(0, published + self._ledger.moved[write] - totals.accepted)
+        return Part(
+            write,
+            totals.delivered,
+            totals.dropped,
+            totals.deleted,
+            totals.lost + unknown,
+            is_over=totals.held == 0,
+        )
+
+    def _answer_receipt(self, ask: AskReceipt) -> None:
+        """Of what is here now: what was moved here is accepted here, what was moved out is not."""
+        part = self._part(ask.write)
+        if part is None:
+            ask.answer(None)
+            return
+        found = self._writes.published(ask.write) or Write(
+            heard_ms=self._writes.moved[ask.write],
+            queues=tuple(sorted(self._ledger.queues_of(ask.write))),
+        )
+        moved_out = self._ledger.receipts.get(ask.write, Totals()).moved_out
+        ask.answer(
+            {
+                "write": ask.write.hex(),
+                "published_ms": found.heard_ms,
+                "app": found.app,
+                "version": found.version,
+                "queues": list(found.queues),
+                "accepted": found.items + self._ledger.moved[ask.write] - moved_out,
+                "delivered": part.delivered,
+                "dropped": part.dropped,
+                "deleted": part.deleted,
+                "lost": part.lost,
+            }
+        )
+
+    def refuse_all(self, refused: Refused) -> None:
+        """The end: nobody decides any more."""
+        requests, self._requests = self._requests, []
+        for request in requests:
+            request.answer(refused)
+
+
+def _nobody(_answer: dict[str, Any] | Refused) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,560 @@
+"""Writes: what was staged, sealed, published and aborted. The spooler's memory of it.
+
+A write is open until it is published or aborted, and remembered for a while after that, so that a
+straggler's stage is refused and a repeated request gets the same answer. Every change is decided
+here first (`decide_…`: a refusal, or a result with the record that makes it so), written to the
+journal's record log, and applied when that is durable (`apply`, also at the next start). Plain
+data, touched by the spooler's task alone.
+
+A write that was published elsewhere may have items here all the same, which were moved (adopted, or
+imported): that this is so is remembered beside its phase, as long as a receipt is.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from heapq import nlargest
+from typing import Any, Final, Literal, NamedTuple
+
+from actors.ports.journal import Record
+from actors.ports.writes import LastVersion, OpenWrite, Published, SealedStage, Verdict, WriteView
+from actors.spooler.backlog import Places
+from forebay.errors import Refused
+from forebay.stage_frames import MOVED
+
+APPS_MAX: Final = 100_000
+"""Of so many applications the last version is known; the one that was quiet longest goes first."""
+
+
+class Phase(Enum):
+    OPEN = auto()
+    PUBLISHED = auto()
+    ABORTED = auto()
+
+
+PHASES: Final[dict[Phase, Literal["open", "published", "aborted"]]] = {
+    Phase.OPEN: "open",
+    Phase.PUBLISHED: "published",
+    Phase.ABORTED: "aborted",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """What one attempt of a task has staged, while that is invisible."""
+
+    runs: int = 0
+    items: Counter[str] = field(default_factory=Counter)
+    """By queue."""
+    lanes: dict[tuple[str, int], Places] = field(default_factory=dict)
+    """Where its runs lie, by queue and priority, in the order in which they came."""
+    sealed_runs: int | None = None
+    """None: it is still being written."""
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    phase: Phase = Phase.OPEN
+    heard_ms: int = 0
+    stages: dict[bytes, Stage] = field(default_factory=dict)
+    """Of an open write."""
+    dropped: set[bytes] = field(default_factory=set)
+    """Stages of an open write that are over already."""
+    published: frozenset[bytes] = frozenset()
+    """The stages that are visible."""
+    items: int = 0
+    """That were published, or dropped by the abort."""
+    queues: tuple[str, ...] = ()
+    app: str | None = None
+    version: int | None = None
+    is_kept: bool = False
+    """It does not expire: its end may be recorded where the record log was damaged."""
+
+
+class Decision(NamedTuple):
+    result: dict[str, Any]
+    record: Record | None = None
+    """None: nothing changes."""
+
+
+class Gone(NamedTuple):
+    """What a change did to stages, for the spooler to carry out."""
+
+    visible: list[Stage]
+    dropped: list[Stage]
+
+
+class Writes:
+    def __init__(self) -> None:
+        self._writes: dict[bytes, Write] = {}
+        self._versions: dict[str, tuple[int, bytes]] = {}
+        """The last version of each application, and its write."""
+        self._moved: dict[bytes, int] = {}
+        """Writes of which items were moved here, and when the last were."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._writes)
+
+    def __len__(self) -> int:
+        """About as many records are needed to remember all of it."""
+        return len(self._writes) + len(self._versions) + len(self._moved)
+
+    def phase(self, write: bytes, stage: bytes) -> Phase:
+        """What a stage's runs are: a stage of a published write that was not named is dropped."""
+        if stage == MOVED:
+            return Phase.PUBLISHED
+        known = self._writes.get(write)
+        if known is None:
+            return Phase.OPEN
+        if known.phase is Phase.PUBLISHED and stage not in known.published:
+            return Phase.ABORTED
+        return Phase.ABORTED if stage in known.dropped else known.phase
+
+    def published(self, write: bytes) -> Write | None:
+        known = self._writes.get(write)
+        return known if known is not None and known.phase is Phase.PUBLISHED else None
+
+    @property
+    def moved(self) -> Mapping[bytes, int]:
+        """Writes of which items were moved here, and when the last were."""
+        return self._moved
+
+    def note_moved(self, write: bytes, at_ms: int) -> None:
+        self._moved[write] = max(at_ms, self._moved.get(write, 0))
+
+    # Staging.
+
+    def refuse(self, write: bytes, stage: bytes) -> Refused | None:
+        """Why nothing more can be staged there, if so."""
+        known = self._writes.get(write)
+        if known is None:
+            return None
+        if known.phase is not Phase.OPEN:
+            text = f"the write {write.hex()} is {known.phase.name.lower()}"
+            return Refused("STAGE_OVER", text)
+        if stage in known.dropped:
+            return Refused("STAGE_OVER", f"the stage {stage.hex()} was dropped")
+        found = known.stages.get(stage)
+        if found is not None and found.sealed_runs is not None:
+            return Refused("STAGE_OVER", f"the stage {stage.hex()} is sealed")
+        return None
+
+    def add(
+        self,
+        write: bytes,
+        stage: bytes,
+        lane: tuple[str, int],
+        position: int,
+        size: int,
+        items: int,
+        now_ms: int,
+    ) -> None:
+        """A run that was stored in an open write."""
+        known = self._writes.setdefault(write, Write())
+        known.heard_ms = max(known.heard_ms, now_ms)
+        found = known.stages.setdefault(stage, Stage())
+        found.runs += 1
+        found.items[lane[0]] += items
+        found.lanes.setdefault(lane, Places()).append(position, size, items)
+
+    # Decisions.
+
+    def decide_seal(
+        self, write: bytes, stage: bytes, runs: int, items: int, now_ms: int
+    ) -> Decision | Refused:
+        result = {"write": write.hex(), "stage": stage.hex(), "runs": runs, "items": items}
+        if self.phase(write, stage) is Phase.PUBLISHED:
+            return Decision(result)
+        known = self._writes.get(write)
+        found = known.stages.get(stage) if known is not None else None
+        if found is None:
+            return _no_stage(stage)
+        if (found.runs, found.items.total()) != (runs, items):
+            return _bad(
+                f"the stage {stage.hex()} has {found.runs} runs and {found.items.total()} items, "
+                f"not {runs} and {items}"
+            )
+        if found.sealed_runs is not None:
+            return Decision(result)
+        return Decision(result, {"is": "sealed", "at_ms": now_ms, **result})
+
+    def decide_publish(
+        self,
+        write: bytes,
+        stages: Sequence[bytes],
+        app: str | None,
+        version: int | None,
+        now_ms: int,
+    ) -> Decision | Refused:
+        known = self._writes.get(write)
+        if known is not None and known.phase is Phase.PUBLISHED:
+            return Decision(self._as_published(write, known))
+        if app is not None and version is not None and app in self._versions:
+            last, holder = self._versions[app]
+            if version <= last:
+                elsewhere = self._published_elsewhere(write, stages, holder)
+                if version == last and elsewhere:
+                    return _bad(
+                        f"version {version} of {app!r} was published to {', '.join(elsewhere)}: "
+                        "a write to another queue needs another application"
+                    )
+                return self._duplicate(write, version, last, holder, now_ms)
+        if known is not None and known.phase is Phase.ABORTED:
+            return Refused("STAGE_OVER", f"the write {write.hex()} is aborted")
+        found = known.stages if known is not None else {}
+        queues: Counter[str] = Counter()
+        for stage in set(stages):
+            part = found.get(stage)
+            if part is None:
+                return _no_stage(stage)
+            if part.sealed_runs is None:
+                return _bad(f"the stage {stage.hex()} is not sealed")
+            if part.sealed_runs != part.runs:
+                return _damaged(stage, part)
+            queues += part.items
+        record = {
+            "is": "published",
+            "at_ms": now_ms,
+            "write": write.hex(),
+            "stages": sorted(stage.hex() for stage in set(stages)),
+            "items": queues.total(),
+            "queues": sorted(queues),
+            "app": app,
+            "version": version,
+        }
+        result = {"outcome": "published", "write": write.hex(), "items": queues.total()}
+        return Decision(result | {"published_ms": now_ms}, record)
+
+    def _published_elsewhere(
+        self, write: bytes, stages: Sequence[bytes], holder: bytes
+    ) -> tuple[str, ...]:
+        """The queues of the write that holds a version, if this one is for others."""
+        original, known = self.published(holder), self._writes.get(write)
+        if original is None or known is None:
+            return ()
+        queues = {queue for s in stages if s in known.stages for queue in known.stages[s].items}
+        return original.queues if queues - set(original.queues) else ()
+
+    def _duplicate(
+        self, write: bytes, version: int, last: int, holder: bytes, now_ms: int
+    ) -> Decision:
+        original = self._writes.get(holder) if version == last else None
+        result: dict[str, Any] = {"write": None, "items": 0, "published_ms": 0}
+        if original is not None:
+            result = self._as_published(holder, original)
+        result["outcome"] = "duplicate"
+        # Also one of which nothing is staged yet: a straggler would wait for its end in vain.
+        known = self._writes.get(write, Write())
+        if known.phase is not Phase.OPEN:
+            return Decision(result)
+        return Decision(result, _aborted(write, known, now_ms))
+
+    def decide_abort(self, write: bytes, now_ms: int) -> Decision:
+        known = self._writes.get(write, Write())
+        if known.phase is not Phase.OPEN:
+            return Decision({"outcome": known.phase.name.lower(), "items": known.items})
+        record = _aborted(write, known, now_ms)
+        return Decision({"outcome": "aborted", "items": record["items"]}, record)
+
+    def decide_drop(
+        self, write: bytes, stage: bytes, now_ms: int, *, also_sealed: bool = True
+    ) -> Decision:
+        """A task has failed: what it has staged goes, and nothing more is taken for it."""
+        known = self._writes.get(write, Write())
+        part = known.stages.get(stage)
+        if part is not None and part.sealed_runs is not None and not also_sealed:
+            return Decision({"is_sealed": True})
+        items = part.items.total() if part is not None else 0
+        result = {"write": write.hex(), "stage": stage.hex(), "items": items}
+        if known.phase is not Phase.OPEN or stage in known.dropped:
+            return Decision(result | {"items": 0})
+        return Decision(result, {"is": "dropped", "at_ms": now_ms, **result})
+
+    def decide_followed(self, verdict: Verdict, now_ms: int) -> Decision:
+        """It is published, whatever there is of it: what is missing was lost on this disk."""
+        known = self._writes.get(verdict.write, Write())
+        if known.phase is Phase.PUBLISHED:
+            return Decision({"missing": 0})
+        here = sum(
+            known.stages[stage].items.total() for stage in verdict.stages if stage in known.stages
+        )
+        record = {
+            "is": "published",
+            # Receipts are kept from then on, by this host's clock as by the others'.
+            "at_ms": min(now_ms, verdict.at_ms),
+            "write": verdict.write.hex(),
+            "stages": sorted(stage.hex() for stage in verdict.stages),
+            "items": verdict.items,
+            "queues": list(verdict.queues),
+            "app": verdict.app,
+            "version": verdict.version,
+        }
+        return Decision({"missing": verdict.items - here}, record)
+
+    # For decisions that are made elsewhere.
+
+    def view(self, write: bytes, stages: Sequence[bytes], app: str | None) -> WriteView | Refused:
+        known = self._writes.get(write, Write())
+        sealed: list[SealedStage] = []
+        for stage in stages:
+            part = known.stages.get(stage)
+            if part is None or part.sealed_runs is None:
+                continue
+            if part.sealed_runs != part.runs:
+                return _damaged(stage, part)
+            queues = tuple(sorted(part.items))
+            sealed.append(SealedStage(stage, part.runs, part.items.total(), queues))
+        return WriteView(
+            PHASES[known.phase],
+            known.items + sum(part.items.total() for part in known.stages.values()),
+            self._published(write),
+            tuple(sealed),
+            self._last(app),
+        )
+
+    def _published(self, write: bytes) -> Published | None:
+        known = self.published(write)
+        if known is None:
+            return None
+        return Published("published", write, known.items, known.heard_ms)
+
+    def _last(self, app: str | None) -> LastVersion | None:
+        if app is None or app not in self._versions:
+            return None
+        version, holder = self._versions[app]
+        return LastVersion(version, holder, self._published(holder))
+
+    def open_writes(self) -> list[OpenWrite]:
+        return [
+            OpenWrite(write, known.heard_ms, known.is_kept)
+            for write, known in self._writes.items()
+            if known.phase is Phase.OPEN
+        ]
+
+    def describe(self, write: bytes | None, limit: int, *, also_over: bool) -> dict[str, Any]:
+        """For people: the writes that were heard of last, or the one that is asked for."""
+        chosen = [
+            (name, known)
+            for name, known in self._writes.items()
+            if (also_over or known.phase is Phase.OPEN) and write in (None, name)
+        ]
+        newest = nlargest(limit, chosen, key=lambda entry: entry[1].heard_ms)
+        return {
+            "writes": [_described(name, known) for name, known in newest],
+            "more": len(chosen) - len(newest),
+        }
+
+    def expired(self, before_ms: int) -> list[bytes]:
+        """Open writes of which nothing was heard since then."""
+        return [
+            write
+            for write, known in self._writes.items()
+            if known.phase is Phase.OPEN and not known.is_kept and known.heard_ms < before_ms
+        ]
+
+    def keep_open(self) -> int:
+        """The record log was damaged: any open write may be one that was published. None of them
+        expires, until somebody publishes or aborts it; how many these are."""
+        known = [entry for entry in self._writes.values() if entry.phase is Phase.OPEN]
+        for entry in known:
+            entry.is_kept = True
+        return len(known)
+
+    # Records.
+
+    def apply(self, record: Record) -> Gone:
+        """Makes a record so, once it is durable. KeyError, TypeError or ValueError if it makes no
+        sense: then nothing is changed."""
+        write, at_ms = bytes.fromhex(record["write"]), int(record["at_ms"])
+        match record["is"]:
+            case "sealed":
+                name, runs = bytes.fromhex(record["stage"]), int(record["runs"])
+                stage = self._heard(write, at_ms).stages.setdefault(name, Stage())
+                stage.sealed_runs = runs
+                return Gone([], [])
+            case "kept":
+                self._heard(write, at_ms).is_kept = True
+                return Gone([], [])
+            case "dropped":
+                name = bytes.fromhex(record["stage"])
+                known = self._heard(write, at_ms)
+                known.dropped.add(name)
+                part = known.stages.pop(name, None)
+                return Gone([], [] if part is None else [part])
+            case "aborted":
+                items = int(record["items"])
+                known = self._heard(write, at_ms)
+                known.phase, known.items = Phase.ABORTED, items
+                stages, known.stages = known.stages, {}
+                return Gone([], list(stages.values()))
+            case "published":
+                return self._publish(write, at_ms, record)
+            case "moved":
+                self.note_moved(write, at_ms)
+                return Gone([], [])
+            case kind:
+                raise ValueError(f"there is no record {kind!r}")
+
+    def _publish(self, write: bytes, at_ms: int, record: Record) -> Gone:
+        published = frozenset(bytes.fromhex(stage) for stage in record["stages"])
+        items, queues = int(record["items"]), tuple(map(str, record["queues"]))
+        app, version = record["app"], record["version"]
+        if app is not None:
+            self._note_version(str(app), int(version), write)
+        known = self._heard(write, at_ms)
+        known.phase, known.published = Phase.PUBLISHED, published
+        known.items, known.queues = items, queues
+        known.app, known.version = app, version
+        stages, known.stages = known.stages, {}
+        visible = [stage for name, stage in stages.items() if name in published]
+        dropped = [stage for name, stage in stages.items() if name not in published]
+        return Gone(visible, dropped)
+
+    def _heard(self, write: bytes, at_ms: int) -> Write:
+        known = self._writes.setdefault(write, Write())
+        known.heard_ms = at_ms
+        return known
+
+    def _note_version(self, app: str, version: int, write: bytes) -> None:
+        """The highest counts, in whatever order they are read."""
+        if app in self._versions and version <= self._versions[app][0]:
+            return
+        self._versions.pop(app, None)
+        self._versions[app] = (version, write)
+        if len(self._versions) > APPS_MAX:
+            del self._versions[next(iter(self._versions))]
+
+    def restore(self, records: Sequence[Record]) -> int:
+        """What an earlier life has recorded; how many records made no sense."""
+        lost = 0
+        for record in records:
+            try:
+                if record["is"] == "version":
+                    write = bytes.fromhex(record["write"])
+                    self._note_version(str(record["app"]), int(record["version"]), write)
+                else:
+                    self.apply(record)
+            except (KeyError, TypeError, ValueError):
+                lost += 1
+        return lost
+
+    def forget(self, before_ms: int, needed: frozenset[bytes]) -> list[bytes]:
+        """Lets go of writes that ended before then and that nothing on disk needs."""
+        gone = [
+            write
+            for write, known in self._writes.items()
+            if known.phase is not Phase.OPEN
+            and max(known.heard_ms, self._moved.get(write, 0)) < before_ms
+            and write not in needed
+        ]
+        gone += [
+            write
+            for write, at_ms in self._moved.items()
+            if at_ms < before_ms and write not in needed and write not in self._writes
+        ]
+        for write in gone:
+            self._writes.pop(write, None)
+            self._moved.pop(write, None)
+        return gone
+
+    def is_known(self, write: bytes) -> bool:
+        """Whether its receipt is kept: it was published here, or items of it were moved here."""
+        return write in self._moved or self.published(write) is not None
+
+    def records(self) -> list[Record]:
+        """All that need be remembered."""
+        found: list[Record] = []
+        for write, known in self._writes.items():
+            if known.phase is Phase.PUBLISHED:
+                found.append(_published(write, known))
+            elif known.phase is Phase.ABORTED:
+                found.append(_aborted(write, known, known.heard_ms))
+            else:
+                if known.is_kept:
+                    found.append({"is": "kept", "at_ms": known.heard_ms, "write": write.hex()})
+                found += [
+                    {"is": "dropped", "at_ms": known.heard_ms, "write": write.hex()}
+                    | {"stage": stage.hex(), "items": 0}
+                    for stage in known.dropped
+                ]
+                found += [
+                    _sealed(write, stage, part, known.heard_ms)
+                    for stage, part in known.stages.items()
+                    if part.sealed_runs is not None
+                ]
+        found += [moved_record(write, at_ms) for write, at_ms in self._moved.items()]
+        versions = [
+            {"is": "version", "app": app, "version": version, "write": write.hex()}
+            for app, (version, write) in self._versions.items()
+        ]
+        return found + versions
+
+    def _as_published(self, write: bytes, known: Write) -> dict[str, Any]:
+        return {
+            "outcome": "published",
+            "write": write.hex(),
+            "items": known.items,
+            "published_ms": known.heard_ms,
+        }
+
+
+def _described(write: bytes, known: Write) -> dict[str, Any]:
+    parts = known.stages.values()
+    return {
+        "write": write.hex(),
+        "phase": known.phase.name.lower(),
+        "stages": len(parts),
+        "sealed": sum(part.sealed_runs is not None for part in parts),
+        "items": known.items + sum(part.items.total() for part in parts),
+        "queues": sorted({queue for part in parts for queue in part.items} | set(known.queues)),
+        "heard_ms": known.heard_ms,
+        "app": known.app,
+        "version": known.version,
+    }
+
+
+def _published(write: bytes, known: Write) -> Record:
+    return {
+        "is": "published",
+        "at_ms": known.heard_ms,
+        "write": write.hex(),
+        "stages": sorted(stage.hex() for stage in known.published),
+        "items": known.items,
+        "queues": list(known.queues),
+        "app": known.app,
+        "version": known.version,
+    }
+
+
+def moved_record(write: bytes, at_ms: int) -> Record:
+    return {"is": "moved", "at_ms": at_ms, "write": write.hex()}
+
+
+def _aborted(write: bytes, known: Write, now_ms: int) -> Record:
+    items = known.items + sum(stage.items.total() for stage in known.stages.values())
+    return {"is": "aborted", "at_ms": now_ms, "write": write.hex(), "items": items}
+
+
+def _sealed(write: bytes, stage: bytes, part: Stage, now_ms: int) -> Record:
+    return {
+        "is": "sealed",
+        "at_ms": now_ms,
+        "write": write.hex(),
+        "stage": stage.hex(),
+        "runs": part.sealed_runs,
+        "items": part.items.total(),
+    }
+
+
+def _damaged(stage: bytes, part: Stage) -> Refused:
+    text = f"{part.runs} of {part.sealed_runs} sealed runs"
+    return _bad(f"the stage {stage.hex()} has {text}: the disk was damaged")
+
+
+def _no_stage(stage: bytes) -> Refused:
+    return Refused("NOT_FOUND", f"there is no stage {stage.hex()}: it is not here, or it is over")
+
+
+def _bad(text: str) -> Refused:
+    return Refused("BAD_REQUEST", text)

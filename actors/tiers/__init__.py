@@ -1,0 +1,1 @@
+"""Where a run waits: the router, the promoter, the memory tier, hand-over and failover."""

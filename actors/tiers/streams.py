@@ -1,0 +1,295 @@
+"""Streams: queues that consumers read claim by claim (docs/protocol.md "Claims"), and looks.
+
+A claim is the cold store's: numbered, durable, made and acknowledged in one transaction. This
+actor is the way there. While a queue has a consumer it is *in stream mode* (`Routing.streams`):
+the router sends all of it to cold, the promoter leaves it there, and what waits in warm is set
+aside to cold when the mode begins, and again when a claim finds nothing while warm has something.
+
+Owns which queues are in stream mode, as the cold store's consumers say. A claim that finds nothing
+due waits a little for what is on its way. Operations on consumers take turns, so that mode and
+store agree. A step that has begun is carried through by the store, and may be asked for again.
+
+On cancel nothing is lost: all of it is the cold store's. What it can't do: say whether the reader
+of a claim is still there. A consumer that nobody drops keeps its claim, and its queue, for good.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+
+from actors.config.catalogue import Catalogue
+from actors.control.control import Fields, Operation, bad
+from actors.model.finished import FinishedRow
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.refusals import bad_request, unknown_queue
+from actors.model.slices import item_bits
+from actors.ports.tiers import (
+    ColdQueue,
+    SeenRow,
+    StoreCorrupt,
+    StoreUnavailable,
+    Stream,
+    WarmQueue,
+    WrongClaim,
+)
+from actors.spooler.looking import Journaled, ask_journal, look_at_journal
+from actors.spooler.messages import SpoolerMessage
+from actors.tiers.hysteresis import Tier
+from actors.tiers.router import Router, Routing
+from forebay.errors import Refused
+from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
+from forebay.head import check_queue_name
+from forebay.limits import CLAIM_ITEMS_DEFAULT, CLAIM_ITEMS_MAX, CONSUMER_BYTES_MAX
+
+ARRIVAL_S: Final = 1.0
+"""So long a claim waits for items that are on their way to cold."""
+TO_CLEAR_MAX: Final = 64
+
+
+class Streams:
+    def __init__(
+        self,
+        routing: Routing,
+        spooler: trio.MemorySendChannel[SpoolerMessage],
+        warm: WarmQueue,
+        cold: ColdQueue,
+        router: Router,
+        catalogue: Catalogue,
+        wake_promoter: Callable[[str], None],
+    ) -> None:
+        self._routing = routing
+        self._spooler = spooler
+        self._warm = warm
+        self._cold = cold
+        self._router = router
+        self._catalogue = catalogue
+        self._wake_promoter = wake_promoter
+        self._consumers: defaultdict[str, set[str]] = defaultdict(set)
+        self._arrivals: dict[str, trio.Event] = {}
+        self._to_clear, self._inbox = trio.open_memory_channel[str](TO_CLEAR_MAX)
+        self._clearing: dict[str, trio.Event] = {}
+        self._turn = trio.Lock()
+        self.operations: Mapping[str, Operation] = {
+            "stream.claim": self._claim_op,
+            "stream.status": self._status_op,
+            "stream.drop": self._drop_op,
+            "stream.list": self._list_op,
+        }
+
+    async def load(self) -> None:
+        """The consumers of earlier lives; before anything is routed."""
+        for queue, consumer in await self._cold.streams():
+            self._begin(queue, consumer)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Sets aside what waits in warm, where a claim has found some; never returns."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            async for queue in self._inbox:
+                nursery.start_soon(self._clear, queue)
+
+    def wake(self, queue: str) -> None:
+        """Something of the queue has come to cold."""
+        event = self._arrivals.pop(queue, None)
+        if event is not None:
+            event.set()
+
+    def consumers(self) -> list[tuple[str, str]]:
+        """Whom queues are in stream mode for, here: each queue with its consumers."""
+        return [(queue, name) for queue, names in self._consumers.items() for name in names]
+
+    # The operations.
+
+    async def _claim_op(self, fields: Fields) -> dict[str, Any]:
+        queue, consumer = read_consumer(fields)
+        after = fields.number("after", None)
+        items = fields.number("items", CLAIM_ITEMS_DEFAULT, 0, CLAIM_ITEMS_MAX)
+        fields.end()
+        if after is None:
+            raise bad("after is missing: 0 at first")
+        if self._catalogue.queue(queue) is None:
+            raise unknown_queue(queue)
+        return claim_object(*await self._claim(queue, consumer, after, items))
+
+    async def _status_op(self, fields: Fields) -> dict[str, Any]:
+        queue, consumer = read_consumer(fields)
+        fields.end()
+        stream = await self._cold.stream(queue, consumer)
+        found = claim_object(stream, await ask_journal(self._spooler, queue))
+        return {"acknowledged": stream.acknowledged, **found}
+
+    async def _drop_op(self, fields: Fields) -> dict[str, Any]:
+        queue, consumer = read_consumer(fields)
+        fields.end()
+        async with self._turn:
+            released = await self._cold.drop_stream(queue, consumer)
+            self._end(queue, consumer)
+        return {"released": released}
+
+    async def _list_op(self, fields: Fields) -> dict[str, Any]:
+        chosen = fields.text_or_none("queue")
+        fields.end()
+        names = [name for name in await self._cold.streams() if chosen in (None, name[0])]
+        # Cold first, as everywhere: what moves there meanwhile is counted once.
+        streams = [await self._cold.stream(queue, consumer) for queue, consumer in names]
+        queues = {queue for queue, _ in names}
+        journals = {queue: await ask_journal(self._spooler, queue) for queue in queues}
+        return {
+            "streams": [
+                {
+                    "queue": queue,
+                    "consumer": consumer,
+                    "acknowledged": stream.acknowledged,
+                    **claim_object(stream, journals[queue]),
+                }
+                for (queue, consumer), stream in zip(names, streams, strict=True)
+            ]
+        }
+
+    async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
+        """What a FETCHED says: about its rows, and the rows."""
+        if wish.state is None:
+            assert wish.consumer is not None
+            assert wish.claim is not None
+            try:
+                seen = await self._cold.fetch(
+                    wish.queue, wish.consumer, wish.claim, wish.first, wish.rows, wish.bytes
+                )
+            except WrongClaim as problem:
+                raise Refused("NOT_FOUND", str(problem)) from problem
+            return {"next": seen.next}, [fetched(row) for row in seen.rows]
+        try:
+            if wish.state == HISTORY:
+                past = await self._cold.history(wish.queue, wish.cursor, wish.rows, wish.bytes)
+                return {"cursor": past.cursor}, [fetched_past(row) for row in past.rows]
+            if wish.state == "cold":
+                look = await self._cold.peek(wish.queue, wish.cursor, wish.rows, wish.bytes)
+            else:
+                look = await look_at_journal(self._spooler, wish)
+        except ValueError as problem:
+            raise bad_request(f"cursor: {problem}") from problem
+        return {"cursor": look.cursor}, [fetched(row) for row in look.rows]
+
+    # Claims, and the mode of their queue.
+
+    async def _claim(
+        self, queue: str, consumer: str, after: int, items: int
+    ) -> tuple[Stream, Journaled]:
+        """Waits for what is on its way, if nothing is there."""
+        deadline = trio.current_time() + ARRIVAL_S
+        if queue not in self._routing.streams:
+            # What is in warm comes before what is in cold.
+            await self._step(queue, consumer, after, 0)
+            with trio.move_on_at(deadline):
+                await self._cleared(queue)
+        while True:
+            # Whatever comes from here on is noticed.
+            arrival = self._arrivals.setdefault(queue, trio.Event())
+            stream = await self._step(queue, consumer, after, items)
+            journal = await ask_journal(self._spooler, queue)
+            is_over = stream.claim is not None or not items
+            if is_over or not await self._is_coming(queue, stream, journal):
+                return stream, journal
+            with trio.move_on_at(deadline):
+                await arrival.wait()
+                continue
+            return stream, journal
+
+    async def _step(self, queue: str, consumer: str, after: int, items: int) -> Stream:
+        is_paused = self._catalogue.is_paused(queue)
+        async with self._turn:
+            try:
+                stream = await self._cold.claim(
+                    queue,
+                    consumer,
+                    after,
+                    0 if is_paused else items,
+                    self._catalogue.paused_flows(queue),
+                )
+            except WrongClaim as problem:
+                raise bad(f"after: {problem}") from problem
+            self._begin(queue, consumer)
+            return stream
+
+    async def _is_coming(self, queue: str, stream: Stream, journal: Journaled) -> bool:
+        if self._catalogue.is_paused(queue):
+            return False
+        fill = await self._warm.fill(queue)
+        is_promoted = self._routing.promoted(queue) > 0 or queue in self._routing.acquiring
+        is_to_clear = fill.waiting > 0 or is_promoted
+        if is_to_clear:
+            self._clear_soon(queue)
+        return is_to_clear or journal.to_come > 0 or journal.handed_over > stream.taken
+
+    def _begin(self, queue: str, consumer: str) -> None:
+        self._consumers[queue].add(consumer)
+        if queue not in self._routing.streams:
+            self._routing.streams.add(queue)
+            self._clear_soon(queue)
+
+    def _end(self, queue: str, consumer: str) -> None:
+        self._consumers[queue].discard(consumer)
+        if not self._consumers[queue]:
+            del self._consumers[queue]
+            self._routing.streams.discard(queue)
+            if queue in self._routing.tiers:
+                # What is in cold comes first.
+                self._routing.tiers[queue] = Tier.COLD
+        self._wake_promoter(queue)
+
+    def _clear_soon(self, queue: str) -> None:
+        if queue not in self._clearing:
+            # If very many are to be cleared, the next claim asks again.
+            with suppress(trio.WouldBlock):
+                self._to_clear.send_nowait(queue)
+                self._clearing[queue] = trio.Event()
+
+    async def _cleared(self, queue: str) -> None:
+        if queue in self._clearing:
+            await self._clearing[queue].wait()
+
+    async def _clear(self, queue: str) -> None:
+        try:
+            # A store that is away is the claim's to report.
+            with suppress(StoreUnavailable, StoreCorrupt):
+                await self._router.set_aside(queue)
+        except Exception as problem:
+            INTERNAL_ERRORS.note(problem, "stream.claim", queue=queue)
+        finally:
+            self._clearing.pop(queue).set()
+            self.wake(queue)
+
+
+def read_consumer(fields: Fields) -> tuple[str, str]:
+    queue, consumer = fields.text("queue"), fields.text("consumer")
+    check_queue_name(queue)
+    if len(consumer.encode(errors="replace")) > CONSUMER_BYTES_MAX:
+        raise bad(f"consumer has at most {CONSUMER_BYTES_MAX} bytes")
+    return queue, consumer
+
+
+def claim_object(stream: Stream, journal: Journaled) -> dict[str, Any]:
+    """The open claim, and what waits beside it: in cold, in the journal, and between them."""
+    between = max(0, journal.handed_over - stream.taken)
+    return {
+        "claim": stream.claim,
+        "rows": stream.rows,
+        "items": stream.items,
+        "bytes": stream.bytes,
+        "backlog": stream.waiting + journal.held + between,
+    }
+
+
+def fetched(row: SeenRow) -> FetchedRow:
+    return FetchedRow(row.number, row.due_ms, row.attempt, row.bits or None, row.data)
+
+
+def fetched_past(row: FinishedRow) -> FetchedRow:
+    is_whole = row.bits == item_bits(0, row.head.count)
+    errors = tuple(PastError(*error) for error in row.errors)
+    said = (*(row.holder or ("", 0)), row.result, row.job)
+    finished = Finished(row.outcome, row.finished_ms, errors, *said)
+    return FetchedRow(0, 0, row.attempt, None if is_whole else row.bits, row.data, finished)

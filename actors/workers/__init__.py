@@ -1,0 +1,1 @@
+"""Delivery: dispatch, worker groups, sending, retries, settlement, and consumers that pull."""

@@ -1,0 +1,104 @@
+"""What consumers say about leased items, in terms of the items of the run. Pure functions."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, assert_never
+
+from actors.model.slices import HeldBy, cut_text, indexes, ranges
+from actors.ports.handler import Failure
+from actors.ports.tiers import Leased
+from forebay.errors import BadFrame
+from forebay.lease_frames import Part, What
+from forebay.limits import SETTLE_TEXT_BYTES_MAX
+
+RESULT_TEXT_MAX: Final = SETTLE_TEXT_BYTES_MAX
+"""Characters of a result that are kept."""
+
+
+class FailedPart(NamedTuple):
+    bits: int
+    """Of the run."""
+    failure: Failure
+
+
+class Ended(NamedTuple):
+    """What became of a lease: each of its slice's items is in one of the three."""
+
+    leased: Leased
+    delivered: int
+    failed: tuple[FailedPart, ...]
+    released: int
+    results: tuple[tuple[int, str], ...] = ()
+    """What was said of items that are delivered: bits of the run, and text."""
+    holder: HeldBy | None = None
+
+
+def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = None) -> Ended:
+    """What a consumer says about the items of its lease; what it does not name is released.
+
+    BadFrame if it names an item twice, or one that is not there.
+    """
+    slice_ = leased.slice
+    places = Places(slice_.bits)
+    unnamed = (1 << slice_.items) - 1
+    delivered = released = 0
+    failed: list[FailedPart] = []
+    results: list[tuple[int, str]] = []
+    for part in parts:
+        items = part.bits or unnamed
+        if items & ~unnamed:
+            raise BadFrame(f"lease {leased.token}: an item is named twice, or is not there")
+        unnamed &= ~items
+        bits = places.in_run(items)
+        match part.what:
+            case What.DELIVERED:
+                delivered |= bits
+                if part.text:
+                    results.append((bits, cut_text(part.text, RESULT_TEXT_MAX)))
+            case What.RELEASED:
+                released |= bits
+            case What.FAILED:
+                if bits:
+                    failed.append(FailedPart(bits, _failure(part)))
+            case _:
+                assert_never(part.what)
+    released |= places.in_run(unnamed)
+    return Ended(leased, delivered, tuple(failed), released, tuple(results), holder)
+
+
+class Places:
+    """Where the items of a slice are in its run.
+
+    By stretches of neighbours, or one by one, whatever is less work: one error for each of 2,048
+    items with gaps between them took 2.6 s by stretches alone.
+    """
+
+    __slots__ = ("_indexes", "_slice_bits", "_stretches")
+
+    def __init__(self, slice_bits: int) -> None:
+        self._slice_bits = slice_bits
+        self._stretches = tuple(ranges(slice_bits))
+        self._indexes: tuple[int, ...] = ()
+
+    def in_run(self, items: int) -> int:
+        """Items counted within the slice, as items of its run."""
+        bits = at = 0
+        if items.bit_count() >= len(self._stretches):
+            for first, last in self._stretches:
+                bits |= (items >> at & ((1 << last - first) - 1)) << first
+                at += last - first
+            return bits
+        if not self._indexes:
+            self._indexes = tuple(indexes(self._slice_bits))
+        for item in indexes(items):
+            bits |= 1 << self._indexes[item]
+        return bits
+
+
+def _failure(part: Part) -> Failure:
+    return Failure(
+        cut_text(part.text) or "the consumer gave no reason",
+        retry_after_s=None if part.delay_ms is None else part.delay_ms / 1000,
+        is_permanent=part.is_permanent,
+        blames_destination=False,
+        failure_reason=part.failure_reason,
+    )

@@ -1,0 +1,80 @@
+"""What is in the hands of workers and consumers at this moment, for whoever wants to see it.
+
+A group of workers takes a place here for each batch that it sends, and leaves it when the send has
+ended, however it ended. Places are numbered from 1 to as many as are busy at once, so that a
+number stands for one sender, more or less. Plain data, of one group.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from actors.model.slices import HeldBy, Slice, lowest_bit
+from actors.ports.tiers import Leased
+from forebay.errors import BadRun
+from forebay.ids import format_item_id
+from forebay.run import IDS, Run
+
+
+class Task(NamedTuple):
+    """A batch that somebody works on."""
+
+    queue: str
+    worker: str
+    """A number within the group, or a consumer's name."""
+    slices: tuple[Slice, ...]
+    began_ms: int
+    lease_ms: int
+    """How long the lease lasts that it is held under."""
+
+    @property
+    def items(self) -> int:
+        return sum(slice_.items for slice_ in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    leased: Sequence[Leased]
+    began_ms: int
+
+
+class InHand:
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, leased: Sequence[Leased], now_ms: int) -> int:
+        """A place for a batch; `leave` it."""
+        place = len(self._held) + 1
+        while place in self._held:
+            place -= 1
+        self._held[place] = _Held(leased, now_ms)
+        return place
+
+    def leave(self, place: int) -> None:
+        del self._held[place]
+
+    def tasks(self, queue: str, lease_s: float) -> Iterator[Task]:
+        for place, held in self._held.items():
+            slices = tuple(lease.slice for lease in held.leased)
+            yield Task(queue, str(place), slices, held.began_ms, round(lease_s * 1000))
+
+
+def holder(host: str, queue: str, worker: str, since_ms: int) -> HeldBy:
+    """Who has items in hand, as it is noted with what becomes of them."""
+    return HeldBy("/".join(part for part in (host, queue, worker) if part), since_ms)
+
+
+def first_item_id(slice_: Slice) -> str:
+    """The id of a slice's first item. May unpack the run: in a thread, if there are many."""
+    head, index = slice_.run.head, lowest_bit(slice_.bits)
+    if head.flags & IDS:
+        try:
+            return Run(head, slice_.run.data).item_ids(index, index + 1)[0]
+        except BadRun:
+            pass
+    return format_item_id(head.run_id, index)

@@ -1,0 +1,191 @@
+"""What follows from a failure: another attempt, when, or a dead letter; and what became of a batch.
+
+Pure: time and chance are given. A batch's conclusion keeps the books whatever a report says: each
+item of each slice is delivered, tried again or dead, exactly one of them.
+
+What it can't do: items of a slice whose failures differ in as much as a letter become slices of
+their own, so that each keeps its own history; a destination that words every refusal differently
+breaks runs up into single items.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from actors.config.queue import BackoffSettings, QueueSettings, RetryRule
+from actors.model.patterns import finds
+from actors.model.slices import HeldBy, ItemError, Slice, remember
+from actors.ports.handler import Failure, ItemsFailed, Report
+from forebay.limits import ATTEMPT_MAX
+
+SEARCHES_MAX: Final = 4
+"""More searches for a rule's pattern than this are a thread's work: one may take 16 ms, and a
+consumer may report thousands of different errors at once. A thread costs 0.1 ms."""
+FAILURES_MAX: Final = 1000
+"""So are more different failures than this: each takes about 10 µs."""
+RETRY_AFTER_MAX_S: Final = 86400.0
+"""A destination that asks for more does not get it: a typing error must not park items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    reason: Literal["permanent", "rule", "retries_spent"]
+
+
+class Conclusion(NamedTuple):
+    """What became of one slice: `delivered`, `again` and `dead` are all of it, and disjoint."""
+
+    delivered: int
+    """Bits."""
+    again: tuple[Slice, ...] = ()
+    dead: tuple[Slice, ...] = ()
+    holder: HeldBy | None = None
+    """Who had the items; None: nobody who is known."""
+    results: tuple[tuple[int, str], ...] = ()
+    """What was said of items that were delivered: bits and text. For people, and history alone."""
+
+
+def conclude(
+    batch: Sequence[Slice],
+    report: Report | Failure,
+    settings: QueueSettings,
+    now_ms: int,
+    random: Callable[[], float],
+    holder: HeldBy | None = None,
+) -> list[Conclusion]:
+    """One conclusion for each slice, in order.
+
+    A failure stands for all items of the batch. Of a report what makes no sense is ignored:
+    slices and items that are not there, and items that were named before.
+    """
+    if isinstance(report, Failure):
+        failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
+    elif not report.failures:
+        return [Conclusion(piece.bits, holder=holder) for piece in batch]
+    else:
+        failed = _failed(batch, report.failures)
+    return [
+        _conclude(piece, failed[order], settings, now_ms, random, holder)
+        if order in failed
+        else Conclusion(piece.bits, holder=holder)
+        for order, piece in enumerate(batch)
+    ]
+
+
+def takes_long(failures: int, settings: QueueSettings) -> bool:
+    """Whether to conclude from so many failures is a thread's work."""
+    patterns = sum(bool(rule.error) for rule in settings.retry_rules)
+    return failures > FAILURES_MAX or failures * patterns > SEARCHES_MAX
+
+
+def decide(failure: Failure, attempt: int, settings: QueueSettings, random: float) -> Retry | Dead:
+    """`attempt`: failed attempts, this one included. `random`: from 0 to 1, for the jitter.
+
+    A rule that matches has the word, a permanent failure included; without one a permanent failure
+    is dead at once. A pause that the destination asks for is kept if it is the longer one.
+    """
+    rule = next((rule for rule in settings.retry_rules if _matches(rule, failure)), None)
+    if rule is None and failure.is_permanent:
+        return Dead("permanent")
+    if rule is not None and rule.then == "dead":
+        return Dead("rule")
+    of_rule = None if rule is None else rule.max_retries
+    if attempt > (settings.max_retries if of_rule is None else of_rule):
+        return Dead("retries_spent")
+    delay_s = None if rule is None else rule.delay
+    if delay_s is None:
+        delay_s = 0.0 if failure.has_waited else next_delay_s(settings.backoff, attempt, random)
+    return Retry(max(delay_s, _asked_for_s(failure)))
+
+
+def next_delay_s(backoff: BackoffSettings, attempt: int, random: float) -> float:
+    """The pause after the `attempt`-th failure: `initial × multiplier^(attempt-1)`, at most `max`.
+
+    `jitter` is the share of it that is random, and it only ever shortens: with 0.2 a pause of 5 s
+    is one of 4 to 5 s, so that `max` holds, and what failed together does not come back together.
+    """
+    if not backoff.enabled:
+        return 0.0
+    try:
+        grown = backoff.initial * backoff.multiplier ** max(0, attempt - 1)
+    except OverflowError:
+        grown = math.inf
+    return min(grown, backoff.max) * (1 - backoff.jitter * random)
+
+
+def _failed(
+    batch: Sequence[Slice], failures: Sequence[ItemsFailed]
+) -> dict[int, dict[Failure, int]]:
+    """By slice and by failure, which items failed that way; none of them twice."""
+    failed: dict[int, dict[Failure, int]] = {}
+    left: dict[int, int] = {}
+    for named in failures:
+        if not 0 <= named.order < len(batch):
+            continue
+        rest = left.get(named.order)
+        if rest is None:
+            rest = batch[named.order].bits
+        bits = named.bits & rest
+        left[named.order] = rest & ~bits
+        if bits:
+            groups = failed.setdefault(named.order, {})
+            groups[named.failure] = groups.get(named.failure, 0) | bits
+    return failed
+
+
+def _conclude(
+    piece: Slice,
+    failed: dict[Failure, int],
+    settings: QueueSettings,
+    now_ms: int,
+    random: Callable[[], float],
+    holder: HeldBy | None,
+) -> Conclusion:
+    delivered = piece.bits
+    again: list[Slice] = []
+    dead: list[Slice] = []
+    # A run may come with as many attempts as it has room for.
+    attempt = min(piece.attempt + 1, ATTEMPT_MAX)
+    for failure, bits in failed.items():
+        delivered &= ~bits
+        error = ItemError(attempt, now_ms, failure.text, failure.failure_reason, *(holder or ()))
+        errors = remember(piece.errors, error)
+        match decide(failure, attempt, settings, random()):
+            case Retry(delay_s):
+                due_ms = now_ms + math.ceil(delay_s * 1000)
+                again.append(Slice(piece.run, bits, attempt, due_ms, errors))
+            case Dead():
+                dead.append(Slice(piece.run, bits, attempt, piece.due_ms, errors))
+    return Conclusion(delivered, tuple(again), tuple(dead), holder)
+
+
+def _asked_for_s(failure: Failure) -> float:
+    asked = failure.retry_after_s
+    # Not a number compares as false.
+    return min(asked, RETRY_AFTER_MAX_S) if asked is not None and asked > 0 else 0.0
+
+
+def _matches(rule: RetryRule, failure: Failure) -> bool:
+    if rule.status and failure.status not in _statuses(rule.status):
+        return False
+    return not rule.error or finds(rule.error, failure.text)
+
+
+@lru_cache(maxsize=1024)
+def _statuses(patterns: tuple[str, ...]) -> frozenset[int]:
+    """All statuses that the patterns stand for."""
+    found: set[int] = set()
+    for pattern in patterns:
+        if pattern.endswith("xx"):
+            hundred = int(pattern[0]) * 100
+            found.update(range(hundred, hundred + 100))
+        else:
+            found.add(int(pattern))
+    return frozenset(found)

@@ -1,0 +1,204 @@
+"""What a worker does with a batch that it has leased: sends it, and settles what became of it.
+
+One for each group of workers, whose counts it keeps: how many send at this moment, what they have
+in hand, what was sent. Nothing is awaited here but the limit of sends, the send itself, and warm
+where that is not in this process.
+
+A batch that has waited for long may have lost its lease, and is not sent then. Leases outlive the
+handler's deadline, so that they run out only if the process hangs; what comes back after that
+changes nothing. On cancel nothing is settled, and the owner's next life delivers it again.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from actors.breaker.breaker import Admission, Breakers, SendOutcome
+from actors.config.queue import QueueSettings
+from actors.model.slices import HeldBy
+from actors.observers.event_log import EventLog
+from actors.observers.events import Sending
+from actors.observers.tallies import Tallies
+from actors.ports.handler import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
+from actors.ports.tiers import Ending, Leased, WarmQueue
+from actors.workers.adaptive import AdaptiveCount
+from actors.workers.in_hand import InHand, Task, holder
+from actors.workers.rate import SendLimit
+from actors.workers.retry import conclude, takes_long
+from actors.workers.settlement import Settlement
+
+log = structlog.get_logger()
+
+LEASE_MARGIN_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a group has done, for the metrics."""
+
+    batches: int = 0
+    items: int = 0
+    failures: int = 0
+    """Batches of which something failed."""
+
+    def note(self, items: int, *, is_failed: bool) -> None:
+        self.batches += 1
+        self.items += items
+        self.failures += is_failed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Leased items, ready to be sent."""
+
+    leased: list[Leased]
+    prepared: Prepared
+    leased_at: float
+
+    @property
+    def items(self) -> int:
+        return items_of(self.leased)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all groups use."""
+
+    warm: WarmQueue
+    settlement: Settlement
+    breakers: Breakers
+    send_limit: SendLimit
+    now_ms: Callable[[], int]
+    cores: int
+    events: EventLog | None = None
+    tallies: Tallies = field(default_factory=Tallies)
+    host: str = ""
+    """This one's name, for the record of who had what."""
+
+
+class Delivering:
+    def __init__(
+        self,
+        queue: str,
+        settings: QueueSettings,
+        handler: Handler,
+        count: AdaptiveCount,
+        shared: Shared,
+    ) -> None:
+        """`count` is told how long sends take."""
+        self._queue = queue
+        self._settings = settings
+        self._destination = handler.destination
+        self._count = count
+        self._shared = shared
+        self._in_hand = InHand()
+        self._names: dict[int, str] = {}
+        """Of those who send, by their place."""
+        self.lease_s = max(settings.lease_time, 2 * handler.timeout_s + LEASE_MARGIN_S)
+        """Longer than any send: `lease_time` can make it longer still, not shorter."""
+        self.busy = 0
+        """So many sends are in flight."""
+        self.busy_max = 0
+        """The most that were, since whoever asks has set it."""
+        self.sent = Sent()
+
+    def tasks(self) -> Iterator[Task]:
+        """The batches that are being sent."""
+        return self._in_hand.tasks(self._queue, self.lease_s)
+
+    async def deliver(self, sender: Sender, admission: Admission, batch: Batch) -> None:
+        """Sends a batch and settles it."""
+        shared = self._shared
+        try:
+            async with shared.send_limit:
+                began = trio.current_time()
+                if began - batch.leased_at >= self.lease_s / 4:
+                    if not await self._is_still_ours(batch):
+                        return
+                    began = trio.current_time()
+                started_ms = shared.now_ms()
+                report, place = await self._send(sender, batch, started_ms)
+            took_s = trio.current_time() - began
+            shared.breakers.report(outcome_of(admission, report))
+        finally:
+            shared.breakers.give_up(admission)
+        items = batch.items
+        self._note(items, report, took_s)
+        conclude_batch = partial(
+            conclude,
+            batch.prepared.batch,
+            report,
+            self._settings,
+            shared.now_ms(),
+            random.random,
+            HeldBy(self._name(place), started_ms),
+        )
+        # A failure of the whole batch is concluded for each of its slices.
+        failures = batch.leased if isinstance(report, Failure) else report.failures
+        if takes_long(len(failures), self._settings):
+            conclusions = await trio.to_thread.run_sync(conclude_batch)
+        else:
+            conclusions = conclude_batch()
+        sending = Sending(self._destination, items, started_ms, round(took_s * 1000, 3))
+        await shared.settlement.settle(self._queue, batch.leased, conclusions, sending)
+
+    async def give_back(self, leased: Sequence[Leased]) -> None:
+        """Untried, no attempt spent."""
+        endings = [Ending(lease.token, (lease.slice,)) for lease in leased]
+        await self._shared.warm.end(self._queue, endings)
+
+    def _note(self, items: int, report: Report | Failure, took_s: float) -> None:
+        is_failed = isinstance(report, Failure) or bool(report.failures)
+        self._count.sent(took_s)
+        self.sent.note(items, is_failed=is_failed)
+        self._shared.tallies.sent(self._queue, items, took_s, is_failed=is_failed)
+
+    async def _is_still_ours(self, batch: Batch) -> bool:
+        """What has waited long may have run out: then it is somebody else's, and not sent."""
+        tokens = [lease.token for lease in batch.leased]
+        kept = await self._shared.warm.extend(self._queue, tokens, self.lease_s)
+        if all(kept):
+            return True
+        await self.give_back([one for one, ok in zip(batch.leased, kept, strict=True) if ok])
+        log.warning("delivery.lease_lost", queue=self._queue, leases=kept.count(False))
+        return False
+
+    async def _send(
+        self, sender: Sender, batch: Batch, now_ms: int
+    ) -> tuple[Report | Failure, int]:
+        """What became of it, and the number of who sent it."""
+        self.busy += 1
+        self.busy_max = max(self.busy_max, self.busy)
+        place = self._in_hand.take(batch.leased, now_ms)
+        try:
+            return await sender.send(batch.prepared), place
+        except DeliveryFailed as failed:
+            return failed.failure, place
+        finally:
+            self.busy -= 1
+            self._in_hand.leave(place)
+
+    def _name(self, place: int) -> str:
+        name = self._names.get(place)
+        if name is None:
+            name = holder(self._shared.host, self._queue, str(place), 0).by
+            self._names[place] = name
+        return name
+
+
+def items_of(leased: Sequence[Leased]) -> int:
+    return sum([lease.slice.items for lease in leased])
+
+
+def outcome_of(admission: Admission, report: Report | Failure) -> SendOutcome:
+    """What the breaker is told: an answer that refuses items is still an answer."""
+    failures = [report] if isinstance(report, Failure) else [f.failure for f in report.failures]
+    for failure in failures:
+        if failure.blames_destination:
+            return SendOutcome(admission, ok=False, error=failure.text)
+    return SendOutcome(admission, ok=True)

@@ -1,0 +1,268 @@
+"""`forebay items`: single items of a queue, by key, by id and by lock."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.client import (
+    DaemonSocket,
+    Json,
+    now_ms,
+    open_client,
+    parse_time,
+    print_json,
+    read_priority,
+    resolve_priority,
+)
+from daemon.cli.items.search import EXAMPLE as LS_EXAMPLE
+from daemon.cli.items.search import ls
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forebay.client import Client
+    from forebay.delayed import Delayed
+    from forebay.failure_reason import FailureReason
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Single items: offered under a key and due at a time, polled, and acknowledged by lock; "
+    "found, shown and deleted wherever they are.",
+    epilog="A delayed queue by hand: [bold]forebay items offer crm customer-17 hello --delay "
+    "10m[/bold], [bold]forebay items poll crm[/bold], which prints a lock, and [bold]forebay items "
+    "ack LOCK[/bold], from wherever you like.",
+)
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
+LockText = Annotated[str, typer.Argument(metavar="LOCK", help="As poll has printed it.")]
+LockTexts = Annotated[list[str], typer.Argument(metavar="LOCK...", help="As poll has printed it.")]
+Target = Annotated[str, typer.Argument(metavar="ID|QUEUE", help="An item's id, or a queue …")]
+Key = Annotated[
+    str | None, typer.Argument(metavar="KEY", help="… and a key of it.", show_default=False)
+]
+
+
+@app.command(
+    epilog="Examples: [bold]forebay items offer crm customer-17 hello --delay 10m[/bold]; "
+    "[bold]forebay items offer crm customer-17 - --at 2026-03-01T09:00Z < payload[/bold]."
+)
+def offer(
+    queue: Queue,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="At most 200 bytes.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="PAYLOAD", help="-: from standard input.", show_default=False)
+    ] = "-",
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Due then, as 2026-03-01T09:00Z; without a zone: this host's."
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Due so long from now, as 90s.")
+    ] = None,
+    priority: Annotated[
+        str, typer.Option(metavar="N|LABEL", help="0 (first) to 255, or a label.")
+    ] = "5",
+    only_if: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only in place of this item, if it still waits."),
+    ] = None,
+    socket: DaemonSocket = None,
+) -> None:
+    """Offer an item under a key, and say what became of it.
+
+    As the queue's [bold]unique[/bold] says: created, updated (in place of the one before), ignored
+    or conflict; the last two are not stored, and a conflict ends with 5.
+    """
+    from datetime import timedelta
+
+    from daemon.cli.exits import Exit
+    from forebay.keyed import KeyOutcome
+
+    if at is not None and delay is not None:
+        raise typer.BadParameter("give --at or --delay, not both")
+    due = parse_moment(at) if at is not None else None
+    later = timedelta(seconds=parse_time(delay, "--delay")) if delay is not None else None
+    data = sys.stdin.buffer.read() if payload == "-" else payload.encode()
+    rank = read_priority(priority)
+    with open_client(socket) as client, usage():
+        rank, delayed = resolve_priority(client, rank), client.delayed(queue)
+        outcome = delayed.offer(key, data, due or later, priority=rank, only_if=only_if)
+    typer.echo(outcome.name.lower())
+    if outcome is KeyOutcome.CONFLICT:
+        raise typer.Exit(Exit.REFUSED)
+
+
+@app.command(epilog="Example: [bold]forebay items poll crm -n 3 --lease 10m --wait 30s[/bold]")
+def poll(
+    queue: Queue,
+    count: Annotated[
+        int, typer.Option("-n", "--count", metavar="N", min=1, help="At most so many items.")
+    ] = 1,
+    lease: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long the items are yours; 0: as the queue says, or 1m."
+        ),
+    ] = "0",
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait for the first item.")
+    ] = "0s",
+    socket: DaemonSocket = None,
+) -> None:
+    """Take the next items that are due, and print each with its lock, as JSON, one a line.
+
+    They are nobody else's until they are acknowledged or refused by that lock, or the lease is
+    over: then they have used up an attempt, and come again.
+    """
+    from daemon.cli.items.view import polled_object
+
+    lease_s, wait_s = parse_time(lease, "--lease"), parse_time(wait, "--wait")
+    with open_client(socket) as client:
+        delayed = client.delayed(queue)
+        for taken in range(count):
+            polled = delayed.try_poll(
+                lease_s=lease_s, wait_s=0.0 if taken else wait_s, consumer="forebay items poll"
+            )
+            if polled is None:
+                if not taken and not wait_s:
+                    client.control("queue.show", queue=queue)
+                if not taken and sys.stderr.isatty():
+                    typer.echo(f"nothing is due in {queue}", err=True)
+                return
+            print_json(polled_object(polled))
+
+
+@app.command(epilog="Example: [bold]forebay items ack 17.crm --result 'invoice 4711'[/bold]")
+def ack(
+    locks: LockTexts,
+    result: Annotated[
+        str, typer.Option(metavar="TEXT", help="What came of it, for its history.")
+    ] = "",
+    socket: DaemonSocket = None,
+) -> None:
+    """Acknowledge what was polled: it is done. Ends with 5 if the lock is not good any more."""
+    for_each(locks, socket, lambda delayed, lock: delayed.ack(lock, result))
+
+
+@app.command(epilog="Example: [bold]forebay items nack 17.crm --error 'no such customer'[/bold]")
+def nack(
+    locks: LockTexts,
+    error: Annotated[str, typer.Option(metavar="TEXT", help="Why, for its history.")] = "",
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not again before so long from now.")
+    ] = None,
+    permanent: Annotated[
+        bool, typer.Option("--permanent", help="Never again: a dead letter at once.")
+    ] = False,
+    business: Annotated[
+        bool,
+        typer.Option("--business", help="It asks for what cannot be done: dead, and counted so."),
+    ] = False,
+    socket: DaemonSocket = None,
+) -> None:
+    """Refuse what was polled: it is tried again, after the queue's backoff, or dead."""
+    delay_s = None if delay is None else parse_time(delay, "--delay")
+
+    def refuse(delayed: "Delayed", lock: Any) -> None:
+        reason: FailureReason = "business" if business else "application"
+        delayed.nack(lock, delay_s, error, permanent or None, reason)
+
+    for_each(locks, socket, refuse)
+
+
+@app.command(epilog="Example: [bold]forebay items extend 17.crm 10m[/bold]")
+def extend(
+    lock: LockText,
+    lease: Annotated[str, typer.Argument(metavar="TIME", help="So long from now.")],
+    socket: DaemonSocket = None,
+) -> None:
+    """Keep what was polled for longer."""
+    seconds = parse_time(lease, "TIME")
+    for_each([lock], socket, lambda delayed, lock: delayed.extend(lock, seconds))
+
+
+@app.command(
+    epilog="Examples: [bold]forebay items show crm customer-17[/bold]; "
+    "[bold]forebay items show 0198c0de-1111-7222-8333-944444444444-17 --json[/bold]."
+)
+def show(
+    target: Target, key: Key = None, as_json: Json = False, socket: DaemonSocket = None
+) -> None:
+    """Show an item: where it is, its times and attempts, its errors and its payload."""
+    from daemon.cli.items.view import describe_item
+
+    with open_client(socket) as client:
+        item_id = target if key is None else find_key(client, target, key)
+        item = client.control("items.show", id=item_id, payload=True)
+    if as_json:
+        print_json(item)
+    else:
+        typer.echo(describe_item(item, now_ms()))
+
+
+@app.command(
+    epilog="Examples: [bold]forebay items rm crm customer-17[/bold]; "
+    "[bold]forebay items rm 0198c0de-1111-7222-8333-944444444444-17[/bold]."
+)
+def rm(target: Target, key: Key = None, socket: DaemonSocket = None) -> None:
+    """Delete an item that waits, or a dead letter by its id. What somebody has in hand stays."""
+    with open_client(socket) as client:
+        if key is None:
+            client.control("items.delete", id=target)
+        else:
+            find_key(client, target, key)
+            client.key_drop(target, key)
+
+
+app.command(epilog=LS_EXAMPLE)(ls)
+
+
+def parse_moment(text: str) -> "datetime":
+    """ISO 8601; a time without a zone is this host's."""
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as problem:
+        raise typer.BadParameter(f"--at: {problem}") from problem
+
+
+def find_key(client: "Client", queue: str, key: str) -> str:
+    """The id of the item that has a key. Nobody has one in a queue whose keys are not unique, and
+    that is said."""
+    with usage():
+        client.delayed(queue).contains(key)
+    item_id: str = client.key_show(queue, key)["id"]
+    return item_id
+
+
+@contextmanager
+def usage() -> "Iterator[None]":
+    """What makes no sense to the client was said on the command line."""
+    try:
+        yield
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+def for_each(texts: list[str], socket: str | None, act: "Callable[[Delayed, Any], None]") -> None:
+    """All of them are looked at before the first is used, and all are tried before one that is
+    lost is complained of."""
+    from forebay.locks import Lock, LockLost
+
+    with usage():
+        locks = [Lock.parse(text) for text in texts]
+    lost: list[LockLost] = []
+    with open_client(socket) as client, usage():
+        for lock in locks:
+            try:
+                act(client.delayed(lock.queue), lock)
+            except LockLost as problem:
+                lost.append(problem)
+    if lost:
+        raise lost[0]

@@ -1,0 +1,1 @@
+"""Reading the configuration: YAML, environment and flags, with the place of every problem."""

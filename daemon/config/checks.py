@@ -1,0 +1,87 @@
+"""What is wrong with a configuration beyond its values: the files, modules and programs it names.
+
+For `forebay config check`. Nothing is started, connected to, bound or written, and no module of
+the user's is imported: a python handler's module is only looked for. Whether it has the function,
+whether an address is free and whether a server answers is found out by `forebay run`.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from actors.config.handlers import PythonHandler
+from actors.config.queue import QueueSettings
+from actors.config.settings import Settings
+from daemon.errors import ConfigError
+
+
+def find_problems(settings: Settings) -> Iterator[str]:
+    """One line per problem."""
+    queues = {"defaults": settings.defaults, **settings.queues}
+    checks: list[Callable[[], object]] = [
+        *(partial(check_handler, queue, own) for queue, own in queues.items()),
+        partial(_check_tokens, settings),
+        partial(_check_notifications, settings),
+        partial(_check_events, settings),
+        partial(_check_stores, settings),
+    ]
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            yield from error.problems
+
+
+def check_handler(queue: str, settings: QueueSettings) -> None:
+    if isinstance(settings.handler, PythonHandler):
+        module = settings.handler.function.partition(":")[0]
+        missing = missing_module(module)
+        if missing:
+            raise ConfigError(f"queues.{queue}.handler.function: there is no module {missing}")
+        return
+    from daemon.handlers import open_handler
+
+    open_handler(queue, settings)
+
+
+def missing_module(name: str) -> str:
+    """The module, or the package around it, that is not there; empty if all are. Nothing is
+    imported, unlike by `importlib.util.find_spec`, which imports the packages."""
+    path = None
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        known = ".".join(parts[:length])
+        found = (finder.find_spec(known, path) for finder in sys.meta_path)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is None:
+            return known
+        path = spec.submodule_search_locations
+        if path is None and length < len(parts):
+            return ".".join(parts[: length + 1])
+    return ""
+
+
+def _check_tokens(settings: Settings) -> None:
+    if settings.http.listen is not None:
+        from daemon.http.access import load_tokens
+
+        load_tokens(settings.http)
+
+
+def _check_notifications(settings: Settings) -> None:
+    from daemon.notify.ways import check_webhooks
+
+    check_webhooks(settings.notifications)
+
+
+def _check_events(settings: Settings) -> None:
+    from daemon.events import open_sink
+
+    open_sink(settings.events, settings.state_dir)
+
+
+def _check_stores(settings: Settings) -> None:
+    if settings.warm.type == "valkey":
+        from daemon.stores.open import check_valkey
+
+        check_valkey(settings.warm)

@@ -1,0 +1,1 @@
+"""The `command` handler: items on a program's standard input."""

@@ -1,0 +1,1 @@
+"""The `file` handler: lines and Parquet files that land whole."""

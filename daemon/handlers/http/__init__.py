@@ -1,0 +1,1 @@
+"""The `http` handler: requests over kept connections, and how answers are read."""

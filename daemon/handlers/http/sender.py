@@ -1,0 +1,165 @@
+"""Sends batches as HTTP requests, one after the other on a connection that is kept.
+
+Owns its connections: one, or as many as there are sends at a time. A request that fails on a
+connection that was used before, and before a byte of an answer, is sent once more on a fresh one:
+destinations close idle connections whenever they like. A batch that is too large for the
+destination (413) is sent in halves, down to single items; all within one deadline.
+
+Cancelled, it closes the connection it was using and is ready for the next send. What it cannot
+know is whether a request without an answer was taken; the idempotency key is for that.
+"""
+
+import ssl
+import time
+from collections import defaultdict
+
+import structlog
+import trio
+
+from actors.config.handlers import HttpHandler
+from actors.model.masking import named_secrets
+from actors.model.units import format_duration
+from actors.ports.handler import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+from daemon.handlers.http.answer import (
+    Answer,
+    failure_of,
+    item_failures,
+    verdict,
+    without_secrets,
+)
+from daemon.handlers.http.connection import ConnectionFailed, HttpConnection, LostBeforeAnswer
+from daemon.handlers.http.request import HttpContent, RequestMaker, Target, halves
+
+log = structlog.get_logger()
+
+
+class HttpSender:
+    def __init__(
+        self,
+        settings: HttpHandler,
+        target: Target,
+        tls: ssl.SSLContext | None,
+        requests: RequestMaker,
+    ) -> None:
+        self._settings = settings
+        self._target = target
+        self._tls = tls
+        self._requests = requests
+        secrets = named_secrets(settings.url, settings.headers)
+        self._secrets = tuple(secret.encode() for secret in secrets)
+        self._idle: list[HttpConnection] = []
+        self._is_closed = False
+        self._said_too_long = False
+
+    async def send(self, prepared: Prepared) -> Report:
+        whole: HttpContent = prepared.content
+        if not whole.encoded.ids:
+            await trio.lowlevel.checkpoint()
+            return Report(prepared.rejected)
+        failures = list(prepared.rejected)
+        waiting = [whole]
+        stop: Failure | None = None
+        doing = _Doing()
+        with trio.move_on_after(self._settings.timeout) as scope:
+            while waiting and stop is None:
+                found = await self._ask(waiting[-1], doing)
+                if isinstance(found, Answer) and verdict(found.status) == "delivered":
+                    failures += self._refused_items(waiting.pop(), found)
+                    continue
+                if isinstance(found, Answer):
+                    if verdict(found.status) == "too_large" and len(waiting[-1].encoded.ids) > 1:
+                        parts = halves(waiting.pop())
+                        waiting += [self._requests.make(*part) for part in reversed(parts)]
+                        continue
+                    found = failure_of(found, self._target.destination, time.time())
+                if found.blames_destination or waiting[-1] is whole:
+                    # What is left would fare no better now.
+                    stop = found
+                else:
+                    failures += everything(waiting.pop(), found)
+        if scope.cancelled_caught:
+            patience = format_duration(self._settings.timeout)
+            stop = Failure(f"{self._target.address}: {doing.what} took longer than {patience}")
+        if stop is not None and waiting == [whole] and not failures:
+            raise DeliveryFailed(stop)
+        if stop is not None:
+            for content in waiting:
+                failures += everything(content, stop)
+        return Report(tuple(failures))
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        await trio.lowlevel.checkpoint()
+
+    async def _ask(self, content: HttpContent, doing: "_Doing") -> Answer | Failure:
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.is_stale:
+                    connection.close()
+                    continue
+                try:
+                    return await self._exchange(connection, content, doing)
+                except LostBeforeAnswer:
+                    break
+            connection = HttpConnection(self._target, self._tls)
+            doing.connection = connection
+            await connection.connect()
+            return await self._exchange(connection, content, doing)
+        except ConnectionFailed as problem:
+            return Failure(str(problem))
+
+    async def _exchange(
+        self, connection: HttpConnection, content: HttpContent, doing: "_Doing"
+    ) -> Answer:
+        doing.connection = connection
+        answer = await connection.ask(
+            self._requests.head, content.request, self._settings.answer_bytes_max
+        )
+        if connection.is_open:
+            if self._is_closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+        return without_secrets(answer, self._secrets)
+
+    def _refused_items(self, content: HttpContent, answer: Answer) -> list[ItemsFailed]:
+        """What the answer to a batch that was taken says of single items."""
+        if not answer.body or not self._settings.item_results:
+            return []
+        if answer.is_cut and not self._said_too_long:
+            self._said_too_long = True
+            log.warning(
+                "http.answer_too_long",
+                destination=self._target.destination,
+                answer_bytes_max=self._settings.answer_bytes_max,
+            )
+        encoded = content.encoded
+        bits: defaultdict[tuple[int, Failure], int] = defaultdict(int)
+        for number, failure in item_failures(answer, encoded.ids).items():
+            at, index = encoded.places[number]
+            bits[content.orders[at], failure] |= 1 << index
+        return [ItemsFailed(order, which, failure) for (order, failure), which in bits.items()]
+
+
+class _Doing:
+    """The connection that a send is waiting for."""
+
+    connection: HttpConnection | None = None
+
+    @property
+    def what(self) -> str:
+        return self.connection.doing if self.connection is not None else "starting"
+
+
+def everything(content: HttpContent, failure: Failure) -> list[ItemsFailed]:
+    """All that a request was about."""
+    left_out = {failed.order for failed in content.rejected}
+    return [
+        ItemsFailed(order, part.bits, failure)
+        for at, (order, part) in enumerate(zip(content.orders, content.slices, strict=True))
+        if at not in left_out
+    ]

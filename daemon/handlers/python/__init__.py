@@ -1,0 +1,1 @@
+"""The `python` handler: a function in a process of its own."""

@@ -1,0 +1,166 @@
+"""A user's Python function: found, called, and understood. Used in the daemon and in its children.
+
+No trio here, and no settings: a child that calls functions starts the sooner.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, reduce
+from importlib import import_module
+from typing import Any
+
+from actors.ports.handler import Failure
+from daemon.handlers.verdicts import Verdict
+from forebay.item import BusinessError, Item, Reject, Retry
+
+
+class NoFunction(Exception):
+    """There is no such function; the text says what is wrong with the name or the module."""
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that `module:function` names; `function` may have dots in it."""
+    module_name, _, path = name.partition(":")
+    try:
+        module = import_module(module_name)
+    # The module is somebody else's, and may do anything; whatever it is, it is not here.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(
+            f"{error.name}."
+        )
+        text = str(error) if is_missing else f"importing {module_name}: {describe(error)}"
+        raise NoFunction(text) from error
+    try:
+        function = reduce(getattr, path.split("."), module)
+    except AttributeError as error:
+        raise NoFunction(f"module {module_name} has no {path}") from error
+    if not callable(function):
+        raise NoFunction(f"{name} is a {type(function).__name__}, which cannot be called")
+    return function
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    called = getattr(function, "__call__", None)  # noqa: B004 (its kind is wanted)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def call_each(
+    function: Callable[[Item], object],
+    items: Sequence[Item],
+    tell: Callable[[Verdict], object],
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Calls for each item in turn, and tells of each at once, until it is over."""
+    for item in items:
+        if is_over():
+            return
+        tell(_call(function, item))
+
+
+def call_batch(
+    function: Callable[[list[Item]], object],
+    items: Sequence[Item],
+    tell: Callable[[Verdict], object],
+) -> None:
+    """Calls for all items at once, and tells of each of them."""
+    try:
+        verdicts = verdicts_of(function(list(items)), len(items))
+    except BaseException as error:
+        verdicts = [failure_of(error)] * len(items)
+    for verdict in verdicts:
+        tell(verdict)
+
+
+def _call(function: Callable[[Item], object], item: Item) -> Verdict:
+    try:
+        return verdict_of(function(item))
+    except BaseException as error:
+        return failure_of(error)
+
+
+async def call_each_async(
+    function: Callable[[Item], Awaitable[object]],
+    items: Sequence[Item],
+    tell: Callable[[Verdict], object],
+) -> None:
+    for item in items:
+        try:
+            verdict = verdict_of(await function(item))
+        # Not BaseException: a cancellation is not the function's own.
+        except (Exception, SystemExit) as error:
+            verdict = failure_of(error)
+        tell(verdict)
+
+
+async def call_batch_async(
+    function: Callable[[list[Item]], Awaitable[object]],
+    items: Sequence[Item],
+    tell: Callable[[Verdict], object],
+) -> None:
+    try:
+        verdicts = verdicts_of(await function(list(items)), len(items))
+    except (Exception, SystemExit) as error:
+        verdicts = [failure_of(error)] * len(items)
+    for verdict in verdicts:
+        tell(verdict)
+
+
+def verdict_of(result: object) -> Verdict:
+    """What a function says about an item.
+
+    Only None and True are taken for success: a False or a response that nobody looked at would
+    otherwise be an item lost.
+    """
+    if result is None or result is True:
+        return None
+    if isinstance(result, BaseException):
+        return failure_of(result)
+    if inspect.iscoroutine(result):
+        result.close()
+        return Failure("the function returned a coroutine: it must be declared with async def")
+    return Failure(
+        f"the function returned a {type(result).__name__}; "
+        f"delivered is None, anything else must be raised"
+    )
+
+
+def verdicts_of(results: object, items: int) -> list[Verdict]:
+    """What a function says about a batch: one thing about all, or a list with each item's."""
+    if not isinstance(results, list | tuple):
+        return [verdict_of(results)] * items
+    if len(results) != items:
+        failure = Failure(f"the function returned {len(results)} results for {items} items")
+        return [failure] * items
+    return [verdict_of(result) for result in results]
+
+
+def failure_of(error: BaseException) -> Failure:
+    match error:
+        case Retry():
+            return Failure(
+                str(error) or "Retry", retry_after_s=error.after_s, blames_destination=False
+            )
+        case Reject():
+            is_business = isinstance(error, BusinessError)
+            return Failure(
+                str(error) or type(error).__name__,
+                is_permanent=True,
+                blames_destination=False,
+                failure_reason="business" if is_business else "application",
+            )
+        case _:
+            return Failure(describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """As the last line of a traceback has it."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be shown)"
+    return f"{name}: {text}" if text else name

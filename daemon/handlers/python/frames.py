@@ -1,0 +1,85 @@
+"""What the daemon and a child that calls functions say to each other, over two pipes.
+
+    daemon → child   u32 length, u32 length of the JSON, JSON, payloads: a batch
+    child → daemon   u32 length, JSON: an answer; length 0 says "delivered" (or "ready")
+
+Lengths are little-endian. The JSON of a batch is a list with an entry an item: its fields in the
+order of `Item`, with the payload's length in the payload's place. The payloads follow as they are.
+The child's first answer says that it has imported the function, or why not. From then on it gives
+one answer an item, in order, as soon as it knows.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from typing import Final
+
+from actors.ports.handler import Failure
+from daemon.handlers.verdicts import Verdict
+from forebay.item import Item
+
+LENGTH: Final = struct.Struct("<I")
+_PAYLOAD: Final = [field.name for field in fields(Item)].index("payload")
+
+
+def encode_items(items: Sequence[Item]) -> bytes:
+    rows = []
+    for item in items:
+        row = [
+            item.id,
+            item.queue,
+            item.key,
+            len(item.payload),
+            item.priority,
+            item.flow,
+            item.action,
+            item.attempt,
+            item.headers,
+            item.enqueued_ms,
+        ]
+        rows.append(row)
+    about = json.dumps(rows).encode()
+    payloads = [item.payload for item in items]
+    length = LENGTH.size + len(about) + sum(map(len, payloads))
+    return b"".join((LENGTH.pack(length), LENGTH.pack(len(about)), about, *payloads))
+
+
+def decode_items(frame: bytes) -> list[Item]:
+    """The items of a batch; `frame` is without its length."""
+    (about_length,) = LENGTH.unpack_from(frame)
+    at = LENGTH.size + about_length
+    items = []
+    for row in json.loads(frame[LENGTH.size : at]):
+        end = at + row[_PAYLOAD]
+        row[_PAYLOAD] = frame[at:end]
+        items.append(Item(*row))
+        at = end
+    return items
+
+
+def encode_answer(verdict: Verdict) -> bytes:
+    if verdict is None:
+        return LENGTH.pack(0)
+    text = json.dumps(asdict(verdict)).encode()
+    return LENGTH.pack(len(text)) + text
+
+
+class Answers:
+    """Answers out of a stream of bytes, however it was cut."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | bytearray) -> Iterator[Verdict]:
+        self._buffer += data
+        at = 0
+        while len(self._buffer) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer, at)
+            end = at + LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            text = bytes(self._buffer[at + LENGTH.size : end])
+            at = end
+            yield Failure(**json.loads(text)) if text else None
+        del self._buffer[:at]

@@ -1,0 +1,190 @@
+"""The python handler's process mode: a sender with a child process of its own.
+
+The child is started for the first batch and kept. At the deadline, and when the send is cancelled,
+it is killed with all of its process group, and the next batch gets a new one. When it dies over an
+item (a crash in C code, `os._exit`, no memory), that item has failed, and a new child goes on with
+the items after it, so that one bad item does not cost the others their attempts.
+
+It cannot undo what the function had done when it was killed. A child ends soon after a daemon that
+was killed (python_child.py); a function that never lets go of the interpreter's lock goes on.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import trio
+
+from actors.model.units import format_duration
+from actors.ports.handler import Failure, Prepared, Report
+from daemon.handlers.command.exits import describe_exit
+from daemon.handlers.python.child import PATH_BEFORE
+from daemon.handlers.python.frames import Answers, encode_items
+from daemon.handlers.verdicts import Verdict, report
+from forebay.item import Item
+
+END_S: Final = 1.0
+"""What a child that is idle may take to end."""
+READ_BYTES: Final = 64 * 1024
+
+
+class BatchItems(NamedTuple):
+    """What the python handler's senders send."""
+
+    items: list[Item]
+    places: list[tuple[int, int]]
+    """(slice's number in the batch, item's index in its run) of each item."""
+
+
+class ChildDied(Exception):
+    """The text says how."""
+
+
+class ChildUnusable(Exception):
+    """The child could not be started, or could not import the function."""
+
+
+class ProcessSender:
+    def __init__(self, function: str, *, is_batch: bool, timeout_s: float) -> None:
+        self._function = function
+        self._is_batch = is_batch
+        self._timeout_s = timeout_s
+        self._child: Child | None = None
+        self._lock = trio.Lock()
+
+    async def send(self, prepared: Prepared) -> Report:
+        content: BatchItems = prepared.content
+        verdicts: list[Verdict] = []
+        failure = Failure(f"the function was not done after {format_duration(self._timeout_s)}")
+        with trio.move_on_after(self._timeout_s):
+            async with self._lock:
+                try:
+                    await self._call(content.items, verdicts)
+                except (ChildUnusable, OSError) as problem:
+                    failure = Failure(f"the process for {self._function}: {problem}")
+                    await self._kill()
+                except BaseException:
+                    await self._kill()
+                    raise
+        verdicts += [failure] * (len(content.items) - len(verdicts))
+        return report(prepared, content.places, verdicts)
+
+    async def aclose(self) -> None:
+        """The child ends by itself when its input does; it is killed if it does not."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            await child.end()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def _call(self, items: Sequence[Item], verdicts: list[Verdict]) -> None:
+        while len(verdicts) < len(items):
+            if self._child is not None and self._child.has_ended:
+                # While it was idle: no item is to blame.
+                await self._kill()
+            if self._child is None:
+                self._child = await Child.start(self._function, is_batch=self._is_batch)
+            rest = items[len(verdicts) :]
+            try:
+                await self._child.call(rest, verdicts.append)
+            except ChildDied:
+                how = await self._kill()
+                failure = Failure(f"the process died over it: {how}")
+                verdicts += [failure] * (len(rest) if self._is_batch else 1)
+
+    async def _kill(self) -> str:
+        if self._child is None:
+            return ""
+        child, self._child = self._child, None
+        return await child.kill()
+
+
+class Child:
+    """A running `python -m daemon.handlers.python.child`."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._answers = Answers()
+
+    @classmethod
+    async def start(cls, function: str, *, is_batch: bool) -> "Child":
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())}
+        if "PYTHONPATH" in os.environ:
+            environment[PATH_BEFORE] = os.environ["PYTHONPATH"]
+        module = "daemon.handlers.python.child"
+        process = await trio.lowlevel.open_process(
+            # -P: what happens to lie in the working directory is not imported.
+            [sys.executable, "-P", "-m", module, function, "batch" if is_batch else "each"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            # Its own group, so that it can be killed with its children, and so that a Ctrl-C in
+            # the daemon's terminal is the daemon's to handle.
+            start_new_session=True,
+        )
+        child = cls(process)
+        problems: list[Verdict] = []
+        try:
+            await child._read(1, problems.append)
+        except ChildDied:
+            raise ChildUnusable(f"it ended before it was ready: {await child.kill()}") from None
+        except BaseException:
+            await child.kill()
+            raise
+        if problems[0] is not None:
+            await child.kill()
+            raise ChildUnusable(problems[0].text)
+        return child
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
+    async def call(self, items: Sequence[Item], tell: Callable[[Verdict], object]) -> None:
+        """Has the function called for the items, and tells of each; ChildDied if it did."""
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send_all(encode_items(items))
+        except trio.BrokenResourceError:
+            raise ChildDied from None
+        await self._read(len(items), tell)
+
+    async def _read(self, answers: int, tell: Callable[[Verdict], object]) -> None:
+        assert self._process.stdout is not None
+        while answers:
+            data = await self._process.stdout.receive_some(READ_BYTES)
+            if not data:
+                raise ChildDied
+            for verdict in self._answers.feed(data):
+                tell(verdict)
+                answers -= 1
+
+    async def kill(self) -> str:
+        """Kills it with its group, and says how it has ended: by that, or by itself before."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with trio.CancelScope(shield=True):
+            code = await self._process.wait()
+            await self._close()
+        return describe_exit(code)
+
+    async def end(self) -> None:
+        with trio.move_on_after(END_S, shield=True):
+            assert self._process.stdin is not None
+            await self._process.stdin.aclose()
+            await self._process.wait()
+        await self.kill()
+
+    async def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                await pipe.aclose()
+
+
+def _search_path() -> list[str]:
+    """Where this process imports from; an empty entry stands for the working directory."""
+    return [str(entry) if entry else os.getcwd() for entry in sys.path]  # noqa: PTH109

@@ -1,0 +1,1 @@
+"""The process: signals, logs, memory, systemd, sockets, the watchdog, reloading."""

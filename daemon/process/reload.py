@@ -1,0 +1,113 @@
+"""SIGHUP: another configuration for queues, handlers and limits, without dropping a connection.
+
+All of it is in force, or none: a file that cannot be used and a handler that cannot be opened
+leave everything as it was. What only a restart can change is named in the log.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from actors.config.catalogue import Catalogue
+from actors.config.settings import Settings
+from actors.config.triggers import all_schedules, queue_triggers
+from actors.cron.cron import Cron
+from actors.cron.triggers import Triggers
+from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.observers.notifier import Notifier
+from actors.ports.handler import HandlerUnusable
+from actors.workers.rate import SendLimit
+from daemon.errors import CannotStart
+from daemon.handlers import open_handler
+from daemon.notify.ways import check_webhooks
+from daemon.process.systemd import notify, reloading
+
+log = structlog.get_logger()
+
+RELOADED: Final = frozenset(
+    {
+        "queues",
+        "defaults",
+        "auto_create_queues",
+        "global_send_limit",
+        "priorities",
+        "schedules",
+        "triggers",
+        "notifications",
+    }
+)
+Load = Callable[[], Settings]
+
+
+class Reload:
+    def __init__(
+        self,
+        settings: Settings,
+        load: Load | None,
+        catalogue: Catalogue,
+        send_limit: SendLimit,
+        cron: Cron,
+        triggers: Triggers,
+        notifier: Notifier,
+    ) -> None:
+        self._settings = settings
+        self._load = load
+        self._catalogue = catalogue
+        self._send_limit = send_limit
+        self._cron = cron
+        self._triggers = triggers
+        self._notifier = notifier
+        self._others: list[Callable[[], None]] = []
+
+    def also(self, other: Callable[[], None]) -> None:
+        """Called at every SIGHUP, whatever becomes of the configuration."""
+        self._others.append(other)
+
+    async def __call__(self) -> None:
+        notify(*reloading())
+        try:
+            await self._reload()
+            for other in self._others:
+                other()
+        except Exception as problem:
+            INTERNAL_ERRORS.note(problem, "SIGHUP")
+        notify("READY=1")
+
+    async def _reload(self) -> None:
+        if self._load is None:
+            log.warning("daemon.cannot_reload", hint="it was started without a configuration")
+            return
+        try:
+            settings = self._load()
+            await check_handlers(settings)
+            check_webhooks(settings.notifications)
+            await self._catalogue.reload(settings)
+        except (CannotStart, HandlerUnusable, OSError) as problem:
+            log.error("daemon.not_reloaded", error=str(problem), in_force="as before")
+            return
+        self._send_limit.change(settings.global_send_limit)
+        self._notifier.reload(settings.notifications)
+        await self._cron.reload(all_schedules(settings.schedules, settings.triggers))
+        await self._triggers.reload(queue_triggers(settings.triggers))
+        log.info("daemon.reloaded", queues=len(settings.queues))
+        waiting = restart_needed(self._settings, settings)
+        if waiting:
+            log.warning("daemon.restart_needed", keys=waiting)
+
+
+def restart_needed(before: Settings, after: Settings) -> list[str]:
+    """The top-level keys that have changed and are read at the start alone."""
+    return [
+        name
+        for name in type(before).model_fields
+        if name not in RELOADED and getattr(before, name) != getattr(after, name)
+    ]
+
+
+async def check_handlers(settings: Settings) -> None:
+    """Opens every configured handler once, to hear now what is wrong with it."""
+    for queue, queue_settings in {"defaults": settings.defaults, **settings.queues}.items():
+        handler = open_handler(queue, queue_settings)
+        if handler is not None:
+            await handler.aclose()

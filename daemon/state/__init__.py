@@ -1,0 +1,1 @@
+"""The daemon's own files: identity, lock, definitions made at run time, ballast."""

@@ -1,0 +1,29 @@
+"""The file of schedules, `schedules.json` in the state directory: replaced as a whole, durably.
+
+What of it cannot be read is kept beside it (daemon/state/kept_file.py). Ticks that are installed
+come due all the same.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from actors.config.schedule_book import Kept, SaveKept, kept_from_json, kept_to_json
+from daemon.state.kept_file import load_kept
+from daemon.state.private_files import replace_private
+
+NAME: Final = "schedules.json"
+
+
+def load_schedules(directory: Path) -> Kept:
+    return load_kept(directory / NAME, kept_from_json, Kept())
+
+
+def schedules_saver(directory: Path) -> SaveKept:
+    async def save(kept: Kept) -> None:
+        text = kept_to_json(kept)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(replace_private, directory / NAME, text)
+
+    return save

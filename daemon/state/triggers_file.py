@@ -1,0 +1,29 @@
+"""The file of QUEUE triggers, `triggers.json` in the state directory: replaced whole, durably.
+
+What of it cannot be read is kept beside it (daemon/state/kept_file.py). Jobs that triggers have
+made are ended all the same.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from actors.config.trigger_book import KeptTriggers, SaveTriggers, kept_from_json, kept_to_json
+from daemon.state.kept_file import load_kept
+from daemon.state.private_files import replace_private
+
+NAME: Final = "triggers.json"
+
+
+def load_triggers(directory: Path) -> KeptTriggers:
+    return load_kept(directory / NAME, kept_from_json, KeptTriggers())
+
+
+def triggers_saver(directory: Path) -> SaveTriggers:
+    async def save(kept: KeptTriggers) -> None:
+        text = kept_to_json(kept)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(replace_private, directory / NAME, text)
+
+    return save

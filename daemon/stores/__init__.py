@@ -1,0 +1,1 @@
+"""The stores: SQLite and PostgreSQL for cold, Valkey for warm, and how they are opened."""

@@ -1,0 +1,1 @@
+"""What both cold stores have in common."""

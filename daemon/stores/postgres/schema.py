@@ -1,0 +1,284 @@
+"""The schema of the cold tier in PostgreSQL, as numbered migrations, all in one transaction.
+
+Everything is in a schema of forebay's own in the database. One daemon migrates at a time: an
+advisory lock of the transaction, which PgBouncer does not mind, keeps the others waiting.
+
+The tables are those of the SQLite store (daemon/stores/sqlite/schema.py), with what many daemons
+need besides. `brought_by` is the daemon that stored a row, `holder` the one that leases it. A row
+of `runs` or `history` needs its body, and the database sees to it: a transaction that stores a row
+and one that removes the body's last row at the same time cannot both succeed, and one is repeated.
+Counters are kept by daemon, so that no daemon waits for another's transaction, and are added up
+when they are read. The server's clock is the only one; so what is not due yet and what is leased is
+in one order by time.
+
+Bodies are compressed already: TOAST must not try it again (STORAGE EXTERNAL).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from daemon.errors import CannotStart
+from daemon.stores.postgres import recalls, write_statements
+from daemon.stores.postgres.connection import Connection
+from daemon.stores.postgres.functions import FUNCTIONS
+
+HELD: Final = "state IN ('COLD_QUEUED', 'CLAIMED')"
+"""What the index `runs_oldest` has: a query must say it in the same words to be served by it."""
+
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (
+    (
+        "CREATE TABLE bodies (id bytea PRIMARY KEY, data bytea NOT NULL)",
+        "ALTER TABLE bodies ALTER COLUMN data SET STORAGE EXTERNAL",
+        """CREATE TABLE runs (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            id bytea NOT NULL UNIQUE,
+            body_id bytea NOT NULL REFERENCES bodies (id),
+            state text NOT NULL,
+            is_due boolean NOT NULL,
+            queue text NOT NULL,
+            flow text NOT NULL,
+            flow_type text NOT NULL,
+            action text NOT NULL,
+            key text,
+            priority smallint NOT NULL,
+            scheduled_at bigint NOT NULL,
+            scheduled_at_initially bigint NOT NULL,
+            due_ms bigint NOT NULL,
+            first_item integer NOT NULL,
+            count integer NOT NULL,
+            size integer NOT NULL,
+            attempt integer NOT NULL,
+            lock_uuid bytea,
+            holder bytea,
+            brought_by bytea NOT NULL,
+            created_at bigint NOT NULL,
+            origin bytea NOT NULL,
+            item_id text,
+            died_at bigint,
+            error_folded text,
+            bits bytea NOT NULL,
+            error_history text NOT NULL,
+            headers bytea,
+            write_id bytea,
+            consumer bigint,
+            place integer
+        ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000)""",
+        """CREATE TABLE flows (
+            queue text NOT NULL,
+            flow text NOT NULL,
+            action text NOT NULL,
+            daemon bytea NOT NULL,
+            items bigint NOT NULL,
+            runs bigint NOT NULL,
+            dead bigint NOT NULL,
+            PRIMARY KEY (queue, flow, action, daemon)
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE totals (
+            queue text NOT NULL,
+            daemon bytea NOT NULL,
+            taken bigint NOT NULL,
+            delivered bigint NOT NULL,
+            dead bigint NOT NULL,
+            deleted bigint NOT NULL,
+            held bigint NOT NULL,
+            runs bigint NOT NULL,
+            corrupt bigint NOT NULL,
+            accepted bigint NOT NULL,
+            duplicate bigint NOT NULL,
+            PRIMARY KEY (queue, daemon)
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE receipts (
+            write_id bytea NOT NULL,
+            daemon bytea NOT NULL,
+            delivered bigint NOT NULL,
+            dead bigint NOT NULL,
+            deleted bigint NOT NULL,
+            corrupt bigint NOT NULL,
+            updated bigint NOT NULL,
+            ignored bigint NOT NULL,
+            conflict bigint NOT NULL,
+            PRIMARY KEY (write_id, daemon)
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE consumers (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            queue text NOT NULL,
+            name text NOT NULL,
+            acknowledged bigint NOT NULL DEFAULT 0,
+            claim bigint,
+            rows bigint NOT NULL DEFAULT 0,
+            items bigint NOT NULL DEFAULT 0,
+            bytes bigint NOT NULL DEFAULT 0,
+            UNIQUE (queue, name)
+        )""",
+        """CREATE TABLE history (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            body_id bytea NOT NULL REFERENCES bodies (id),
+            queue text NOT NULL,
+            flow text NOT NULL,
+            action text NOT NULL,
+            priority smallint NOT NULL,
+            count integer NOT NULL,
+            size integer NOT NULL,
+            attempt integer NOT NULL,
+            outcome text NOT NULL,
+            created_at bigint NOT NULL,
+            finished_at bigint NOT NULL,
+            bits bytea NOT NULL,
+            error_history text NOT NULL
+        )""",
+        """CREATE INDEX runs_due ON runs
+            (queue, priority, scheduled_at_initially, body_id, first_item)
+            WHERE state = 'COLD_QUEUED' AND is_due""",
+        """CREATE INDEX runs_later ON runs (queue, scheduled_at)
+            WHERE state = 'COLD_QUEUED' AND NOT is_due""",
+        "CREATE INDEX runs_lock ON runs (lock_uuid, id) WHERE lock_uuid IS NOT NULL",
+        "CREATE INDEX runs_holder ON runs (holder) WHERE holder IS NOT NULL",
+        "CREATE INDEX runs_body ON runs (body_id)",
+        "CREATE INDEX runs_stored ON runs (brought_by, id) WHERE state = 'STORED'",
+        "CREATE INDEX runs_dead ON runs (died_at, id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_dead_queue ON runs (queue, died_at, id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_dead_item ON runs (item_id) WHERE state = 'FAILED'",
+        "CREATE INDEX runs_claimed ON runs (consumer, place) WHERE state = 'CLAIMED'",
+        f"""CREATE INDEX runs_oldest ON runs (queue, flow, action, created_at)
+            WHERE {HELD}""",
+        "CREATE INDEX history_queue ON history (queue, finished_at, n)",
+        "CREATE INDEX history_body ON history (body_id)",
+        *FUNCTIONS,
+    ),
+    # Which bodies list items of a run, so that an item is found by its id in a part of its run.
+    (
+        """CREATE TABLE aliases (
+            run_id bytea NOT NULL,
+            body_id bytea NOT NULL REFERENCES bodies (id) ON DELETE CASCADE,
+            PRIMARY KEY (run_id, body_id)
+        )""",
+        "CREATE INDEX aliases_body ON aliases (body_id)",
+    ),
+    # Unique keys: whose each is, where that item is now, and, once it is done, until when nobody
+    # else may have the key. And what was answered to runs.
+    (
+        """CREATE TABLE keys (
+            queue text NOT NULL,
+            key bytea NOT NULL,
+            run_id bytea NOT NULL,
+            item smallint NOT NULL,
+            body_id bytea NOT NULL,
+            place smallint NOT NULL,
+            until bigint,
+            PRIMARY KEY (queue, key)
+        ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000)""",
+        "CREATE INDEX keys_home ON keys (body_id, place) WHERE until IS NULL",
+        "CREATE INDEX keys_until ON keys (until) WHERE until IS NOT NULL",
+        """CREATE TABLE offered (
+            n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            run_id bytea NOT NULL UNIQUE,
+            outcomes bytea NOT NULL
+        )""",
+    ),
+    # What is decided about writes whose stages are with many daemons.
+    write_statements.TABLES,
+    # How far the ticks of schedules are installed.
+    (
+        """CREATE TABLE ticks (
+            name text PRIMARY KEY,
+            queue text NOT NULL,
+            fingerprint text NOT NULL,
+            until_ms bigint NOT NULL,
+            seen_ms bigint NOT NULL
+        ) WITH (fillfactor = 50)""",
+    ),
+    # Who had finished items in hand, since when, what was said of them, and for which job; and
+    # why dead letters failed.
+    (
+        "ALTER TABLE history ADD COLUMN locked_by text",
+        "ALTER TABLE history ADD COLUMN locked_at bigint",
+        "ALTER TABLE history ADD COLUMN result text",
+        "ALTER TABLE history ADD COLUMN job_id text",
+        "ALTER TABLE runs ADD COLUMN failure_reason text",
+    ),
+    # Triggers: who looks after each, the jobs that are not done, and in which job a row is.
+    (
+        "ALTER TABLE runs ADD COLUMN job_id text",
+        """CREATE TABLE trigger_leases (
+            name text PRIMARY KEY,
+            holder bytea NOT NULL,
+            until_ms bigint NOT NULL,
+            polled_ms bigint NOT NULL,
+            is_paused boolean NOT NULL
+        ) WITH (fillfactor = 50)""",
+        """CREATE TABLE trigger_jobs (
+            run_id bytea PRIMARY KEY,
+            name text NOT NULL,
+            queue text NOT NULL,
+            target text NOT NULL,
+            items integer NOT NULL,
+            made_ms bigint NOT NULL
+        )""",
+        "CREATE INDEX trigger_jobs_name ON trigger_jobs (name)",
+    ),
+    # Since when ticks are those of a schedule as it is now, and which of them were missed.
+    (
+        "ALTER TABLE ticks ADD COLUMN since_ms bigint NOT NULL DEFAULT 0",
+        "ALTER TABLE ticks ADD COLUMN missed bigint NOT NULL DEFAULT 0",
+        "ALTER TABLE ticks ADD COLUMN missed_ms bigint NOT NULL DEFAULT 0",
+        "UPDATE ticks SET since_ms = seen_ms",
+    ),
+    # The state of a row that stays changes in these ways alone, whatever a statement says
+    # (actors/model/moves.py). What does not set the state, as leasing and settling, is not looked
+    # at.
+    (
+        """CREATE FUNCTION no_way() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            RAISE EXCEPTION 'there is no way from % to %', OLD.state, NEW.state;
+        END $$""",
+        """CREATE TRIGGER runs_state BEFORE UPDATE OF state ON runs FOR EACH ROW
+            WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
+                ('STORED', 'COLD_QUEUED'), ('STORED', 'FAILED'), ('COLD_QUEUED', 'CLAIMED'),
+                ('COLD_QUEUED', 'CORRUPT'), ('CLAIMED', 'COLD_QUEUED'), ('CLAIMED', 'CORRUPT'),
+                ('FAILED', 'COLD_QUEUED')
+            )) EXECUTE FUNCTION no_way()""",
+    ),
+    # What daemons ask each other to give back.
+    recalls.TABLES,
+    # Tells a run that is offered again from another one under its id; null: not known.
+    ("ALTER TABLE offered ADD COLUMN fingerprint bigint",),
+    # Items of rows that cannot be read are lost, and no longer held.
+    (
+        "UPDATE totals SET held = held - corrupt",
+        "ALTER TABLE totals RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE receipts RENAME COLUMN corrupt TO lost",
+        "ALTER TABLE journal_receipts ADD COLUMN lost bigint NOT NULL DEFAULT 0",
+    ),
+    # When an operator last changed or retried the items of a row.
+    ("ALTER TABLE runs ADD COLUMN changed_at bigint",),
+)
+
+
+async def is_current(con: Connection, schema: str) -> bool:
+    """Whether there is nothing to migrate."""
+    if await con.fetchval("SELECT to_regclass($1)", f'"{schema}".schema_version') is None:
+        return False
+    version = await con.fetchval(f'SELECT version FROM "{schema}".schema_version')
+    return bool(version == len(MIGRATIONS))
+
+
+async def migrate(con: Connection, schema: str) -> None:
+    """In a transaction that looks for names in the schema. CannotStart if it is a newer one's."""
+    await con.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"forebay.{schema}")
+    await con.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    await con.execute("CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)")
+    known = len(MIGRATIONS)
+    version = await con.fetchval("SELECT version FROM schema_version")
+    if version is None:
+        await con.execute("INSERT INTO schema_version VALUES (0)")
+        version = 0
+    if version > known:
+        raise CannotStart(
+            f"the cold store's schema is version {version}, and this forebay knows {known}: "
+            "it was written by a newer one"
+        )
+    for migration in MIGRATIONS[version:]:
+        for statement in migration:
+            await con.execute(statement)
+    if version < known:
+        await con.execute("UPDATE schema_version SET version = $1", known)

@@ -1,0 +1,349 @@
+"""The cold tier in PostgreSQL: the `ColdQueue` that the daemons of a fleet share.
+
+Owns a few connections (daemon/stores/postgres/connection.py), and what was confirmed in the
+database. Every method is one transaction. Durable on return (`synchronous_commit=on`): `store`,
+`confirm`, `forget`, `claim`, `drop_stream`, every change of dead letters, and `settle` where items
+move to other rows. Within a second: `acquire`, `renew`, `release`, `note_history`, and `settle` of
+delivered items; losing one of these can only deliver again.
+
+Leases and due times are on the server's clock. What this daemon stored and did not confirm, and
+what it holds, is known by its id, and outlives its process: `release_all` comes after `open`.
+
+What it can't do: survive a failover to an asynchronous standby without losing commits
+(`require_sync_standby` refuses to take anything over then), or hear the others' wakes through
+PgBouncer in transaction mode (it finds the work at the next tick).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
+from actors.model.keys import Holder, KeyRules, Offer, no_keys
+from actors.ports.tiers import (
+    ColdReceipt,
+    ColdRow,
+    ColdTotals,
+    FlowCount,
+    Look,
+    NewRow,
+    Outlook,
+    RowOutcome,
+    Seen,
+    Stream,
+    Unconfirmed,
+)
+from daemon.stores.bridge import Bridge
+from daemon.stores.cold.repeats import Repeats
+from daemon.stores.postgres import (
+    books,
+    claims,
+    hand_over,
+    history,
+    keys,
+    leasing,
+    looks,
+    offers,
+    settling,
+)
+from daemon.stores.postgres.connection import Connection, Database
+from daemon.stores.postgres.dead import PostgresDeadLetters
+from daemon.stores.postgres.items import PostgresItems
+from daemon.stores.postgres.recalls import PostgresRecalls
+from daemon.stores.postgres.schema import is_current, migrate
+from daemon.stores.postgres.ticks import PostgresTicks
+from daemon.stores.postgres.triggers import PostgresTriggers
+from daemon.stores.postgres.wakes import Wakes
+from daemon.stores.postgres.writes import PostgresDecisions
+from daemon.stores.sqlite.looks import Span
+
+SCHEMA: Final = "forebay"
+CONNECTIONS_MAX: Final = 8
+FOLD_S: Final = 60.0
+"""How often counters of flows that are gone are looked for."""
+
+ServerClock = Callable[[], int | None]
+"""None: the server's own clock. Anything else is for tests, where time stands still."""
+
+
+def servers_clock() -> None:
+    return None
+
+
+def nobody(queue: str) -> None:
+    """Nobody is woken."""
+
+
+class PostgresCold:
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        daemon: bytes,
+        bridge: Bridge,
+        on_wake: Callable[[str], None] = nobody,
+        *,
+        require_sync_standby: bool = False,
+        is_pooled: bool = False,
+        listen_url: str | None = None,
+        schema: str = SCHEMA,
+        connections_max: int = CONNECTIONS_MAX,
+        now_ms: ServerClock = servers_clock,
+    ) -> None:
+        """`is_pooled`: the URL leads to PgBouncer in transaction mode; `listen_url`, which does
+        not, is then needed to hear of others' wakes."""
+        self._db = Database(
+            url, timeout_s, bridge, schema, connections_max=connections_max, is_pooled=is_pooled
+        )
+        self._schema = schema
+        self._daemon = daemon
+        self._now_ms = now_ms
+        self._requires_standby = require_sync_standby
+        self._keeps: Keeps = keep_nothing
+        self._rules: KeyRules = no_keys
+        self._repeats = Repeats()
+        self._folded_at = 0.0
+        own_url = None if is_pooled else url
+        self.wakes = Wakes(listen_url or own_url, schema, daemon, timeout_s, bridge, on_wake)
+        self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
+        self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
+        self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
+        kept = (lambda: self._keeps, lambda: self._rules)
+        self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
+        self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
+        self.recalls = PostgresRecalls(self._db, daemon, now_ms, self.wakes.notices)
+
+    async def open(self) -> None:
+        """StoreUnavailable if the server is away; CannotStart if a newer forebay was here."""
+        await self._db.open(
+            partial(migrate, schema=self._schema), partial(is_current, schema=self._schema)
+        )
+
+    async def listen(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """A task: calls `on_wake` when another daemon makes something due. Never returns."""
+        await self.wakes.run(task_status)
+
+    async def store(self, rows: Sequence[NewRow]) -> None:
+        async def work(con: Connection) -> None:
+            if self._requires_standby:
+                await hand_over.check_standby(con)
+            await hand_over.store(con, rows, self._daemon, self._now_ms())
+
+        await self._db.write(work)
+
+    async def confirm(self, rows: Sequence[bytes]) -> None:
+        await self._db.write(
+            lambda con: hand_over.confirm(con, rows, self._daemon, self._rules, self._now_ms()),
+            after=self.wakes.notices,
+        )
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        """This daemon's."""
+        return await self._db.read(lambda con: hand_over.unconfirmed(con, self._daemon))
+
+    async def forget(self, rows: Sequence[bytes]) -> None:
+        await self._db.write(lambda con: hand_over.forget(con, rows))
+
+    async def acquire(
+        self,
+        queue: str,
+        lock: bytes,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[ColdRow]:
+        """Counted against `bytes_max` are bodies, whole, since whole they are in memory: each
+        once, however many rows share it, and 1 for each row."""
+        wish = leasing.Wish(queue, lock, items_max, bytes_max, lease_s, except_flows, self._daemon)
+        # When very many rows come due at once, others get their turn between the transactions.
+        while True:
+            rows = await self._db.write(
+                lambda con: leasing.acquire(con, wish, self._now_ms()),
+                is_durable=False,
+                # Rows that were leased without anybody knowing are free when their lease ends.
+                is_repeatable=False,
+            )
+            if rows is not None:
+                return rows
+
+    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
+        return await self._db.write(
+            lambda con: leasing.renew(con, locks, lease_s, self._now_ms()), is_durable=False
+        )
+
+    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
+        await self._db.write(
+            lambda con: leasing.release(con, lock, rows, self._now_ms()),
+            is_durable=False,
+            after=self.wakes.notices,
+        )
+
+    async def release_all(self) -> int:
+        """Frees what an earlier life of this daemon had acquired. How many rows."""
+        queues = await self._db.write(
+            lambda con: leasing.release_all(con, self._daemon, self._now_ms()),
+            is_durable=False,
+            after=lambda queues: self.wakes.notices(set(queues)),
+        )
+        return len(queues)
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+        keeps = self._keeps
+        return await self._db.write(
+            lambda con: settling.settle(
+                con, outcomes, self._daemon, keeps, self._rules, self._now_ms()
+            ),
+            is_durable=any(outcome.moved for outcome in outcomes),
+        )
+
+    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
+        return await self._db.read(
+            lambda con: leasing.outlook(con, queue, except_flows, self._now_ms())
+        )
+
+    async def totals(self) -> Mapping[str, ColdTotals]:
+        return await self._db.read(lambda con: books.read_totals(con, self._daemon))
+
+    async def flows(self) -> Sequence[FlowCount]:
+        return await self._db.read(books.read_flows)
+
+    async def oldest(self) -> Mapping[tuple[str, str, str], int]:
+        return await self._db.read(books.read_oldest)
+
+    async def receipt(self, write: bytes) -> ColdReceipt:
+        return await self._db.read(lambda con: books.read_receipt(con, write))
+
+    async def forget_receipts(self, writes: Sequence[bytes]) -> None:
+        await self._db.write(lambda con: books.forget_receipts(con, writes), is_durable=False)
+
+    async def claim(
+        self,
+        queue: str,
+        consumer: str,
+        after: int,
+        items_max: int,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> Stream:
+        """One claim has `CLAIM_ROWS_MAX` rows at most."""
+        keep = self._keeps(queue)
+        window = keys.window_of(self._rules(queue))
+        wish = claims.Wish(
+            queue, consumer, after, items_max, except_flows, keep, self._daemon, window
+        )
+        while True:
+            stream = await self._db.write(lambda con: claims.claim(con, wish, self._now_ms()))
+            if stream is not None:
+                return stream
+
+    async def stream(self, queue: str, consumer: str) -> Stream:
+        return await self._db.read(lambda con: claims.stream(con, queue, consumer))
+
+    async def streams(self) -> list[tuple[str, str]]:
+        return await self._db.read(claims.streams)
+
+    async def drop_stream(self, queue: str, consumer: str) -> int:
+        return await self._db.write(
+            lambda con: claims.drop(con, queue, consumer),
+            after=lambda items: self.wakes.notices([queue] if items else []),
+        )
+
+    async def fetch(
+        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
+    ) -> Seen:
+        wish = looks.Wish(queue, consumer, claim, first, rows_max, bytes_max)
+        while True:
+            found = await self._db.read(lambda con: looks.fetch(con, wish))
+            if not found.bad:
+                return found.seen
+            await self._db.write(
+                partial(claims.set_aside, queue=queue, bad=found.bad, daemon=self._daemon)
+            )
+
+    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
+        span: Span | None = await self._db.read(lambda con: looks.begin(con, cursor))
+        page = Look([], None)
+        while span is not None:
+            room = bytes_max - sum(len(row.data) for row in page.rows)
+            wanted = partial(
+                looks.look,
+                queue=queue,
+                span=span,
+                rows_max=rows_max - len(page.rows),
+                bytes_max=room,
+                is_begun=bool(page.rows),
+            )
+            more, span = await self._db.read(wanted)
+            page = Look(page.rows + more.rows, more.cursor)
+        return page
+
+    def keep_keys(self, rules: KeyRules) -> None:
+        self._rules = rules
+
+    async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
+        """`keys.OFFERED_MAX` runs are remembered, of all daemons."""
+
+        async def work(con: Connection) -> tuple[list[bytes], set[str]]:
+            if self._requires_standby:
+                await hand_over.check_standby(con)
+            return await offers.offer(
+                con, offered, self._rules, self._daemon, self._now_ms(), self._repeats
+            )
+
+        answers, _ = await self._db.write(work, after=lambda said: self.wakes.notices(said[1]))
+        return answers
+
+    async def key(self, queue: str, key: bytes) -> Holder | None:
+        return await self._db.read(lambda con: keys.show(con, queue, key, self._now_ms()))
+
+    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
+        return await self._db.read(lambda con: keys.started(con, queue, wanted))
+
+    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
+        return await self._db.write(
+            lambda con: keys.drop(con, queue, key, self._daemon, self._now_ms()),
+            is_repeatable=False,
+        )
+
+    async def forget_keys(self) -> int:
+        """One step forgets `keys.FORGOTTEN_MAX` at most."""
+        return await self._db.write(lambda con: keys.forget(con, self._now_ms()), is_durable=False)
+
+    def keep_history(self, keeps: Keeps) -> None:
+        self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
+
+    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
+        await self._db.write(lambda con: history.note(con, rows, self._keeps), is_durable=False)
+
+    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
+        return await self._db.read(
+            lambda con: history.look(con, queue, cursor, rows_max, bytes_max)
+        )
+
+    async def history_queues(self) -> list[str]:
+        return await self._db.read(history.queues)
+
+    async def forget_history(self, queue: str, before_ms: int) -> int:
+        """One step forgets `FORGOTTEN_ROWS_MAX` rows at most."""
+        return await self._db.write(
+            lambda con: history.forget(con, queue, before_ms), is_durable=False
+        )
+
+    async def put_off_anew(self) -> None:
+        """Nothing to do: rows follow the server's clock."""
+
+    async def write_off(self, missing: Mapping[str, int]) -> bool:
+        """PostgreSQL is never set aside: what is missing may be in another database."""
+        return False
+
+    async def sync(self) -> None:
+        """Everything so far is durable on return; to be called about once a second."""
+        await self._db.sync()
+        if trio.current_time() >= self._folded_at + FOLD_S:
+            self._folded_at = trio.current_time()
+            await self._db.write(books.fold, is_durable=False)
+
+    async def close(self) -> None:
+        await self._db.close()

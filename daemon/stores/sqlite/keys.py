@@ -1,0 +1,353 @@
+"""The table of unique keys in SQLite: who has one, and where that item is.
+
+A key's row is found by its key, and by where its item is: its number is made of the number of a
+body (`homes`) and a place in it. Outcomes are about places in bodies, so that keys are let go by a
+range of numbers; and new keys are appended, but for the index of the keys themselves, which is as
+narrow as can be: random keys touch most of its pages in every transaction. (With the item's id in
+the table's key, and a second index for the places, it wrote three times as much.)
+
+Nothing here decides (daemon/stores/sqlite/offers.py does, with actors/model/keys.py). All keys of a
+run are found, taken or let go by one statement that takes them as one value: each step of a
+statement gives other threads the interpreter, and with a busy daemon a statement for each key would
+wait for it each time. Keys are bytes, which JSON has no way to say: they are bound end to end as
+one blob, and a number for each says where it lies (`pack_spans`).
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, islice
+from typing import Any, Final, NamedTuple
+
+from actors.keys.arbiter import Known
+from actors.model.keys import Holder, ItemRef, Phase, is_free
+from actors.model.slices import indexes, lowest_bit, ranges
+from actors.ports.tiers import StoreUnavailable
+from daemon.stores.sqlite.books import Books, Place
+from daemon.stores.sqlite.rows import CORRUPT, FAILED, QUEUED, pack_bits, unpack_bits
+from forebay.errors import BadRun
+from forebay.ids import unpack_item_id
+from forebay.limits import KEY_BYTES_MAX, RUN_ITEMS_MAX
+from forebay.run import IDS, KEYS, Run
+
+AT_ONCE: Final = 500
+"""Bodies of one statement."""
+FORGOTTEN_MAX: Final = 2000
+"""So many keys are forgotten in one transaction, which others wait for."""
+
+_INDEX_BITS: Final = 12
+_PLACE: Final = (1 << _INDEX_BITS) - 1
+assert RUN_ITEMS_MAX <= 1 << _INDEX_BITS
+assert KEY_BYTES_MAX < 1 << 8
+
+
+class Row(NamedTuple):
+    """The row of `runs` that an item is in."""
+
+    n: int
+    bits: int
+    place: Place
+    write: bytes | None
+    phase: Phase
+    due_ms: int
+    attempt: int
+
+
+class Where(NamedTuple):
+    """Where the item is that has a key."""
+
+    n: int
+    body_id: bytes
+    place: int
+    row: Row | None = None
+    """Where it was asked for, and the item is not done."""
+
+
+Held = Known[Where]
+
+
+def find(
+    db: sqlite3.Connection, queue: str, wanted: Sequence[bytes], *, with_rows: bool
+) -> dict[bytes, Held]:
+    """Those of the keys that have a row. Without rows, who is not done seems to wait."""
+    if not wanted:
+        return {}
+    spans = pack_spans(wanted, [0] * len(wanted))
+    rows = json.loads(db.execute(SELECT_KEYS, (queue, b"".join(wanted), spans)).fetchone()[0])
+    found: dict[bytes, Held] = {}
+    for which, n, run_id, item, until, body in rows:
+        phase: Phase = "waiting" if until is None else "done"
+        body_id, place = bytes.fromhex(body), n & _PLACE
+        ref = ItemRef(body_id, place) if item is None else ItemRef(bytes.fromhex(run_id), item)
+        found[wanted[which]] = Known(Holder(ref, phase, until), Where(n, body_id, place))
+    return _with_rows(db, queue, found) if with_rows and found else found
+
+
+def home(db: sqlite3.Connection, body_id: bytes) -> int:
+    """The number of the key of a body's first item; the body gets one if it has none."""
+    db.execute("INSERT INTO homes (body_id) VALUES (?) ON CONFLICT DO NOTHING", (body_id,))
+    number: int = db.execute(SELECT_HOME, (body_id,)).fetchone()[0]
+    return number << _INDEX_BITS
+
+
+class KeyTaken(StoreUnavailable):
+    """A key that was to be taken is somebody's, or its place is. The transaction must not be
+    committed."""
+
+
+def take(
+    db: sqlite3.Connection,
+    queue: str,
+    base: int,
+    taken: Mapping[bytes, int],
+    items: Mapping[int, ItemRef] | None = None,
+) -> None:
+    """These keys, which nobody has, belong to the items at these numbers after `base` from now on.
+    They are best given in order: neighbours are on the same page of the index. `items`: which these
+    are, where they are not their bodies' own; of one body only."""
+    if not taken:
+        return
+    keys = list(taken)
+    places = [taken[key] for key in keys]
+    if items is not None:
+        named = [items[place] for place in places]
+        pairs = zip(named, places, strict=True)
+        spans = pack_spans(keys, [ref.number << _INDEX_BITS | place for ref, place in pairs])
+        runs = b"".join(ref.run_id for ref in named)
+        _insert(db, TAKE_NAMED, (queue, b"".join(keys), spans, base, runs))
+        return
+    first = min(places)
+    if max(places) - first < 1 << 2 * _INDEX_BITS:
+        spans = pack_spans(keys, [place - first for place in places])
+        _insert(db, TAKE, (queue, b"".join(keys), spans, base + first))
+        return
+    # Bodies of the same step, whose numbers are far apart: one of them was here before.
+    for number in {place >> _INDEX_BITS for place in places}:
+        part = {key: place for key, place in taken.items() if place >> _INDEX_BITS == number}
+        take(db, queue, base, part)
+
+
+def _insert(db: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> None:
+    try:
+        db.execute(sql, values)
+    except sqlite3.IntegrityError as error:
+        raise KeyTaken(f"a key is taken already: {error}") from error
+
+
+def pack_spans(keys: Sequence[bytes], numbers: Sequence[int]) -> str:
+    """Where each key lies among all of them, its length, and a number of 24 bits, in one. There is
+    at least one key."""
+    lengths = list(map(len, keys))
+    parts = zip(accumulate(lengths[:-1], initial=1), lengths, numbers, strict=True)
+    return json.dumps([start << 32 | size << 24 | number for start, size, number in parts])
+
+
+def let_go(db: sqlite3.Connection, body_id: bytes, bits: int, until: int | None) -> None:
+    """Items have ended: their keys are free, at once or then."""
+    home = db.execute(SELECT_HOME, (body_id,)).fetchone()
+    if home is None:
+        return
+    base: int = home[0] << _INDEX_BITS
+    stretches = list(ranges(bits))
+    values: tuple[int | str, ...]
+    if len(stretches) == 1:
+        first, last = stretches[0]
+        where, values = IN_STRETCH, (base + first, base + last)
+    else:
+        where, values = AT_PLACES, (json.dumps([base + index for index in indexes(bits)]),)
+    if until is None:
+        db.execute(f"DELETE FROM keys {where}", values)
+        db.execute(DROP_HOME, home)
+    else:
+        db.execute(f"UPDATE keys SET until = ? {where}", (until, *values))
+
+
+def follow(db: sqlite3.Connection, run: Run, bits: int) -> None:
+    """These items of a run have come from another body: their keys are where they are."""
+    head = run.head
+    if not (head.flags & KEYS and head.flags & IDS):
+        return
+    try:
+        keys, ids = run.keys(), run.packed_ids()
+        items = {keys[i]: (i, ItemRef(*unpack_item_id(ids[i]))) for i in indexes(bits) if keys[i]}
+    except (BadRun, ValueError):
+        # Whoever acquires it sets it aside; the keys stay taken.
+        return
+    held = find(db, head.queue, list(items), with_rows=False)
+    theirs = {
+        key: one
+        for key, one in held.items()
+        if one.holder.item == items[key][1] and one.holder.until_ms is None
+    }
+    if theirs:
+        release(db, theirs.values())
+        places = {key: items[key][0] for key in theirs}
+        take(db, head.queue, home(db, head.run_id), places, dict(items[key] for key in theirs))
+
+
+def void(db: sqlite3.Connection, replaced: Sequence[Held], books: Books) -> None:
+    """Deletes items that wait; whoever replaces them takes their keys."""
+    rows: dict[int, tuple[Row, bytes]] = {}
+    gone: dict[int, int] = {}
+    for held in replaced:
+        where = held.where
+        assert where.row is not None
+        rows[where.row.n] = (where.row, where.body_id)
+        gone[where.row.n] = gone.get(where.row.n, 0) | 1 << where.place
+    ended: list[int] = []
+    bodies: set[bytes] = set()
+    rests: list[tuple[bytes, int, int, int]] = []
+    for n, (row, body_id) in rows.items():
+        rest, items = row.bits & ~gone[n], gone[n].bit_count()
+        if rest:
+            rests.append((pack_bits(rest), rest.bit_count(), lowest_bit(rest), n))
+        else:
+            ended.append(n)
+            bodies.add(body_id)
+        books.leave(row.place, items, rows_gone=int(not rest))
+        books.delete(row.place.queue, items, row.write)
+    db.executemany(SHRINK, rests)
+    if ended:
+        db.execute(DELETE_ROWS, (json.dumps(ended),))
+    for part in _parts(bodies):
+        db.execute(DROP_BODIES.format(_marks(len(part))), part)
+
+
+def show(db: sqlite3.Connection, queue: str, key: bytes, now: int) -> Holder | None:
+    held = find(db, queue, [key], with_rows=True).get(key)
+    return None if held is None or is_free(held.holder, now) else held.holder
+
+
+def started(db: sqlite3.Connection, queue: str, wanted: Sequence[bytes]) -> dict[bytes, int]:
+    """Of the items that have these keys, those whose row is leased: bits, by body."""
+    return leased(find(db, queue, wanted, with_rows=True).values())
+
+
+def leased(held: Iterable[Known[Any]]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for one in held:
+        if one.holder.phase == "started":
+            where = one.where
+            found[where.body_id] = found.get(where.body_id, 0) | 1 << where.place
+    return found
+
+
+def drop(db: sqlite3.Connection, queue: str, key: bytes, now: int) -> Holder | None:
+    held = find(db, queue, [key], with_rows=True).get(key)
+    if held is None:
+        return None
+    if held.holder.phase in ("started", "dead"):
+        return held.holder
+    if held.holder.phase == "waiting":
+        books = Books()
+        void(db, [held], books)
+        books.write(db)
+    release(db, [held])
+    return None if is_free(held.holder, now) else held.holder
+
+
+def forget(db: sqlite3.Connection, now: int) -> int:
+    old = [n for (n,) in db.execute(SELECT_OLD, (now, FORGOTTEN_MAX)).fetchall()]
+    _delete(db, old)
+    return len(old)
+
+
+def release(db: sqlite3.Connection, held: Collection[Held]) -> None:
+    """Their keys are nobody's."""
+    _delete(db, [one.where.n for one in held])
+
+
+def _delete(db: sqlite3.Connection, ns: Sequence[int]) -> None:
+    if ns:
+        db.execute(DELETE_KEYS, (json.dumps(ns),))
+        db.execute(DROP_HOMES, (json.dumps(list({n >> _INDEX_BITS for n in ns})),))
+
+
+def _with_rows(db: sqlite3.Connection, queue: str, found: dict[bytes, Held]) -> dict[bytes, Held]:
+    alive = {one.where.body_id for one in found.values() if one.holder.until_ms is None}
+    rows: dict[bytes, list[Row]] = {}
+    for part in _parts(alive):
+        value = db.execute(SELECT_ROWS.format(_marks(len(part))), part).fetchone()[0]
+        for body_id, *columns in json.loads(value):
+            rows.setdefault(bytes.fromhex(body_id), []).append(_row(queue, *columns))
+    return {key: _placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
+
+
+def _row(queue: str, *columns: Any) -> Row:
+    n, bits, flow, action, write, state, is_locked, due_ms, attempt = columns
+    return Row(
+        n,
+        unpack_bits(bytes.fromhex(bits)),
+        Place(queue, flow, action),
+        None if write is None else bytes.fromhex(write),
+        phase_of(state, is_locked=bool(is_locked)),
+        due_ms,
+        attempt,
+    )
+
+
+def _placed(held: Held, rows: Sequence[Row]) -> Held:
+    if held.holder.until_ms is not None:
+        return held
+    for row in rows:
+        if row.bits >> held.where.place & 1:
+            holder = replace(held.holder, phase=row.phase, due_ms=row.due_ms, attempt=row.attempt)
+            return Known(holder, held.where._replace(row=row))
+    return Known(replace(held.holder, phase="unreadable"), held.where)
+
+
+def phase_of(state: str, *, is_locked: bool) -> Phase:
+    if state == FAILED:
+        return "dead"
+    if state == CORRUPT:
+        return "unreadable"
+    # Claimed, leased, or of a lease that ran out: whoever had it may still say what became of it.
+    return "waiting" if state == QUEUED and not is_locked else "started"
+
+
+def _parts(values: Collection[bytes]) -> Iterator[Sequence[bytes]]:
+    rest = iter(values)
+    while part := tuple(islice(rest, AT_ONCE)):
+        yield part
+
+
+def _marks(values: int) -> str:
+    return "?" + ",?" * (values - 1)
+
+
+_KEY: Final = "substr(?2, span.value >> 32, span.value >> 24 & 255)"
+_NO_KEYS: Final = """NOT EXISTS (
+        SELECT 1 FROM keys WHERE keys.n >= homes.number << 12 AND keys.n < homes.number + 1 << 12
+    )"""
+SELECT_KEYS: Final = f"""SELECT json_group_array(json_array(
+        span.key, n, hex(run_id), item, until, hex(body_id)
+    )) FROM json_each(?3) AS span
+    CROSS JOIN keys ON queue = ?1 AND keys.key = {_KEY}
+    CROSS JOIN homes ON homes.number = keys.n >> 12"""
+TAKE: Final = f"""INSERT INTO keys (n, queue, key)
+    SELECT ?4 + (span.value & 16777215), ?1, {_KEY} FROM json_each(?3) AS span"""
+TAKE_NAMED: Final = f"""INSERT INTO keys (n, queue, key, run_id, item)
+    SELECT ?4 + (span.value & 4095), ?1, {_KEY}, substr(?5, 16 * span.key + 1, 16),
+        span.value >> 12 & 4095
+    FROM json_each(?3) AS span"""
+SELECT_HOME: Final = "SELECT number FROM homes WHERE body_id = ?"
+DROP_HOME: Final = f"DELETE FROM homes WHERE number = ? AND {_NO_KEYS}"
+DROP_HOMES: Final = f"""DELETE FROM homes
+    WHERE number IN (SELECT value FROM json_each(?)) AND {_NO_KEYS}"""
+SELECT_ROWS: Final = """SELECT json_group_array(json_array(
+        hex(body_id), n, hex(bits), flow, action,
+        CASE WHEN write_id IS NULL THEN NULL ELSE hex(write_id) END, state,
+        lock_uuid IS NOT NULL, due_ms, attempt
+    )) FROM runs INDEXED BY runs_body WHERE state <> 'STORED' AND body_id IN ({})"""
+SHRINK: Final = "UPDATE runs SET bits = ?, count = ?, first_item = ? WHERE n = ?"
+DELETE_ROWS: Final = "DELETE FROM runs WHERE n IN (SELECT value FROM json_each(?))"
+DROP_BODIES: Final = """DELETE FROM bodies WHERE id IN ({})
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = bodies.id)
+    AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
+IN_STRETCH: Final = "WHERE n >= ? AND n < ? AND until IS NULL"
+AT_PLACES: Final = "WHERE n IN (SELECT value FROM json_each(?)) AND until IS NULL"
+SELECT_OLD: Final = "SELECT n FROM keys INDEXED BY keys_until WHERE until <= ? LIMIT ?"
+DELETE_KEYS: Final = "DELETE FROM keys WHERE n IN (SELECT value FROM json_each(?))"
+HAS_KEYS: Final = "EXISTS (SELECT 1 FROM homes WHERE homes.body_id = runs.body_id)"
+"""Of a row of `runs`, or one that shares its body."""

@@ -1,0 +1,154 @@
+"""A database that makes no sense is set aside, whole, and the daemon begins a new one.
+
+SQLite finds damage where it reads, which may be long after the start. So a store that meets any
+is marked as suspect, beside the file; the daemon ends, and the next start looks through all of it.
+Indexes are made anew where that is all that is wrong. Otherwise the database and its log move to
+`quarantine/`, with an error in the log. The new database takes over the totals of the old one, and
+counts what the old one held as lost. Where the totals cannot be read either, the items that the
+journal has handed over count as lost (daemon/stores/sqlite/missing.py).
+
+A crash on the way is harmless: the mark says where the files were going, and the next start moves
+the rest. A log that was left alone with a new database would be taken for the new one's.
+
+What it can't do: bring the rows over that are still good; `sqlite3 FILE .recover` can. See damage
+that SQLite does not: its pages have no checksums, the runs in them have.
+"""
+
+import os
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from actors.ports.tiers import ColdTotals
+from daemon.errors import CannotStart
+from daemon.stores.sqlite.books import read_totals
+
+log = structlog.get_logger()
+
+QUARANTINE: Final = "quarantine"
+_FILES: Final = ("-wal", "-shm", "")
+"""The database last: as long as it is there, the rest belongs to it."""
+
+
+def suspect(path: Path) -> None:
+    """Damage was met: the next start is to look. A disk that takes no mark is left as it is."""
+    with suppress(OSError):
+        _marker(path).touch()
+
+
+def look_through(path: Path) -> Path | None:
+    """Before a database is opened: looks at one that is suspect, and sets it aside if need be.
+    Returns where it is then."""
+    try:
+        aside = _marker(path).read_text()
+    except FileNotFoundError:
+        return None
+    if aside:
+        # It was being moved when the daemon ended.
+        return _move(path, path.parent / QUARANTINE / aside)
+    problem = _problem(path)
+    if problem is None and _looked(path).exists():
+        problem = "damage was met again where SQLite finds none"
+    if problem is None:
+        _marker(path).rename(_looked(path))
+        log.warning("cold.looked_through", file=path.name, found="nothing")
+        return None
+    return set_aside(path, problem)
+
+
+def set_aside(path: Path, why: str) -> Path:
+    """Moves the database and its log into the quarantine, and returns where it is then. CannotStart
+    if that is not possible."""
+    name = f"{path.name}-{time.time_ns():x}"
+    try:
+        with _marker(path).open("w") as marker:
+            marker.write(name)
+            marker.flush()
+            os.fsync(marker.fileno())
+        aside = _move(path, path.parent / QUARANTINE / name)
+    except OSError as error:
+        raise CannotStart(
+            f"{path} is damaged ({why}), and cannot be set aside: {error.strerror}"
+        ) from error
+    log.error("cold.set_aside", file=path.name, kept=f"{QUARANTINE}/{name}", why=why)
+    return aside
+
+
+def read_totals_of(path: Path) -> dict[str, ColdTotals]:
+    """The totals of a database that was set aside, of those queues where they make sense."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            found = read_totals(db)
+    except (sqlite3.Error, UnicodeDecodeError, TypeError) as error:
+        log.warning("cold.totals_unreadable", file=path.name, error=str(error))
+        return {}
+    return {queue: totals for queue, totals in found.items() if _makes_sense(queue, totals)}
+
+
+def _makes_sense(queue: object, totals: ColdTotals) -> bool:
+    counts = (
+        totals.delivered,
+        totals.dead,
+        totals.deleted,
+        totals.lost,
+        totals.held,
+        totals.taken,
+        totals.accepted,
+        totals.duplicate,
+    )
+    if not isinstance(queue, str) or not all(type(n) is int and n >= 0 for n in counts):
+        return False
+    return totals.taken + totals.accepted == sum(counts[:5])
+
+
+def _move(path: Path, directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for suffix in _FILES:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(directory / (path.name + suffix))
+    for changed in (directory, directory.parent, path.parent):
+        _sync(changed)
+    _looked(path).unlink(missing_ok=True)
+    _marker(path).unlink()
+    return directory / path.name
+
+
+def _problem(path: Path) -> str | None:
+    """What is wrong with a database; None: nothing, or nothing any more."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            found = _first_finding(db)
+            if found is not None:
+                db.execute("REINDEX")
+                if _first_finding(db) is None:
+                    log.warning("cold.reindexed", file=path.name, found=found)
+                    return None
+            return found
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def _first_finding(db: sqlite3.Connection) -> str | None:
+    (finding,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    return None if finding == "ok" else str(finding)
+
+
+def _marker(path: Path) -> Path:
+    return path.with_name(path.name + ".suspect")
+
+
+def _looked(path: Path) -> Path:
+    """There if a look has found nothing: a second one would find as much."""
+    return path.with_name(path.name + ".looked")
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,357 @@
+"""The cold tier in SQLite: the `ColdQueue` of a daemon that is alone.
+
+Owns one file in WAL mode, and what was confirmed in it. Every method is one transaction in the
+connection's thread (daemon/stores/sqlite/connection.py). Durable on return: `store`, `confirm`,
+`forget`, `claim`, `drop_stream`, every change of dead letters, and `settle` where items move to
+other rows. Within a second, given that somebody calls `sync`: `acquire`, `renew`, `release`,
+`note_history`, and `settle` of delivered items; losing one of these can only deliver again, and the
+books go back with it.
+
+Leases run on a clock of this process that nobody sets (actors/model/clock.py), and so mean nothing
+to the next life: `release_all` comes after `open` and before anything else. What is due goes by the
+wall clock; when that is set back, what was found due before stays due.
+
+What it can't do: serve two daemons, or give disk space back (what is deleted is used again).
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from actors.model.clock import Clock, lease_clock, wall_ms
+from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
+from actors.model.keys import Holder, KeyRules, Offer, no_keys
+from actors.model.moves import ColdMove, guard
+from actors.ports.tiers import (
+    ColdReceipt,
+    ColdRow,
+    ColdTotals,
+    FlowCount,
+    Look,
+    NewRow,
+    Outlook,
+    RowOutcome,
+    Seen,
+    Stream,
+    Unconfirmed,
+)
+from daemon.stores.cold.repeats import Repeats
+from daemon.stores.sqlite import claims, history, keys, leasing, looks, offers, settling
+from daemon.stores.sqlite.books import (
+    Books,
+    Place,
+    forget_receipts,
+    read_flows,
+    read_oldest,
+    read_receipt,
+    read_totals,
+)
+from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
+from daemon.stores.sqlite.dead import SqliteDeadLetters
+from daemon.stores.sqlite.delivered import padded
+from daemon.stores.sqlite.items import SqliteItems
+from daemon.stores.sqlite.rows import (
+    FAILED,
+    QUEUED,
+    STORED,
+    Unpacked,
+    bodies_sql,
+    drop_body,
+    insert_row,
+    under_own_ids,
+)
+from daemon.stores.sqlite.ticks import SqliteTicks
+from daemon.stores.sqlite.triggers import SqliteTriggers
+
+BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
+
+
+wall_clock_ms: Final = wall_ms
+
+
+class SqliteCold:
+    def __init__(
+        self,
+        path: Path,
+        timeout_s: float,
+        now_ms: Clock = wall_ms,
+        ballast_bytes: int = BALLAST_BYTES,
+        lease_ms: Clock | None = None,
+    ) -> None:
+        """`lease_ms` is the clock of leases; None: the steady one, or `now_ms` if it was given."""
+        self._now_ms = now_ms
+        self._lease_ms = lease_clock(now_ms, lease_ms)
+        self._keeps: Keeps = keep_nothing
+        self._rules: KeyRules = no_keys
+        self._repeats = Repeats()
+        self._use(Database(path, timeout_s, ballast_bytes))
+
+    def _use(self, db: Database) -> None:
+        self._db = db
+        self.dead_letters = SqliteDeadLetters(db, self._now_ms)
+        self.items = SqliteItems(db, self._now_ms)
+        self.ticks = SqliteTicks(db, self._now_ms)
+        self.triggers = SqliteTriggers(db, self._now, lambda: self._keeps, lambda: self._rules)
+
+    async def open(self) -> None:
+        await self._db.open()
+
+    def leave_free(self, left_free_bytes: int) -> None:
+        """Overflow is refused where it would take the last of the disk."""
+        self._db.left_free_bytes = left_free_bytes
+
+    async def store(self, rows: Sequence[NewRow]) -> None:
+        # A dead letter must have room on a full disk; overflow must leave it some.
+        is_new_work = not all(row.is_dead for row in rows)
+        await self._db.write(
+            partial(_store, rows=rows, now=self._now_ms()), is_new_work=is_new_work
+        )
+
+    async def confirm(self, rows: Sequence[bytes]) -> None:
+        await self._db.write(partial(_confirm, rows=rows, now=self._now_ms(), rules=self._rules))
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        return await self._db.read(
+            lambda db: [Unconfirmed(*row) for row in db.execute(SELECT_UNCONFIRMED)]
+        )
+
+    async def forget(self, rows: Sequence[bytes]) -> None:
+        await self._db.write(partial(_forget, rows=rows))
+
+    async def acquire(
+        self,
+        queue: str,
+        lock: bytes,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[ColdRow]:
+        """Counted against `bytes_max` are bodies, whole, since whole they are in memory: each
+        once, however many rows share it, and 1 for each row."""
+
+        def work(db: sqlite3.Connection) -> list[ColdRow] | None:
+            now = self._now()
+            if not leasing.move_due(db, queue, now):
+                return None
+            until = now.lease + round(lease_s * 1000)
+            return leasing.acquire(db, queue, lock, items_max, bytes_max, until, except_flows)
+
+        # When very many rows come due at once, others get their turn between the transactions.
+        while True:
+            rows = await self._db.write(work, is_durable=False)
+            if rows is not None:
+                return rows
+
+    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
+        until = self._lease_ms() + round(lease_s * 1000)
+        return await self._db.write(lambda db: leasing.renew(db, locks, until), is_durable=False)
+
+    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
+        now = self._now_ms()
+        await self._db.write(lambda db: leasing.release(db, lock, rows, now), is_durable=False)
+
+    async def release_all(self) -> int:
+        """Frees what an earlier life had acquired: nobody else can have it. How many rows."""
+        now = self._now_ms()
+        return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
+
+    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+        now, kept = self._now_ms(), history.tries(self._keeps)
+        return await self._db.write(
+            lambda db: settling.settle(db, outcomes, now, next(kept), self._rules),
+            is_durable=any(outcome.moved for outcome in outcomes),
+        )
+
+    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
+        now = self._now()
+        return await self._db.read(lambda db: leasing.outlook(db, queue, now, except_flows))
+
+    async def totals(self) -> Mapping[str, ColdTotals]:
+        return await self._db.read(read_totals)
+
+    async def flows(self) -> Sequence[FlowCount]:
+        return await self._db.read(read_flows)
+
+    async def oldest(self) -> Mapping[tuple[str, str, str], int]:
+        return await self._db.read(read_oldest)
+
+    async def receipt(self, write: bytes) -> ColdReceipt:
+        return await self._db.read(lambda db: read_receipt(db, write))
+
+    async def forget_receipts(self, writes: Sequence[bytes]) -> None:
+        await self._db.write(lambda db: forget_receipts(db, writes), is_durable=False)
+
+    async def claim(
+        self,
+        queue: str,
+        consumer: str,
+        after: int,
+        items_max: int,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> Stream:
+        """One claim has `claims.CLAIM_ROWS_MAX` rows at most."""
+
+        def work(db: sqlite3.Connection, kept: Iterator[Keeps]) -> Stream | None:
+            now, keep = self._now(), next(kept)(queue)
+            if not leasing.move_due(db, queue, now):
+                return None
+            noted = claims.Noted(keep, now.wall, self._rules(queue))
+            return claims.claim(db, queue, consumer, after, items_max, except_flows, noted)
+
+        while True:
+            stream = await self._db.write(partial(work, kept=history.tries(self._keeps)))
+            if stream is not None:
+                return stream
+
+    async def stream(self, queue: str, consumer: str) -> Stream:
+        return await self._db.read(lambda db: claims.stream(db, queue, consumer))
+
+    async def streams(self) -> list[tuple[str, str]]:
+        return await self._db.read(claims.streams)
+
+    async def drop_stream(self, queue: str, consumer: str) -> int:
+        return await self._db.write(lambda db: claims.drop(db, queue, consumer))
+
+    async def fetch(
+        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
+    ) -> Seen:
+        wanted = (queue, consumer, claim, first, rows_max, bytes_max)
+        while True:
+            found = await self._db.read(lambda db: looks.fetch(db, *wanted))
+            if not found.bad:
+                return found.seen
+            await self._db.write(partial(claims.set_aside, queue=queue, bad=found.bad))
+
+    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
+        page = looks.Page(rows_max, bytes_max)
+        span = await self._db.read(lambda db: looks.begin(db, cursor))
+        is_complete = False
+        while not is_complete:
+            span, is_complete = await self._db.read(
+                partial(looks.look, queue=queue, span=span, page=page)
+            )
+        return looks.as_look(page, span)
+
+    def keep_keys(self, rules: KeyRules) -> None:
+        self._rules = rules
+
+    async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
+        """`offers.OFFERED_MAX` runs are remembered."""
+        work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
+        with suppress(keys.KeyTaken):
+            return await self._db.write(partial(work, repeats=self._repeats), is_new_work=True)
+        # Now all keys are looked for.
+        return await self._db.write(work, is_new_work=True)
+
+    async def key(self, queue: str, key: bytes) -> Holder | None:
+        now = self._now_ms()
+        return await self._db.read(lambda db: keys.show(db, queue, key, now))
+
+    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
+        return await self._db.read(lambda db: keys.started(db, queue, wanted))
+
+    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
+        now = self._now_ms()
+        return await self._db.write(lambda db: keys.drop(db, queue, key, now))
+
+    async def forget_keys(self) -> int:
+        """One step forgets `keys.FORGOTTEN_MAX` at most."""
+        now = self._now_ms()
+        return await self._db.write(lambda db: keys.forget(db, now), is_durable=False)
+
+    def keep_history(self, keeps: Keeps) -> None:
+        self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
+
+    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
+        """Nothing that must have room on a full disk: the ballast is not for it."""
+        await self._db.write(
+            lambda db: history.note(db, rows, self._keeps), is_durable=False, is_new_work=True
+        )
+
+    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
+        return await self._db.read(lambda db: history.look(db, queue, cursor, rows_max, bytes_max))
+
+    async def history_queues(self) -> list[str]:
+        return await self._db.read(history.queues)
+
+    async def forget_history(self, queue: str, before_ms: int) -> int:
+        """One step forgets `history.FORGOTTEN_ROWS_MAX` rows at most."""
+        return await self._db.write(
+            lambda db: history.forget(db, queue, before_ms), is_durable=False
+        )
+
+    async def put_off_anew(self) -> None:
+        await self._db.write(partial(leasing.put_off_anew, now=self._now_ms()))
+
+    async def write_off(self, missing: Mapping[str, int]) -> bool:
+        if not self._db.was_damaged:
+            return False
+        await self._db.write(partial(_write_off, missing=missing))
+        return True
+
+    async def sync(self) -> None:
+        """Everything so far is durable on return; to be called about once a second."""
+        await self._db.sync()
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    def _now(self) -> leasing.Now:
+        return leasing.Now(self._now_ms(), self._lease_ms())
+
+
+def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
+    if not rows:
+        return
+    runs = Unpacked()
+    ids = padded([new.head.run_id for new in rows])
+    stored = dict(db.execute(bodies_sql(len(ids)), ids).fetchall())
+    for new in under_own_ids(rows, stored):
+        insert_row(db, new, STORED, now, runs)
+
+
+def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int, rules: KeyRules) -> None:
+    books = Books()
+    for row in rows:
+        found = db.execute(SELECT_STORED, (row,)).fetchone()
+        if found is None:
+            continue
+        n, count, died_at, queue, flow, action, write, body_id, bits, attempt = found
+        is_dead = died_at is not None
+        place = Place(queue, flow, action)
+        db.execute(CONFIRM, (now, n))
+        books.take(place, count, write, is_dead=is_dead)
+        rule = rules(queue)
+        if rule.policy != "off" and write is not None and not is_dead and not attempt:
+            waiting = offers.Waiting(n, body_id, bits, place, write)
+            offers.admit(db, waiting, rule, now, books)
+    books.write(db)
+
+
+def _write_off(db: sqlite3.Connection, missing: Mapping[str, int]) -> None:
+    books = Books()
+    for queue, items in missing.items():
+        books.write_off(queue, items)
+    books.write(db)
+
+
+def _forget(db: sqlite3.Connection, rows: Sequence[bytes]) -> None:
+    for row in rows:
+        for (body_id,) in db.execute(SELECT_FORGOTTEN, (row,)).fetchall():
+            db.execute("DELETE FROM runs WHERE id = ?", (row,))
+            drop_body(db, body_id)
+
+
+SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs INDEXED BY runs_stored
+    WHERE state = 'STORED' ORDER BY id"""
+SELECT_FORGOTTEN: Final = f"SELECT body_id FROM runs WHERE id = ? AND {guard(ColdMove.FORGET)}"
+SELECT_STORED: Final = f"""SELECT n, count, died_at, queue, flow, action, write_id, body_id, bits,
+    attempt FROM runs WHERE id = ? AND {guard(ColdMove.CONFIRM)}"""
+CONFIRM: Final = f"""UPDATE runs SET
+    state = CASE WHEN died_at IS NULL THEN '{QUEUED}' ELSE '{FAILED}' END,
+    is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= ?)
+    WHERE n = ?"""

@@ -1,0 +1,270 @@
+"""Warm in Valkey: the queues of a fleet, in one place that all daemons dispatch from.
+
+It is never the only copy: every slice is borrowed from an owner, and when the server forgets all,
+owners enter it again (`generation`). Every method is one script, which happens as a whole or not
+at all, and costs one command for a batch of slices. `enter`, `end` and `withdraw` are carried
+through once they have begun, within their deadline, so that the caller hears of what it has done;
+everything else may be cancelled, and a lease that nobody knows of runs out.
+
+StoreUnavailable: whether the step was taken is unknown. Repeating `enter` is harmless: what is
+there already of a run, under the same loan, is not entered twice. Repeating `end` says False.
+
+`withdraw` takes what this daemon's journal has lent, and rows of the cold store; other daemons'
+slices stay. A slice is leased only while its owner is valid (owner_side.py). Leases and due times
+run on the server's clock; when a lease ends is told in this host's time, from before the call.
+
+What it can't do: a lease looks past every slice of a flow that is left out, or whose owner is not
+valid (about 1 µs each, within the queue's limit of slices); a queue of more than 500 slices is not
+withdrawn in one step, but in steps of 500; a cap on all queues together is the server's own
+`maxmemory`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+
+from actors.model.clock import Clock, wall_ms
+from actors.model.slices import LentRun, Slice
+from actors.ports.tiers import Ending, Entered, Fill, Leased, Limits, WarmFlow, Whereabouts
+from daemon.stores.bridge import Bridge
+from daemon.stores.valkey import keys
+from daemon.stores.valkey.entries import (
+    flow_mark,
+    lease_mark,
+    pack_entry,
+    pack_token,
+    read_runs,
+    run_key,
+    unpack_bits,
+    unpack_entry,
+)
+from daemon.stores.valkey.flows import FlowCounts, locate
+from daemon.stores.valkey.news import POLL_S, Mark
+from daemon.stores.valkey.owner_side import OwnerSide
+from daemon.stores.valkey.server import Server, ValkeySettings
+from daemon.stores.valkey.shared_queue import millis
+
+ENTER_SLICES: Final = 256
+ENTER_BYTES: Final = 4 * 1024 * 1024
+"""So much goes in with one script; others wait for it."""
+EXPIRE_LEASES: Final = 500
+KNOWN_LEASES: Final = 65_536
+"""Of those that run out and never end, the oldest are forgotten."""
+KNOWN_RUNS: Final = 32
+KNOWN_BYTES: Final = 16 * 1024 * 1024
+ROWS_VALID_S: Final = 60.0
+
+
+class ValkeyWarm(OwnerSide):
+    def __init__(
+        self,
+        settings: ValkeySettings,
+        daemon: bytes,
+        bridge: Bridge,
+        *,
+        rows_valid_s: float = ROWS_VALID_S,
+        now_ms: Clock | None = None,
+        flows_age_s: float = 5.0,
+    ) -> None:
+        """`rows_valid_s`: how long rows of the cold store may be leased after they have entered,
+        until `keep_rows_valid` says otherwise; no longer than they were acquired for."""
+        super().__init__(Server(settings, bridge), daemon, now_ms)
+        self._rows_valid_s = rows_valid_s
+        self._known: dict[str, _KnownRuns] = {}
+        self._leased: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        """What is leased in which queue under which number, as far as it was leased here: two
+        queues may give the same number."""
+        self._seen: dict[str, Mark] = {}
+        """What had come, by queue, when a lease found nothing."""
+        self._fell: dict[str, Mark] = {}
+        """What had gone, by queue, when somebody last heard how full it is."""
+        self._flows = FlowCounts(self._run, flows_age_s)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listens for news. Without it those who wait are woken a second late."""
+        await self.news.run(task_status)
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    async def enter(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
+        if not all(slice_.bits for slice_ in slices):
+            raise ValueError("a slice without items")
+        if not slices:
+            return Entered([], await self.fill(queue))
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True):
+            return await self._enter_all(queue, slices, limits)
+        raise AssertionError("nothing cancels it")
+
+    async def _enter_all(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
+        start = 0
+        while True:
+            stop = _portion(slices, start)
+            stopped, rest, fill = await self._enter(queue, slices[start:stop], limits)
+            if rest:
+                at = start + stopped
+                cut = slices[at]
+                left = Slice(cut.run, rest, cut.attempt, cut.due_ms, cut.errors)
+                return Entered([left, *slices[at + 1 :]], fill)
+            if stop == len(slices):
+                return Entered([], fill)
+            start = stop
+
+    async def _enter(
+        self, queue: str, slices: Sequence[Slice], limits: Limits
+    ) -> tuple[int, int, Fill]:
+        """How many entered as a whole, what is left of the next one, and how full it is."""
+        records: list[bytes] = []
+        data: list[bytes] = []
+        sent: set[bytes] = set()
+        for slice_ in slices:
+            records.append(pack_entry(slice_, self._daemon))
+            key = run_key(slice_.run, self._daemon)
+            data.append(b"" if key in sent else slice_.run.data)
+            sent.add(key)
+        found = await self._joining(
+            keys.ENTER,
+            queue,
+            limits.items,
+            limits.bytes,
+            millis(self._rows_valid_s),
+            len(slices),
+            *records,
+            *data,
+        )
+        answer = self._answered(queue, found)
+        self._note_fill(queue, answer.told.base, answer.told.fell)
+        stopped, rest = answer.more
+        return stopped, unpack_bits(rest), answer.fill
+
+    async def lease(
+        self,
+        queue: str,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> list[Leased]:
+        until_ms = (self._now_ms or wall_ms)() + millis(lease_s)
+        known = self._known.setdefault(queue, _KnownRuns())
+        offered = dict(known.runs)
+        answer = await self._step(
+            keys.LEASE,
+            queue,
+            items_max,
+            bytes_max,
+            millis(lease_s),
+            b"".join(flow_mark(flow) for flow in except_flows),
+            b"".join(offered),
+        )
+        records, pairs = answer.more
+        if not records:
+            self._seen[queue] = answer.told.base, answer.told.came
+            return []
+        runs = offered | read_runs(pairs, self._daemon)
+        leased: list[Leased] = []
+        for record in records:
+            entry = unpack_entry(record)
+            run = runs[entry.run_key]
+            leased.append(Leased(entry.token, entry.as_slice(run), until_ms))
+            known.keep(entry.run_key, run, entry.bits)
+            self._leased[queue, entry.token] = lease_mark(record)
+        while len(self._leased) > KNOWN_LEASES:
+            self._leased.popitem(last=False)
+        return leased
+
+    async def wait(self, queue: str) -> None:
+        """Returns when something has come, come back or come due since a lease found nothing."""
+        await self.news.until(queue, "waits", self._seen.get(queue, (b"", 0)))
+
+    async def wait_change(self, queue: str) -> None:
+        """Returns when the queue has become emptier since somebody heard how full it is; or after
+        a second, since another than the caller may have heard it."""
+        after = self._fell.get(queue) or self.news.mark(queue, "changes")
+        with trio.move_on_after(POLL_S):
+            await self.news.until(queue, "changes", after)
+
+    async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
+        args: list[bytes | int] = [len(endings)]
+        for token, again, post in endings:
+            if not all(slice_.bits for slice_ in again):
+                raise ValueError("items are put back that were not leased, or twice, or none")
+            args += (pack_token(token), self._leased.get((queue, token), b""), post, len(again))
+            args += (pack_entry(slice_, self._daemon) for slice_ in again)
+        found = await self._run(keys.END, queue, *args, shield=True)
+        if isinstance(found[1], bytes):
+            raise ValueError(found[1].decode())
+        for ending in endings:
+            self._leased.pop((queue, ending.token), None)
+        return [bool(ended) for ended in self._answered(queue, found).more[0]]
+
+    async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:
+        numbers = map(pack_token, tokens)
+        _, extended = await self._run(keys.EXTEND, queue, millis(lease_s), *numbers)
+        return [bool(is_known) for is_known in extended]
+
+    async def expire(self) -> dict[str, int]:
+        """Whoever calls it, for all daemons."""
+        expired: dict[str, int] = {}
+        queues = await self._queues()
+        while queues:
+            found = await self._run_each(keys.EXPIRE, queues, EXPIRE_LEASES)
+            for queue, (_, items, _) in found.items():
+                if items:
+                    expired[queue] = expired.get(queue, 0) + items
+            queues = [queue for queue in queues if found[queue][2] == EXPIRE_LEASES]
+        return expired
+
+    async def fill(self, queue: str) -> Fill:
+        answer = await self._step(keys.LOOK, queue, "", 0)
+        self._note_fill(queue, answer.told.base, answer.told.fell)
+        return answer.fill
+
+    async def fills(self) -> Mapping[str, Fill]:
+        """Of all daemons' slices."""
+        found = await self._run_each(keys.LOOK, await self._queues(), "", 0)
+        fills = {queue: self._answered(queue, answer).fill for queue, answer in found.items()}
+        return {queue: fill for queue, fill in fills.items() if fill.items}
+
+    async def locate(self, queue: str, run_ids: frozenset[bytes]) -> Mapping[bytes, Whereabouts]:
+        return await locate(self._run, queue, run_ids)
+
+    async def flows(self) -> Sequence[WarmFlow]:
+        return await self._flows.found(self._queues)
+
+    def _note_fill(self, queue: str, base: bytes, fell: int) -> None:
+        self._fell[queue] = base, fell
+
+
+class _KnownRuns:
+    """Runs of which somebody here had a part: the rest comes without the bytes.
+
+    Without this a run of 4,096 items, leased 100 at a time, would come 41 times as a whole.
+    """
+
+    def __init__(self) -> None:
+        self.runs: OrderedDict[bytes, LentRun] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, key: bytes, run: LentRun, bits: int) -> None:
+        if key in self.runs:
+            self.runs.move_to_end(key)
+        elif bits.bit_count() < run.head.count and len(run.data) <= KNOWN_BYTES:
+            self.runs[key] = run
+            self._bytes += len(run.data)
+            while len(self.runs) > KNOWN_RUNS or self._bytes > KNOWN_BYTES:
+                _, old = self.runs.popitem(last=False)
+                self._bytes -= len(old.data)
+
+
+def _portion(slices: Sequence[Slice], start: int) -> int:
+    """The end of what goes in with one script."""
+    size = 0
+    for at in range(start, min(len(slices), start + ENTER_SLICES)):
+        size += len(slices[at].run.data)
+        if size > ENTER_BYTES and at > start:
+            return at
+    return min(len(slices), start + ENTER_SLICES)
