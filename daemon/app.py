@@ -22,7 +22,7 @@ import trio
 
 from actors.config.settings import Settings
 from actors.model.clock import wall_ms
-from actors.model.origin import unpack_origin
+from actors.model.runs import unpack_origin
 from actors.observers.event_log import watch_stores
 from actors.observers.events import DaemonChanged
 from actors.ports.tiers import ColdQueue, Unconfirmed

@@ -28,14 +28,15 @@ from actors.fleet.owner import Owner
 from actors.fleet.shared_warm import SharedWarm
 from actors.model.clock import wall_ms
 from actors.model.keys import KeyRule
-from actors.model.origin import Origin, unpack_origin
+from actors.model.outcomes import HandlerUnusable
+from actors.model.runs import Origin, unpack_origin
 from actors.observers.event_log import EventLog
 from actors.observers.event_ring import EventRing
 from actors.observers.failure_log import FailureLog
 from actors.observers.history import History
 from actors.observers.notifier import Notifier
 from actors.observers.tallies import Tallies
-from actors.ports.handler import Handler, HandlerUnusable
+from actors.ports.handler import Handler
 from actors.ports.presence import Presence
 from actors.ports.tiers import Unconfirmed, WarmQueue, limits_of
 from actors.spooler.intake import QUEUES_MAX

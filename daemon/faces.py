@@ -25,6 +25,7 @@ from actors.control.keys import KeyControl
 from actors.control.purge import Purging
 from actors.control.schedules import CronControl
 from actors.control.stats import QueueStats
+from actors.control.streams import StreamControl
 from actors.control.triggers import TriggerControl
 from actors.control.writes import Receipts
 from actors.cron.cron import Cron
@@ -198,7 +199,7 @@ def compose_faces(settings: Settings, core: Core, stores: Stores) -> Faces:
         wall_ms,
         {
             **receipts.operations,
-            **core.streams.operations,
+            **StreamControl(core.streams).operations,
             **items.operations,
             **jobs.operations,
             **purging.operations,

@@ -6,7 +6,6 @@ from actors.config.catalogue import Catalogue, not_found
 from actors.config.settings import Settings
 from actors.config.trigger_book import TriggerBook
 from actors.config.triggers import QueueTrigger, queue_triggers
-from actors.control.control import Fields
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.triggers import Triggers
 from actors.model.clock import wall_ms
@@ -72,12 +71,10 @@ def make_ports(
 ) -> TriggerPorts:
     async def hold(queue: str, consumer: str) -> None:
         # A claim of nothing: it begins the stream, and what is in warm is set aside.
-        fields = {"queue": queue, "consumer": consumer, "after": 0, "items": 0}
-        await streams.operations["stream.claim"](Fields(fields))
+        await streams.claim(queue, consumer, after=0, items=0)
 
     async def drop(queue: str, consumer: str) -> None:
-        fields = Fields({"queue": queue, "consumer": consumer})
-        await streams.operations["stream.drop"](fields)
+        await streams.drop(queue, consumer)
 
     async def clear(queue: str) -> None:
         if (await warm.fill(queue)).waiting:

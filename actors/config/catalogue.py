@@ -26,7 +26,7 @@ from actors.config import kept as kept_documents
 from actors.config.queue import QueueSettings
 from actors.config.section import Clash
 from actors.config.settings import Settings, check_queue, merge
-from actors.ports.handler import HandlerUnusable
+from actors.model.outcomes import HandlerUnusable
 from forebay.errors import Refused
 from forebay.limits import FLOW_BYTES_MAX
 

@@ -15,7 +15,7 @@ import trio
 from actors.breaker.breaker import Breakers
 from actors.config.catalogue import UNSEEN, Catalogue, Seen, not_found
 from actors.model.masking import holds_mask
-from actors.model.refusals import spent_job
+from actors.model.refusals import bad_request, spent_job
 from actors.ports.tiers import DeadFilter, DeadLetter, DeadLetters, StoreUnavailable
 from forebay.errors import BadRun, Refused
 from forebay.failure_reason import FAILURE_REASONS, FailureReason, read_failure_reason
@@ -34,13 +34,13 @@ class Fields:
     def text(self, name: str) -> str:
         value = self._fields.pop(name, None)
         if not isinstance(value, str) or not value:
-            raise bad(f"{name} must be a text")
+            raise bad_request(f"{name} must be a text")
         return value
 
     def text_or_none(self, name: str) -> str | None:
         value = self._fields.pop(name, None)
         if value is not None and not isinstance(value, str):
-            raise bad(f"{name} must be a text")
+            raise bad_request(f"{name} must be a text")
         return value
 
     def number(self, name: str, default: int | None, first: int = 0, last: int = 2**53) -> Any:
@@ -48,13 +48,13 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not first <= value <= last:
-            raise bad(f"{name} must be a whole number, {first} to {last}")
+            raise bad_request(f"{name} must be a whole number, {first} to {last}")
         return value
 
     def flag(self, name: str) -> bool:
         value = self._fields.pop(name, False)
         if not isinstance(value, bool):
-            raise bad(f"{name} must be true or false")
+            raise bad_request(f"{name} must be true or false")
         return value
 
     def object(self, name: str) -> dict[str, Any]:
@@ -62,14 +62,16 @@ class Fields:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise bad(f"{name} must be an object")
+            raise bad_request(f"{name} must be an object")
         return value
 
     def settings(self) -> dict[str, Any]:
         """Settings to put in force. What is shown of secrets is refused: it would replace them."""
         settings = self.object("settings")
         if holds_mask(settings):
-            raise bad("settings: a secret is masked as ***: leave it out, or give it in full")
+            raise bad_request(
+                "settings: a secret is masked as ***: leave it out, or give it in full"
+            )
         return settings
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
@@ -77,9 +79,9 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise bad(f"{name} must be a list of texts")
+            raise bad_request(f"{name} must be a list of texts")
         if len(value) > most:
-            raise bad(f"{name} has at most {most} entries")
+            raise bad_request(f"{name} has at most {most} entries")
         return tuple(value)
 
     def bytes(self, name: str) -> bytes | None:
@@ -89,11 +91,11 @@ class Fields:
         try:
             return base64.b64decode(text, validate=True)
         except ValueError:
-            raise bad(f"{name} is not base64") from None
+            raise bad_request(f"{name} is not base64") from None
 
     def end(self) -> None:
         if self._fields:
-            raise bad(f"{next(iter(self._fields))} means nothing here")
+            raise bad_request(f"{next(iter(self._fields))} means nothing here")
 
 
 Operation = Callable[[Fields], Awaitable[dict[str, Any]]]
@@ -140,11 +142,13 @@ class Controls:
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         operation = self._operations.get(op)
         if operation is None:
-            raise bad(f"there is no operation {op}: there are {', '.join(self._operations)}")
+            raise bad_request(
+                f"there is no operation {op}: there are {', '.join(self._operations)}"
+            )
         try:
             return await operation(Fields(fields))
         except BadRun as problem:
-            raise bad(str(problem)) from problem
+            raise bad_request(str(problem)) from problem
         except OSError as problem:
             raise StoreUnavailable(f"the change cannot be kept: {problem.strerror}") from problem
 
@@ -192,7 +196,7 @@ class Controls:
         if text is not None and payload is None:
             payload = text.encode()
         elif text is not None or payload is None:
-            raise bad("give payload or payload_b64")
+            raise bad_request("give payload or payload_b64")
         if not await self._dead.edit(item_id, payload):
             raise Refused("NOT_FOUND", f"there is no dead letter {item_id}")
         return {}
@@ -252,7 +256,7 @@ class Controls:
         fields.end()
         entry = await self.check_exists(queue)
         if entry.held or entry.dead:
-            raise bad(f"{queue} is not empty: held {entry.held}, dead {entry.dead}")
+            raise bad_request(f"{queue} is not empty: held {entry.held}, dead {entry.dead}")
         await self._catalogue.delete(queue, entry.accepted)
         return {}
 
@@ -279,7 +283,7 @@ class Controls:
         if destination not in self._breakers.figures():
             raise Refused("NOT_FOUND", f"no queue delivers to {destination}")
         if state not in ("open", "closed", "auto"):
-            raise bad("state must be open, closed or auto")
+            raise bad_request("state must be open, closed or auto")
         # Auto takes back what an operator has said, and nothing that a breaker has found out.
         if state != "auto" or self._breaker_object(destination)["forced"]:
             self._breakers.force(destination, "open" if state == "open" else "closed")
@@ -313,11 +317,7 @@ def cursor_is_known() -> Iterator[None]:
     try:
         yield
     except ValueError as problem:
-        raise bad(f"cursor: {problem}") from problem
-
-
-def bad(text: str) -> Refused:
-    return Refused("BAD_REQUEST", text)
+        raise bad_request(f"cursor: {problem}") from problem
 
 
 def read_filter(fields: Fields) -> DeadFilter:
@@ -342,7 +342,7 @@ def read_reason(fields: Fields) -> FailureReason | None:
         return None
     reason = read_failure_reason(text)
     if reason is None:
-        raise bad(f"failure_reason must be one of {', '.join(FAILURE_REASONS)}")
+        raise bad_request(f"failure_reason must be one of {', '.join(FAILURE_REASONS)}")
     return reason
 
 

@@ -19,8 +19,9 @@ from typing import Any, Final, Literal, TypeVar
 import structlog
 import trio
 
-from actors.control.control import STOP_AT, Fields, Operation, bad, read_filter
+from actors.control.control import STOP_AT, Fields, Operation, read_filter
 from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.refusals import bad_request
 from actors.ports.tiers import DeadChange, DeadFilter, DeadLetters, StoreCorrupt, StoreUnavailable
 from forebay.errors import Refused
 
@@ -200,4 +201,4 @@ def read_what(fields: Fields) -> What:
         case "dead.remove":
             return "dead.remove"
         case _:
-            raise bad("what must be dead.retry or dead.remove")
+            raise bad_request("what must be dead.retry or dead.remove")

@@ -19,7 +19,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.control.control import Fields, Operation, bad
+from actors.control.control import Fields, Operation
 from actors.fleet.adoption import (
     CLAIM_S,
     STORE_S,
@@ -28,6 +28,7 @@ from actors.fleet.adoption import (
     MailBook,
     OwnerInQueue,
 )
+from actors.model.refusals import bad_request
 from actors.ports.tiers import StoreUnavailable
 from actors.spooler.messages import SpoolerMessage
 from forebay.errors import Refused
@@ -118,7 +119,9 @@ class FleetControl:
 
     def _port(self) -> LostOwnersPort:
         if self._owners is None:
-            raise bad("this daemon is no part of a fleet: it shares no warm queue (warm.type)")
+            raise bad_request(
+                "this daemon is no part of a fleet: it shares no warm queue (warm.type)"
+            )
         return self._owners
 
 
@@ -138,13 +141,13 @@ def chosen(given: str, standings: Mapping[bytes, Standing]) -> Standing:
     if len(wanted) < ID_DIGITS_MIN or not found:
         raise Refused("NOT_FOUND", f"the warm queue knows no daemon {given}")
     if len(found) > 1:
-        raise bad(f"{given} may be any of {len(found)} daemons: give more of its id")
+        raise bad_request(f"{given} may be any of {len(found)} daemons: give more of its id")
     return found[0]
 
 
 def check_adoptable(standing: Standing, this: bytes, now_ms: int) -> None:
     if standing.daemon == this:
-        raise bad("this is the daemon that you ask: there is nothing to adopt")
+        raise bad_request("this is the daemon that you ask: there is nothing to adopt")
     if standing.valid_until_ms > now_ms:
         seconds = (standing.valid_until_ms - now_ms) / 1000
         raise Refused(

@@ -21,18 +21,10 @@ from typing import Final, NamedTuple
 import trio
 
 from actors.control.item_view import Sighting
-from actors.model.origin import Origin, pack_origin
+from actors.model.runs import Fate, Origin, pack_origin
 from actors.model.slices import InCold, InJournal, ItemError, Slice, remember
 from actors.ports.tiers import ColdItems, Limits, NewRow, StoreUnavailable, WarmQueue
-from actors.spooler.messages import (
-    Fate,
-    HandedOver,
-    JournalRun,
-    Settle,
-    Settled,
-    SpoolerMessage,
-    Voided,
-)
+from actors.spooler.messages import HandedOver, JournalRun, Settle, Settled, SpoolerMessage, Voided
 from actors.tiers.handover import Asked, HandOver, Transfer
 from actors.tiers.line import Promotion
 from forebay.encode import encode_run

@@ -12,11 +12,11 @@ from typing import Any, Final
 import trio
 
 from actors.model.correlation import correlation_of, trace_of
-from actors.model.slices import HeldBy, ItemError
+from actors.model.slices import HeldBy, ItemError, holder
 from actors.model.states import State
 from actors.ports.tiers import ColdSight, DeadLetter, Whereabouts
 from actors.spooler.messages import JournalRun
-from actors.workers.in_hand import Task, holder
+from actors.workers.in_hand import Task
 from forebay.errors import BadRun
 from forebay.ids import format_item_id
 from forebay.run import Run, RunHead

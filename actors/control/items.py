@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import trio
 
-from actors.control.control import LIMIT_MAX, Fields, Operation, bad, cursor_is_known, read_reason
+from actors.control.control import LIMIT_MAX, Fields, Operation, cursor_is_known, read_reason
 from actors.control.item_change import Change, Changer
 from actors.control.item_find import Finder
 from actors.control.item_search import ItemFilter, ItemSearch
 from actors.control.item_view import Sighting, describe_apart, held_now
 from actors.model.finished import FinishedRow, Keeps
-from actors.model.refusals import spent_job
+from actors.model.refusals import bad_request, spent_job
 from actors.model.slices import cut_text
 from actors.model.states import IllegalChange, State, Who, allowed_from, next_state
 from actors.observers.history import History
@@ -123,7 +123,7 @@ class Items:
         item_id, wanted, change = fields.text("id"), read_state(fields), read_change(fields)
         fields.end()
         if wanted is None and change == Change():
-            raise bad("nothing is to be changed: give state, payload, priority or due_ms")
+            raise bad_request("nothing is to be changed: give state, payload, priority or due_ms")
         if change.payload is not None and len(change.payload) > self._payload_max:
             raise Refused("TOO_LARGE", f"a payload has at most {self._payload_max} bytes")
         before = await self._try(item_id, wanted, change)
@@ -245,7 +245,7 @@ def of_state(seen: Sighting, wanted: State, change: Change) -> Change:
         case State.FAILED:
             return change._replace(error=change.error or SET_ASIDE_TEXT)
         case State.SCHEDULED if change.due_ms is None and seen.state is not State.SCHEDULED:
-            raise bad("an item is put off until a time: give due_ms")
+            raise bad_request("an item is put off until a time: give due_ms")
         case State.QUEUED if seen.state is not State.QUEUED and change.due_ms is None:
             return change._replace(due_ms=0, error=None)
         case _:
@@ -257,14 +257,14 @@ def read_state(fields: Fields) -> State | None:
     if text is None:
         return None
     if text not in State.__members__:
-        raise bad(f"state must be one of {', '.join(State)}")
+        raise bad_request(f"state must be one of {', '.join(State)}")
     return State(text)
 
 
 def read_change(fields: Fields) -> Change:
     text, payload = fields.text_or_none("payload"), fields.bytes("payload_b64")
     if text is not None and payload is not None:
-        raise bad("give payload or payload_b64")
+        raise bad_request("give payload or payload_b64")
     if text is not None:
         payload = as_bytes("payload", text)
     error = fields.text_or_none("error")
@@ -280,7 +280,7 @@ def as_bytes(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as problem:
-        raise bad(f"{name} is no text: it has half of a character") from problem
+        raise bad_request(f"{name} is no text: it has half of a character") from problem
 
 
 def read_item_filter(which: Fields) -> ItemFilter:

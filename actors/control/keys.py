@@ -6,8 +6,9 @@ Owns nothing: the keys are the cold store's. Each operation is one step there.
 from collections.abc import Mapping
 from typing import Any
 
-from actors.control.control import Fields, Operation, bad
+from actors.control.control import Fields, Operation
 from actors.model.keys import Holder
+from actors.model.refusals import bad_request
 from actors.ports.tiers import ColdQueue
 from forebay.errors import Refused
 from forebay.limits import KEY_BYTES_MAX
@@ -29,9 +30,11 @@ class KeyControl:
         queue, key = read(fields)
         holder = found(await self._cold.drop_key(queue, key))
         if holder.phase == "started":
-            raise bad(f"{holder.item} has started: it cannot be taken back")
+            raise bad_request(f"{holder.item} has started: it cannot be taken back")
         if holder.phase == "dead":
-            raise bad(f"{holder.item} is a dead letter: retry or remove it, and its key is free")
+            raise bad_request(
+                f"{holder.item} is a dead letter: retry or remove it, and its key is free"
+            )
         return holder_object(holder)
 
 
@@ -39,10 +42,10 @@ def read(fields: Fields) -> tuple[str, bytes]:
     queue, text, data = fields.text("queue"), fields.text_or_none("key"), fields.bytes("key_b64")
     fields.end()
     if (text is None) == (data is None):
-        raise bad("give key or key_b64")
+        raise bad_request("give key or key_b64")
     key = data if data is not None else (text or "").encode()
     if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise bad(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
+        raise bad_request(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
     return queue, key
 
 

@@ -24,9 +24,10 @@ import trio
 
 from actors.control.control import Fields, Operation
 from actors.control.item_find import scan_runs
+from actors.model.runs import Fate
 from actors.model.slices import InCold, InJournal, Slice, item_bits, ranges
 from actors.ports.tiers import ColdItems, ColdPart, ColdQueue, Limits, StoreUnavailable, WarmQueue
-from actors.spooler.messages import Fate, JournalRun, Settle, Settled, SpoolerMessage, Voided
+from actors.spooler.messages import JournalRun, Settle, Settled, SpoolerMessage, Voided
 from actors.tiers.handover import Asked
 from actors.tiers.line import Promotion
 

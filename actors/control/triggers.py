@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 
 from actors.config.grids import next_ticks
 from actors.config.triggers import with_queue
-from actors.control.control import Fields, Operation, bad
+from actors.control.control import Fields, Operation
 from actors.cron.cron import Cron
 from actors.cron.triggers import Triggers
+from actors.model.refusals import bad_request
 from actors.model.units import format_duration
 from actors.ports.trigger_jobs import TriggerJob
 from forebay.errors import Refused
@@ -58,7 +59,7 @@ class TriggerControl:
         fields.end()
         type_ = settings.get("type")
         if type_ not in ("TIME", "QUEUE"):
-            raise bad("settings.type must be TIME or QUEUE")
+            raise bad_request("settings.type must be TIME or QUEUE")
         if self._type(name) is not None:
             raise Refused("CONFLICT", f"there is a trigger {name} already")
         if type_ == "QUEUE":
@@ -72,7 +73,9 @@ class TriggerControl:
         fields.end()
         type_ = self._known(name)
         if settings.get("type", type_) != type_:
-            raise bad(f"{name} is a {type_} trigger, and stays one: remove it, and make another")
+            raise bad_request(
+                f"{name} is a {type_} trigger, and stays one: remove it, and make another"
+            )
         if type_ == "QUEUE":
             await self._triggers.change(name, settings)
         else:
@@ -183,7 +186,7 @@ def as_schedule(settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {key: value for key, value in with_queue(settings).items() if key != "type"}
     except ValueError as problem:
-        raise bad(str(problem)) from problem
+        raise bad_request(str(problem)) from problem
 
 
 def job_object(job: TriggerJob) -> dict[str, Any]:

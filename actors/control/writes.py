@@ -12,9 +12,9 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.control.control import LIMIT_MAX, Fields, Operation, bad
+from actors.control.control import LIMIT_MAX, Fields, Operation
 from actors.fleet.writes import Deciding
-from actors.model.refusals import not_found
+from actors.model.refusals import bad_request, not_found
 from actors.ports.tiers import ColdQueue, StoreUnavailable
 from actors.spooler.asking import ask, request
 from actors.spooler.messages import (
@@ -98,9 +98,9 @@ class Receipts:
         app, version = fields.text_or_none("app"), fields.number("version", None, 0, VERSION_MAX)
         fields.end()
         if (app is None) is not (version is None):
-            raise bad("app and version come together, or not at all")
+            raise bad_request("app and version come together, or not at all")
         if app is not None and not 0 < len(app.encode()) <= APP_BYTES_MAX:
-            raise bad(f"app has 1 to {APP_BYTES_MAX} bytes")
+            raise bad_request(f"app has 1 to {APP_BYTES_MAX} bytes")
         if self._fleet is not None:
             return await self._fleet.publish(write, stages, app, version)
         return await request(
@@ -160,7 +160,9 @@ def parse_id(name: str, text: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != WRITE_ID_BYTES:
-        raise bad(f"{name}: an id has {2 * WRITE_ID_BYTES} hexadecimal digits, not {text[:60]!r}")
+        raise bad_request(
+            f"{name}: an id has {2 * WRITE_ID_BYTES} hexadecimal digits, not {text[:60]!r}"
+        )
     if found in RESERVED:
-        raise bad(f"{name}: id {text} is reserved")
+        raise bad_request(f"{name}: id {text} is reserved")
     return found

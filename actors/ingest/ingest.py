@@ -25,11 +25,11 @@ import trio
 
 from actors.config.settings import SocketSettings
 from actors.ingest.connection import Connection
-from actors.ingest.peer import Peer, is_allowed, read_peer, read_peer_groups
+from actors.ingest.peer import Peer, denied, is_allowed, read_peer, read_peer_groups
 from actors.ingest.requests import Control, Rows, Shared
 from actors.ingest.window import Budget
 from actors.model.internal_errors import INTERNAL_ERRORS
-from actors.model.refusals import busy, denied
+from actors.model.refusals import busy
 from actors.spooler.messages import Inquire, OfferRun, SpoolerMessage
 from actors.workers.pull import Pull
 from forebay import wire

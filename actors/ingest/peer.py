@@ -6,6 +6,8 @@ import struct
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from forebay.errors import Refused
+
 _CREDENTIALS = struct.Struct("3i")
 _SO_PEERGROUPS: Final = 59
 """Linux's number; the socket module has no name for it."""
@@ -49,4 +51,12 @@ def is_allowed(
         peer.uid in allow_uids
         or peer.gid in allow_gids
         or any(group in allow_gids for group in groups)
+    )
+
+
+def denied(peer: Peer) -> Refused:
+    return Refused(
+        "DENIED",
+        f"user {peer.uid} and its groups are not in socket.allow_uids or socket.allow_gids",
+        fatal=True,
     )

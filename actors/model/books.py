@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, assert_never
 
-from actors.spooler.messages import Fate
+from actors.model.runs import Fate
 
 
 @dataclass(slots=True)

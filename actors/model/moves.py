@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, unique
 from typing import Final
 
+from actors.model.runs import Fate
 from actors.model.states import State, Who, states_before
-from actors.spooler.messages import Fate
 
 
 class Row(StrEnum):

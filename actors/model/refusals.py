@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from actors.ingest.peer import Peer
 from actors.model.units import format_size
 from forebay import wire
 from forebay.errors import Refused
@@ -69,14 +68,6 @@ def no_common_version(lowest: int, highest: int) -> Refused:
         "VERSION",
         f"the daemon speaks versions {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}, "
         f"the client {lowest} to {highest}",
-        fatal=True,
-    )
-
-
-def denied(peer: Peer) -> Refused:
-    return Refused(
-        "DENIED",
-        f"user {peer.uid} and its groups are not in socket.allow_uids or socket.allow_gids",
         fatal=True,
     )
 

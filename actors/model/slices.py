@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from forebay.errors import BadRun
 from forebay.failure_reason import FailureReason, read_failure_reason
-from forebay.run import RunHead
+from forebay.ids import format_item_id
+from forebay.run import IDS, Run, RunHead
 
 ERROR_TEXT_MAX: Final = 2000
 """Characters of an error that are kept."""
@@ -214,3 +216,19 @@ def indexes(bits: int) -> Iterator[int]:
     """The index of each item."""
     for first, last in ranges(bits):
         yield from range(first, last)
+
+
+def holder(host: str, queue: str, worker: str, since_ms: int) -> HeldBy:
+    """Who has items in hand, as it is noted with what becomes of them."""
+    return HeldBy("/".join(part for part in (host, queue, worker) if part), since_ms)
+
+
+def first_item_id(slice_: Slice) -> str:
+    """The id of a slice's first item. May unpack the run: in a thread, if there are many."""
+    head, index = slice_.run.head, lowest_bit(slice_.bits)
+    if head.flags & IDS:
+        try:
+            return Run(head, slice_.run.data).item_ids(index, index + 1)[0]
+        except BadRun:
+            pass
+    return format_item_id(head.run_id, index)

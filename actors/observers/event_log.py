@@ -20,10 +20,10 @@ import structlog
 import trio
 
 from actors.config.event_settings import EventSettings
+from actors.model.outcomes import Conclusion
 from actors.observers.events import Event, EventsLost, Sending, StoreChanged, slices_ended
 from actors.ports.thread import OwnThread
 from actors.ports.tiers import Leased
-from actors.workers.retry import Conclusion
 
 log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
+from actors.model.outcomes import Conclusion
 from actors.model.slices import ERROR_TEXT_MAX, Slice
 from actors.ports.tiers import Leased
-from actors.workers.retry import Conclusion
 
 Outcome = Literal["delivered", "retry", "dead"]
 ColumnType = Literal["text", "whole", "real"]

@@ -18,10 +18,9 @@ import structlog
 import trio
 
 from actors.model.correlation import correlated
-from actors.model.slices import Slice
+from actors.model.outcomes import Conclusion
+from actors.model.slices import Slice, first_item_id
 from actors.ports.tiers import Leased
-from actors.workers.in_hand import first_item_id
-from actors.workers.retry import Conclusion
 from forebay.ids import format_run_id
 
 log = structlog.get_logger()

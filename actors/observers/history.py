@@ -24,9 +24,9 @@ import trio
 
 from actors.config.queue import QueueSettings
 from actors.model.finished import FinishedRow, Keep, by_result, keeps_delivered
+from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold
 from actors.ports.tiers import ColdQueue, Leased, StoreUnavailable
-from actors.workers.retry import Conclusion
 from forebay.run import IDS
 
 log = structlog.get_logger()

@@ -19,11 +19,10 @@ from typing import Any, Final
 
 from actors.config.notification_settings import NotificationSettings, Occasion
 from actors.model.error_types import error_type
-from actors.model.slices import ERROR_TEXT_MAX, Slice, indexes
+from actors.model.outcomes import Conclusion
+from actors.model.slices import ERROR_TEXT_MAX, Slice, first_item_id, indexes
 from actors.observers.failure_log import UNPACK_BYTES_MAX
 from actors.ports.tiers import Leased
-from actors.workers.in_hand import first_item_id
-from actors.workers.retry import Conclusion
 from forebay.ids import format_item_id
 from forebay.run import IDS
 

@@ -28,12 +28,12 @@ import trio
 from actors.config.notification_settings import NotificationSettings, WebhookSettings, notice_queues
 from actors.model.error_types import error_type
 from actors.model.masking import masked_address
+from actors.model.outcomes import Conclusion
 from actors.model.slices import ERROR_TEXT_MAX
 from actors.observers.events import NoticeMade
 from actors.observers.notices import Grouping, Incident, Notice, dead_incidents
 from actors.observers.notification_sending import Counts, Sender
 from actors.ports.tiers import Leased
-from actors.workers.retry import Conclusion
 from forebay.ids import format_run_id, new_run_id
 
 log = structlog.get_logger()

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from actors.model.error_types import ErrorType, error_type
+from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
 from actors.observers.latencies import Histogram
 from actors.ports.tiers import Leased
-from actors.workers.retry import Conclusion
 from forebay.failure_reason import FailureReason
 
 QUEUES_MAX: Final = 10_000

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.model.books import Books
 from actors.model.failures import Portions, RetryNote
-from actors.spooler.messages import Fate, Place, StoredRun
+from actors.model.runs import Fate, Place, StoredRun
 from forebay.errors import Refused
 from forebay.run import RunHead
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from actors.spooler.messages import Place, StoredRun
+from actors.model.runs import Place, StoredRun
 
 
 class Places:

@@ -16,8 +16,8 @@ from typing import Final
 
 from actors.model.accounts import NO_STAGE, Account, parse_account, written_by
 from actors.model.books import Books, Totals, count_fate
+from actors.model.runs import Fate, Place
 from actors.ports.journal import RecoveredChunk
-from actors.spooler.messages import Fate, Place
 from actors.spooler.writes import Phase, Writes
 
 PINNED_FACTOR: Final = 2

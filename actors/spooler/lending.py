@@ -15,11 +15,12 @@ from typing import Final
 import structlog
 import trio
 
+from actors.model.runs import Fate, Place, StoredRun
 from actors.ports.journal import Journal, Unreadable
 from actors.spooler.backlog import Backlog, Dropped, Lane
 from actors.spooler.ledger import Ledger
 from actors.spooler.loans import Loans
-from actors.spooler.messages import Borrow, Fate, Lease, Pinned, Place, QueueSeen, StoredRun, Take
+from actors.spooler.messages import Borrow, Lease, Pinned, QueueSeen, Take
 
 log = structlog.get_logger()
 

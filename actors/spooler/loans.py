@@ -15,21 +15,12 @@ from actors.model.accounts import parse_account
 from actors.model.clock import wall_ms
 from actors.model.failures import Failures, Portions, RetryNote, without
 from actors.model.moves import SETTLED_FATES, WAITING_FATES
+from actors.model.runs import DURABLE_FATES, Fate, Place, StoredRun
 from actors.model.slices import item_bits, ranges
 from actors.ports.journal import ItemMark, LiveRun
 from actors.spooler.backlog import Backlog, Dropped
 from actors.spooler.ledger import ItemsFinished, Ledger
-from actors.spooler.messages import (
-    DURABLE_FATES,
-    Fate,
-    HandedOver,
-    Lease,
-    Place,
-    Retried,
-    Settled,
-    StoredRun,
-    Voided,
-)
+from actors.spooler.messages import HandedOver, Lease, Retried, Settled, Voided
 from forebay.ids import format_run_id
 
 log = structlog.get_logger()

@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from actors.model.failures import Portions, RetryNote
+from actors.model.runs import Fate, StoredRun
 from actors.ports.tiers import Look
 from actors.ports.writes import OpenWrite, Part, Verdict, WriteView
 from forebay.errors import Refused
@@ -62,25 +62,6 @@ class OfferRun:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A committed run and where its owner keeps it."""
-
-    position: int
-    size: int
-    """What it takes on disk, frame and all."""
-    head: RunHead
-    data: bytes
-
-
-class Place(NamedTuple):
-    """Where a run lies, and as much of it as must be known without reading it."""
-
-    position: int
-    size: int
-    items: int
-
-
-@dataclass(frozen=True, slots=True)
 class Lease:
     """A run that was lent to a worker. Outcomes come back with the token."""
 
@@ -114,26 +95,6 @@ class Borrow:
     queue: str
     runs: dict[int, bytes]
     answer: Callable[[dict[int, tuple[Lease, bool]] | OSError], None]
-
-
-class Fate(IntEnum):
-    """What became of items. The numbers stand in mark files: never reuse one."""
-
-    DELIVERED = 1
-    DROPPED = 2
-    RETRY = 3
-    """Not the end: these items have failed and will be tried again."""
-    HANDED_OVER = 4
-    """The cold store owns them now."""
-    DELETED = 5
-    MOVED = 6
-    """They were exported, for another daemon."""
-    LOST = 7
-    """Damage on disk has destroyed them."""
-
-
-DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED, Fate.MOVED})
-"""Losing the mark of another can only deliver again."""
 
 
 @dataclass(frozen=True, slots=True)

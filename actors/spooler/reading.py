@@ -21,13 +21,14 @@ from typing import NamedTuple
 import trio
 
 from actors.model.failures import Portions
+from actors.model.runs import Place, StoredRun
 from actors.model.slices import item_bits
 from actors.ports.journal import Journal, Located
 from actors.ports.tiers import Look, SeenRow
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
 from actors.spooler.loans import Loans
-from actors.spooler.messages import FindRun, JournalRun, Peek, Place, ScanRuns, StoredRun
+from actors.spooler.messages import FindRun, JournalRun, Peek, ScanRuns
 
 
 class Sight(NamedTuple):

@@ -13,7 +13,7 @@ import structlog
 from actors.model.accounts import parse_account
 from actors.model.clock import wall_ms
 from actors.model.failures import bounded, without
-from actors.model.origin import Origin
+from actors.model.runs import Origin
 from actors.model.slices import item_bits
 from actors.ports.journal import LiveRun, Recovered, RecoveredChunk
 from actors.spooler.backlog import Backlog

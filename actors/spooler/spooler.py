@@ -30,7 +30,7 @@ from actors.config.queue import QueueSettings
 from actors.config.settings import SpoolSettings
 from actors.model.clock import steady_ms, wall_ms
 from actors.model.internal_errors import INTERNAL_ERRORS
-from actors.model.origin import Origin
+from actors.model.runs import Origin, Place, StoredRun
 from actors.ports.journal import Committed, Journal, Recovered
 from actors.ports.thread import OwnThread
 from actors.spooler.backlog import Backlog
@@ -58,14 +58,12 @@ from actors.spooler.messages import (
     ListWrites,
     Peek,
     Pinned,
-    Place,
     Publish,
     QueueSeen,
     ScanRuns,
     Seal,
     Settle,
     SpoolerMessage,
-    StoredRun,
     Take,
     Tick,
     Voided,

@@ -20,7 +20,7 @@ from typing import Final, Self
 import structlog
 import trio
 
-from actors.model.origin import Origin, pack_origin
+from actors.model.runs import Origin, pack_origin
 from actors.model.slices import InJournal, Slice, indexes, item_bits
 from actors.ports.presence import Presence
 from actors.ports.tiers import ColdQueue, NewRow, StoreUnavailable

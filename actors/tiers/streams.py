@@ -14,14 +14,13 @@ of a claim is still there. A consumer that nobody drops keeps its claim, and its
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
 from actors.config.catalogue import Catalogue
-from actors.control.control import Fields, Operation, bad
 from actors.model.finished import FinishedRow
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import bad_request, unknown_queue
@@ -41,8 +40,6 @@ from actors.tiers.hysteresis import Tier
 from actors.tiers.router import Router, Routing
 from forebay.errors import Refused
 from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
-from forebay.head import check_queue_name
-from forebay.limits import CLAIM_ITEMS_DEFAULT, CLAIM_ITEMS_MAX, CONSUMER_BYTES_MAX
 
 ARRIVAL_S: Final = 1.0
 """So long a claim waits for items that are on their way to cold."""
@@ -72,12 +69,6 @@ class Streams:
         self._to_clear, self._inbox = trio.open_memory_channel[str](TO_CLEAR_MAX)
         self._clearing: dict[str, trio.Event] = {}
         self._turn = trio.Lock()
-        self.operations: Mapping[str, Operation] = {
-            "stream.claim": self._claim_op,
-            "stream.status": self._status_op,
-            "stream.drop": self._drop_op,
-            "stream.list": self._list_op,
-        }
 
     async def load(self) -> None:
         """The consumers of earlier lives; before anything is routed."""
@@ -101,53 +92,53 @@ class Streams:
         """Whom queues are in stream mode for, here: each queue with its consumers."""
         return [(queue, name) for queue, names in self._consumers.items() for name in names]
 
-    # The operations.
-
-    async def _claim_op(self, fields: Fields) -> dict[str, Any]:
-        queue, consumer = read_consumer(fields)
-        after = fields.number("after", None)
-        items = fields.number("items", CLAIM_ITEMS_DEFAULT, 0, CLAIM_ITEMS_MAX)
-        fields.end()
-        if after is None:
-            raise bad("after is missing: 0 at first")
+    async def claim(
+        self, queue: str, consumer: str, after: int, items: int
+    ) -> tuple[Stream, Journaled]:
+        """The consumer's open claim, or a new one; waits a little for items on their way to cold.
+        `after` is the claim that this acknowledges. Refused if the numbers do not fit."""
         if self._catalogue.queue(queue) is None:
             raise unknown_queue(queue)
-        return claim_object(*await self._claim(queue, consumer, after, items))
+        deadline = trio.current_time() + ARRIVAL_S
+        if queue not in self._routing.streams:
+            # What is in warm comes before what is in cold.
+            await self._step(queue, consumer, after, 0)
+            with trio.move_on_at(deadline):
+                await self._cleared(queue)
+        while True:
+            # Whatever comes from here on is noticed.
+            arrival = self._arrivals.setdefault(queue, trio.Event())
+            stream = await self._step(queue, consumer, after, items)
+            journal = await ask_journal(self._spooler, queue)
+            is_over = stream.claim is not None or not items
+            if is_over or not await self._is_coming(queue, stream, journal):
+                return stream, journal
+            with trio.move_on_at(deadline):
+                await arrival.wait()
+                continue
+            return stream, journal
 
-    async def _status_op(self, fields: Fields) -> dict[str, Any]:
-        queue, consumer = read_consumer(fields)
-        fields.end()
-        stream = await self._cold.stream(queue, consumer)
-        found = claim_object(stream, await ask_journal(self._spooler, queue))
-        return {"acknowledged": stream.acknowledged, **found}
+    async def status(self, queue: str, consumer: str) -> tuple[Stream, Journaled]:
+        # Cold first, as everywhere: what moves there meanwhile is counted once.
+        return await self._cold.stream(queue, consumer), await ask_journal(self._spooler, queue)
 
-    async def _drop_op(self, fields: Fields) -> dict[str, Any]:
-        queue, consumer = read_consumer(fields)
-        fields.end()
+    async def drop(self, queue: str, consumer: str) -> int:
+        """Forgets the consumer; returns how many items of its claim wait again."""
         async with self._turn:
             released = await self._cold.drop_stream(queue, consumer)
             self._end(queue, consumer)
-        return {"released": released}
+        return released
 
-    async def _list_op(self, fields: Fields) -> dict[str, Any]:
-        chosen = fields.text_or_none("queue")
-        fields.end()
+    async def list(self, chosen: str | None) -> list[tuple[str, str, Stream, Journaled]]:
+        """Every consumer of the chosen queue, or of all queues."""
         names = [name for name in await self._cold.streams() if chosen in (None, name[0])]
-        # Cold first, as everywhere: what moves there meanwhile is counted once.
         streams = [await self._cold.stream(queue, consumer) for queue, consumer in names]
         queues = {queue for queue, _ in names}
         journals = {queue: await ask_journal(self._spooler, queue) for queue in queues}
-        return {
-            "streams": [
-                {
-                    "queue": queue,
-                    "consumer": consumer,
-                    "acknowledged": stream.acknowledged,
-                    **claim_object(stream, journals[queue]),
-                }
-                for (queue, consumer), stream in zip(names, streams, strict=True)
-            ]
-        }
+        return [
+            (queue, consumer, stream, journals[queue])
+            for (queue, consumer), stream in zip(names, streams, strict=True)
+        ]
 
     async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
         """What a FETCHED says: about its rows, and the rows."""
@@ -175,29 +166,6 @@ class Streams:
 
     # Claims, and the mode of their queue.
 
-    async def _claim(
-        self, queue: str, consumer: str, after: int, items: int
-    ) -> tuple[Stream, Journaled]:
-        """Waits for what is on its way, if nothing is there."""
-        deadline = trio.current_time() + ARRIVAL_S
-        if queue not in self._routing.streams:
-            # What is in warm comes before what is in cold.
-            await self._step(queue, consumer, after, 0)
-            with trio.move_on_at(deadline):
-                await self._cleared(queue)
-        while True:
-            # Whatever comes from here on is noticed.
-            arrival = self._arrivals.setdefault(queue, trio.Event())
-            stream = await self._step(queue, consumer, after, items)
-            journal = await ask_journal(self._spooler, queue)
-            is_over = stream.claim is not None or not items
-            if is_over or not await self._is_coming(queue, stream, journal):
-                return stream, journal
-            with trio.move_on_at(deadline):
-                await arrival.wait()
-                continue
-            return stream, journal
-
     async def _step(self, queue: str, consumer: str, after: int, items: int) -> Stream:
         is_paused = self._catalogue.is_paused(queue)
         async with self._turn:
@@ -210,7 +178,7 @@ class Streams:
                     self._catalogue.paused_flows(queue),
                 )
             except WrongClaim as problem:
-                raise bad(f"after: {problem}") from problem
+                raise bad_request(f"after: {problem}") from problem
             self._begin(queue, consumer)
             return stream
 
@@ -261,26 +229,6 @@ class Streams:
         finally:
             self._clearing.pop(queue).set()
             self.wake(queue)
-
-
-def read_consumer(fields: Fields) -> tuple[str, str]:
-    queue, consumer = fields.text("queue"), fields.text("consumer")
-    check_queue_name(queue)
-    if len(consumer.encode(errors="replace")) > CONSUMER_BYTES_MAX:
-        raise bad(f"consumer has at most {CONSUMER_BYTES_MAX} bytes")
-    return queue, consumer
-
-
-def claim_object(stream: Stream, journal: Journaled) -> dict[str, Any]:
-    """The open claim, and what waits beside it: in cold, in the journal, and between them."""
-    between = max(0, journal.handed_over - stream.taken)
-    return {
-        "claim": stream.claim,
-        "rows": stream.rows,
-        "items": stream.items,
-        "bytes": stream.bytes,
-        "backlog": stream.waiting + journal.held + between,
-    }
 
 
 def fetched(row: SeenRow) -> FetchedRow:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple, assert_never
 
+from actors.model.outcomes import Failure
 from actors.model.slices import HeldBy, cut_text, indexes, ranges
-from actors.ports.handler import Failure
 from actors.ports.tiers import Leased
 from forebay.errors import BadFrame
 from forebay.lease_frames import Part, What

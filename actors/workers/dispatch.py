@@ -19,7 +19,8 @@ import trio
 
 from actors.config.catalogue import Catalogue
 from actors.config.queue import QueueSettings
-from actors.ports.handler import Handler, HandlerUnusable
+from actors.model.outcomes import HandlerUnusable
+from actors.ports.handler import Handler
 from actors.ports.tiers import StoreUnavailable
 from actors.spooler.messages import Pinned, QueueSeen
 from actors.tiers.promoter import Promoter

@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.model.slices import HeldBy, Slice, lowest_bit
+from actors.model.slices import Slice
 from actors.ports.tiers import Leased
-from forebay.errors import BadRun
-from forebay.ids import format_item_id
-from forebay.run import IDS, Run
 
 
 class Task(NamedTuple):
@@ -62,19 +59,3 @@ class InHand:
         for place, held in self._held.items():
             slices = tuple(lease.slice for lease in held.leased)
             yield Task(queue, str(place), slices, held.began_ms, round(lease_s * 1000))
-
-
-def holder(host: str, queue: str, worker: str, since_ms: int) -> HeldBy:
-    """Who has items in hand, as it is noted with what becomes of them."""
-    return HeldBy("/".join(part for part in (host, queue, worker) if part), since_ms)
-
-
-def first_item_id(slice_: Slice) -> str:
-    """The id of a slice's first item. May unpack the run: in a thread, if there are many."""
-    head, index = slice_.run.head, lowest_bit(slice_.bits)
-    if head.flags & IDS:
-        try:
-            return Run(head, slice_.run.data).item_ids(index, index + 1)[0]
-        except BadRun:
-            pass
-    return format_item_id(head.run_id, index)

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from actors.model.failures import RetryNote
+from actors.model.outcomes import Conclusion
+from actors.model.runs import Fate
 from actors.model.slices import Abroad, InCold, InJournal, Slice, indexes, ranges
 from actors.ports.tiers import Ending, Leased, NewRow, RowOutcome
-from actors.spooler.messages import Fate, Retried, Settled
+from actors.spooler.messages import Retried, Settled
 from actors.workers.posts import make_post
-from actors.workers.retry import Conclusion
 from forebay.ids import new_run_id
 
 

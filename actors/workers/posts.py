@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from actors.model.outcomes import Conclusion
 from actors.model.slices import (
     Abroad,
     ItemError,
@@ -31,7 +32,6 @@ from actors.model.slices import (
     read_error,
 )
 from actors.spooler.moved_runs import moved_run
-from actors.workers.retry import Conclusion
 from forebay.errors import BadRun
 from forebay.run import RunHead
 from forebay.stage_frames import write_of

@@ -35,13 +35,13 @@ import trio
 
 from actors.config.queue import QueueSettings
 from actors.model.clock import lease_clock, wall_ms
+from actors.model.outcomes import Failure
 from actors.model.refusals import unknown_queue
-from actors.model.slices import HeldBy
+from actors.model.slices import HeldBy, holder
 from actors.observers.tallies import Tallies
-from actors.ports.handler import Failure
 from actors.ports.tiers import Leased, StoreUnavailable, WarmQueue
 from actors.workers.consumer_reports import Ended, FailedPart, what_became
-from actors.workers.in_hand import Task, holder
+from actors.workers.in_hand import Task
 from actors.workers.lease_ends import LeaseEnds
 from actors.workers.shipment import Shipment, ship, unpacks_bytes
 from forebay.errors import BadFrame

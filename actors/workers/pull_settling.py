@@ -7,9 +7,9 @@ from dataclasses import replace
 from trio import to_thread
 
 from actors.config.queue import QueueSettings
-from actors.ports.handler import ItemsFailed, Report
+from actors.model.outcomes import Conclusion, ItemsFailed, Report
 from actors.workers.consumer_reports import Ended
-from actors.workers.retry import Conclusion, conclude, takes_long
+from actors.workers.retry import conclude, takes_long
 from actors.workers.settlement import Settlement
 
 

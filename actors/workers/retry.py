@@ -10,14 +10,13 @@ breaks runs up into single items.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from actors.config.queue import BackoffSettings, QueueSettings, RetryRule
+from actors.model.outcomes import Conclusion, Dead, Failure, ItemsFailed, Report, Retry
 from actors.model.patterns import finds
 from actors.model.slices import HeldBy, ItemError, Slice, remember
-from actors.ports.handler import Failure, ItemsFailed, Report
 from forebay.limits import ATTEMPT_MAX
 
 SEARCHES_MAX: Final = 4
@@ -27,29 +26,6 @@ FAILURES_MAX: Final = 1000
 """So are more different failures than this: each takes about 10 µs."""
 RETRY_AFTER_MAX_S: Final = 86400.0
 """A destination that asks for more does not get it: a typing error must not park items."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    delay_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Dead:
-    reason: Literal["permanent", "rule", "retries_spent"]
-
-
-class Conclusion(NamedTuple):
-    """What became of one slice: `delivered`, `again` and `dead` are all of it, and disjoint."""
-
-    delivered: int
-    """Bits."""
-    again: tuple[Slice, ...] = ()
-    dead: tuple[Slice, ...] = ()
-    holder: HeldBy | None = None
-    """Who had the items; None: nobody who is known."""
-    results: tuple[tuple[int, str], ...] = ()
-    """What was said of items that were delivered: bits and text. For people, and history alone."""
 
 
 def conclude(

@@ -20,14 +20,15 @@ import trio
 
 from actors.breaker.breaker import Admission, Breakers, SendOutcome
 from actors.config.queue import QueueSettings
-from actors.model.slices import HeldBy
+from actors.model.outcomes import Failure, Report
+from actors.model.slices import HeldBy, holder
 from actors.observers.event_log import EventLog
 from actors.observers.events import Sending
 from actors.observers.tallies import Tallies
-from actors.ports.handler import DeliveryFailed, Failure, Handler, Prepared, Report, Sender
+from actors.ports.handler import DeliveryFailed, Handler, Prepared, Sender
 from actors.ports.tiers import Ending, Leased, WarmQueue
 from actors.workers.adaptive import AdaptiveCount
-from actors.workers.in_hand import InHand, Task, holder
+from actors.workers.in_hand import InHand, Task
 from actors.workers.rate import SendLimit
 from actors.workers.retry import conclude, takes_long
 from actors.workers.settlement import Settlement

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 import trio
 
+from actors.model.outcomes import Conclusion
 from actors.model.slices import Abroad, InCold, InJournal, Slice
 from actors.observers.event_log import EventLog
 from actors.observers.events import Sending
@@ -32,7 +33,6 @@ from actors.tiers.failover import Failover
 from actors.tiers.handover import HandOver
 from actors.tiers.hysteresis import belongs_in_cold
 from actors.workers.outcomes import Concluded, ending, is_quick, journal_outcomes
-from actors.workers.retry import Conclusion
 from actors.workers.settler import AT_ONCE_MAX, INBOX, NO_LIMITS, Settler
 
 __all__ = ["AT_ONCE_MAX", "INBOX", "NO_LIMITS", "Concluded", "Settlement"]

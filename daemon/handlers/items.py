@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
+from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice, indexes, lowest_bit
-from actors.ports.handler import Failure, ItemsFailed
 from daemon.handlers.unpacked import UnpackedRuns
 from forebay.errors import BadRun
 from forebay.head import RunHead

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice, lowest_bit
-from actors.ports.handler import Failure, ItemsFailed
 from daemon.handlers.unpacked import UnpackedRuns
 from forebay.errors import BadRun
 from forebay.run import Run

@@ -8,8 +8,9 @@ from typing import Final
 
 import trio
 
+from actors.model.outcomes import Report
 from actors.model.slices import Slice
-from actors.ports.handler import Prepared, Report
+from actors.ports.handler import Prepared
 from forebay.limits import RUN_ITEMS_MAX
 
 BATCH_BYTES: Final = 64 * 1024 * 1024

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from actors.ports.handler import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+from actors.model.outcomes import Failure, ItemsFailed, Report
+from actors.ports.handler import DeliveryFailed, Prepared
 
 Verdict = Failure | None
 """None: delivered."""

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from actors.model.accounts import parse_account
 from actors.model.failures import slices_of
+from actors.model.runs import Fate
 from actors.model.slices import InJournal, LentRun, Slice, ranges
 from actors.ports.journal import ItemMark
-from actors.spooler.messages import Fate
 from actors.spooler.moved_runs import moved_run
 from actors.spooler.writes import Phase
 from daemon.journal import chunk

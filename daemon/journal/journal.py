@@ -27,8 +27,8 @@ from typing import Final
 
 from actors.config.settings import SpoolSettings
 from actors.model.books import Books
+from actors.model.runs import Place, StoredRun
 from actors.ports.journal import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
-from actors.spooler.messages import Place, StoredRun
 from actors.spooler.recent import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.ballast import TO_FREE, Ballast

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from actors.model.accounts import parse_account
+from actors.model.runs import Place
 from actors.ports.journal import Located
-from actors.spooler.messages import Place
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index

@@ -19,8 +19,8 @@ from typing import Final
 from crc32c import crc32c
 
 from actors.model.failures import RetryNote
+from actors.model.runs import Fate
 from actors.model.slices import ERROR_TEXT_MAX, cut_text
-from actors.spooler.messages import Fate
 
 _RECORD = struct.Struct("<HBBI16sHH")
 _NOTE = struct.Struct("<HQQ")

@@ -4,8 +4,8 @@ import errno
 from collections.abc import Sequence
 from typing import Final
 
+from actors.model.runs import Place, StoredRun
 from actors.ports.journal import Unreadable
-from actors.spooler.messages import Place, StoredRun
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import unpack_index

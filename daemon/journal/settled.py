@@ -11,9 +11,9 @@ import structlog
 from actors.model.accounts import parse_account
 from actors.model.books import Books, Totals, count_fate
 from actors.model.failures import Failures, Portions
+from actors.model.runs import Fate
 from actors.model.slices import item_bits, ranges
 from actors.ports.journal import Damage, LiveRun, RecoveredChunk
-from actors.spooler.messages import Fate
 from daemon.journal import chunk
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex

@@ -15,8 +15,8 @@ from actors.config.triggers import all_schedules, queue_triggers
 from actors.cron.cron import Cron
 from actors.cron.triggers import Triggers
 from actors.model.internal_errors import INTERNAL_ERRORS
+from actors.model.outcomes import HandlerUnusable
 from actors.observers.notifier import Notifier
-from actors.ports.handler import HandlerUnusable
 from actors.workers.rate import SendLimit
 from daemon.errors import CannotStart
 from daemon.handlers import open_handler

@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 
 from actors.model.books import Books, total
+from actors.model.runs import Place, StoredRun
 from actors.ports.journal import Damage, LiveRun
-from actors.spooler.messages import Place, StoredRun
 from daemon.journal import chunk
 from daemon.journal.block import HEAD_BYTES as BLOCK_HEAD_BYTES
 from daemon.journal.journal import Journal

@@ -19,11 +19,10 @@ from structlog.testing import capture_logs
 
 from actors.config.settings import SpoolSettings
 from actors.model.books import Books, Totals, merge
-from actors.model.origin import Origin, unpack_origin
+from actors.model.runs import Origin, StoredRun, unpack_origin
 from actors.model.slices import indexes
 from actors.ports.journal import Damage, RecoveredChunk
 from actors.ports.tiers import ColdTotals
-from actors.spooler.messages import StoredRun
 from daemon.journal.journal import Journal
 from daemon.stores.sqlite.books import read_totals
 from daemon.stores.sqlite.rows import read_body, unpack_bits

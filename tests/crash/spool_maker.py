@@ -14,8 +14,8 @@ from typing import Final
 from actors.config.settings import SpoolSettings
 from actors.model.books import Books, Totals
 from actors.model.failures import Portions, RetryNote, retried, without
+from actors.model.runs import Fate
 from actors.ports.journal import ItemMark
-from actors.spooler.messages import Fate
 from daemon.journal import chunk
 from daemon.journal.checkpoint import Meta
 from daemon.journal.journal import Journal

@@ -15,7 +15,8 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from actors.spooler.messages import Lease, StoredRun
+from actors.model.runs import StoredRun
+from actors.spooler.messages import Lease
 from daemon.journal.journal import Journal
 from forebay.errors import Refused
 from forebay.run import RunHead

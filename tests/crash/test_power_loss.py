@@ -16,9 +16,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from actors.model.books import total
+from actors.model.runs import Fate, StoredRun
 from actors.ports.journal import ItemMark, LiveRun, Recovered
 from actors.spooler.ledger import ItemsFinished, Ledger
-from actors.spooler.messages import Fate, StoredRun
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from forebay.run import RunHead

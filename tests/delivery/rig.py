@@ -27,6 +27,7 @@ from actors.control.dead_groups import DeadGroups
 from actors.control.dead_jobs import Jobs
 from actors.control.items import make_items
 from actors.control.purge import Purging
+from actors.control.streams import StreamControl
 from actors.model.clock import wall_ms
 from actors.observers.history import History
 from actors.ports.handler import Handler
@@ -209,7 +210,7 @@ class Life:
             self.promoter.wake,
             now_ms,
             {
-                **self.streams.operations,
+                **StreamControl(self.streams).operations,
                 **self.jobs.operations,
                 **purging.operations,
                 **DeadGroups(self.sqlite.dead_letters).operations,

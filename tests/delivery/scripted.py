@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import trio
 
+from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import Slice
-from actors.ports.handler import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+from actors.ports.handler import DeliveryFailed, Prepared
 from daemon.handlers.items import BatchColumns, unpack_batch
 from daemon.handlers.unpacked import UnpackedRuns
 from forebay.item import Item

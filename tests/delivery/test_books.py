@@ -17,7 +17,7 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from actors.ports.tiers import DeadFilter
 from forebay.errors import Refused
 from tests.delivery.rig import DRAIN_S, Rig, running

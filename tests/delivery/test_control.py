@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from actors.ports.tiers import StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from actors.tiers import handover
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good, items_fail

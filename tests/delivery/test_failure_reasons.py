@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import structlog.testing
 
+from actors.model.outcomes import Failure
 from actors.model.slices import HeldBy
-from actors.ports.handler import Failure
 from actors.workers.consumer_reports import what_became
 from forebay.lease_frames import Part, What
 from tests.delivery.rig import Rig, running

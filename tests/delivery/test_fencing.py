@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import Verdict, all_fail, all_good, items_fail
 from tests.delivery.test_retries import OWNERS

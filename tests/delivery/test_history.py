@@ -7,8 +7,8 @@ import pytest
 import structlog
 import trio
 
+from actors.model.outcomes import Failure
 from actors.observers import history as history_module
-from actors.ports.handler import Failure
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fetched
 from forebay.limits import ATTEMPT_MAX

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actors.control.dead_groups import shape_of
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from forebay.errors import Refused
 from forebay.ids import format_item_id, new_run_id
 from tests.delivery.rig import Rig, running

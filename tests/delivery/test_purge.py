@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actors.control import purge as purging
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from actors.ports.tiers import StoreUnavailable
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running

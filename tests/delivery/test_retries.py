@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from actors.ports.handler import Failure, ItemsFailed, Report
+from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.ports.tiers import DeadFilter
 from actors.tiers.clock_watch import ClockWatch
 from tests.delivery.rig import Rig, running

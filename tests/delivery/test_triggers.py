@@ -13,7 +13,7 @@ from actors.config.triggers import QueueTrigger
 from actors.cron import trigger_sweep, trigger_watch
 from actors.cron import triggers as triggers_module
 from actors.cron.triggers import Triggers
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from actors.ports.tiers import Ending
 from actors.ports.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, TriggerStore
 from actors.spooler.messages import QueueSeen

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from actors.workers import workers as workers_module
 from forebay.item import Item
 from tests.delivery.rig import Rig, running

@@ -10,13 +10,13 @@ import trio
 from actors.fleet.owner import Owner
 from actors.fleet.shared_warm import SharedWarm
 from actors.model.keys import KeyRules, no_keys
+from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
 from actors.spooler.messages import SpoolerMessage
 from actors.tiers.failover import Failover
 from actors.tiers.handover import HandOver
 from actors.tiers.promoter import slice_of
 from actors.tiers.warm import MemoryWarm
-from actors.workers.retry import Conclusion
 from actors.workers.settlement import NO_LIMITS, Settlement
 from daemon.stores.sqlite.store import SqliteCold
 from daemon.stores.valkey.warm import ValkeyWarm

@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 import actors.fleet.shared_warm
 import actors.spooler.loans
 import daemon.stores.postgres.store
+from actors.model.runs import Fate
 from actors.model.slices import InCold, Slice, indexes
 from actors.ports.tiers import ColdRow, Leased, RowOutcome
-from actors.spooler.messages import Fate
 from forebay.ids import format_item_id
 from forebay.run import Run
 

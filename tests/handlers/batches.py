@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actors.config.queue import QueueSettings
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import InJournal, LentRun, Slice, indexes
-from actors.ports.handler import Failure, Handler, Report
+from actors.ports.handler import Handler
 from daemon.handlers import open_handler
 from forebay.run import encode_run, read_head
 

@@ -12,8 +12,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import ERROR_TEXT_MAX
-from actors.ports.handler import DeliveryFailed, Failure, Handler, Report
+from actors.ports.handler import DeliveryFailed, Handler
 from daemon.errors import CannotStart
 from daemon.handlers.command.results import LINE_BYTES_MAX, ItemResults, seconds
 from tests.eventually import eventually_sync

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from actors.ports.handler import Report
+from actors.model.outcomes import Report
 from daemon.handlers.file.handler import FileDelivery
 from tests.handlers.batches import HANG_S, deliver, slice_of
 from tests.handlers.zone import all_payloads, file, parts, payloads, whole

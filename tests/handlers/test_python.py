@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.ports.handler import Failure, Report
+from actors.model.outcomes import Failure, Report
 from daemon.errors import CannotStart
 from daemon.handlers.python.handler import THREADS_A_SENDER, PythonDelivery
 from tests.handlers import functions

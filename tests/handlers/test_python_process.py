@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.ports.handler import Failure, Report, Sender
+from actors.model.outcomes import Failure, Report
+from actors.ports.handler import Sender
 from daemon.handlers.items import unpack_batch
 from daemon.handlers.python.frames import encode_items
 from daemon.handlers.unpacked import UnpackedRuns

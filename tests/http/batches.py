@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from actors.config.handlers import HttpHandler
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import InJournal, LentRun, Slice
-from actors.ports.handler import DeliveryFailed, Failure, Prepared, Report
+from actors.ports.handler import DeliveryFailed, Prepared
 from daemon.handlers.http.handler import HttpDelivery
 from daemon.handlers.http.sender import HttpSender
 from forebay.run import encode_run, read_head

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from daemon.handlers.http.answer import (
     Answer,
     failure_of,

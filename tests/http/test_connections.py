@@ -8,7 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.ports.handler import DeliveryFailed, Failure
+from actors.model.outcomes import Failure
+from actors.ports.handler import DeliveryFailed
 from tests.http.batches import a_slice, sending
 from tests.http.faulty import (
     OK,

@@ -10,8 +10,8 @@ import structlog
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice, indexes
-from actors.ports.handler import Failure, Report
 from tests.http.batches import a_slice, damaged_slice, sending
 from tests.http.faulty import (
     Act,

@@ -12,9 +12,9 @@ import trio
 from actors.config.queue import QueueSettings
 from actors.config.settings import SpoolSettings
 from actors.model.failures import RetryNote
+from actors.model.runs import Fate
 from actors.spooler.messages import (
     Append,
-    Fate,
     Finish,
     HandedOver,
     Inquire,

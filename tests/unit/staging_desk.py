@@ -6,11 +6,11 @@ from typing import Any
 
 import trio
 
+from actors.model.runs import Fate
 from actors.spooler.messages import (
     AbortWrite,
     Append,
     AskReceipt,
-    Fate,
     ForgetWrites,
     Publish,
     Seal,

@@ -3,9 +3,9 @@
 import pytest
 
 from actors.model.accounts import NO_STAGE, Account, account_of, parse_account, written_by
+from actors.model.runs import Fate, Place
 from actors.ports.journal import Record
 from actors.spooler.ledger import ItemsFinished, Ledger
-from actors.spooler.messages import Fate, Place
 from actors.spooler.writes import Writes
 from tests.unit.spooling import make_run
 from tests.unit.staging_desk import W1, A, staged_run

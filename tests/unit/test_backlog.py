@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.model.runs import Place, StoredRun
 from actors.spooler.backlog import Backlog, Places
-from actors.spooler.messages import Place, StoredRun
 from tests.unit.spooling import make_run
 
 HEAD, DATA = make_run(items=1, size=10)

@@ -14,6 +14,7 @@ import trio
 
 from actors.config.event_settings import EventSettings
 from actors.config.queue import QueueSettings
+from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
 from actors.observers import event_log
 from actors.observers.event_log import EventLog, watch_stores
@@ -29,7 +30,6 @@ from actors.observers.events import (
     is_sampled,
     slices_ended,
 )
-from actors.ports.handler import Failure, ItemsFailed, Report
 from actors.ports.tiers import Leased
 from actors.workers.retry import conclude
 from daemon.events.files import EventFiles

@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from actors.config.queue import QueueSettings
-from actors.ports.handler import DeliveryFailed, Report
+from actors.model.outcomes import Report
+from actors.ports.handler import DeliveryFailed
 from daemon.handlers import open_handler
 from tests.handlers.batches import damaged_slice, deliver, failures, opened, slice_of
 from tests.handlers.zone import file, payloads

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from actors.model.books import Totals
 from actors.model.failures import RetryNote
+from actors.model.runs import Fate
 from actors.model.slices import ERROR_TEXT_MAX
-from actors.spooler.messages import Fate
 from actors.spooler.recent import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.block import Block, Gap, Scanner

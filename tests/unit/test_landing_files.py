@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from trio.testing import MockClock
 
 from actors.config.handlers import FileHandler
-from actors.ports.handler import DeliveryFailed, Report
+from actors.model.outcomes import Report
+from actors.ports.handler import DeliveryFailed
 from daemon.handlers.file import landing
 from daemon.handlers.file.handler import FileDelivery
 from daemon.handlers.file.landing import Landing

@@ -1,7 +1,7 @@
 """The ledger: which chunks are kept on disk by a few old items."""
 
+from actors.model.runs import Fate
 from actors.spooler.ledger import ItemsFinished, Ledger
-from actors.spooler.messages import Fate
 
 
 def test_old_items_in_mostly_empty_chunks_are_named_when_the_chunks_take_too_much() -> None:

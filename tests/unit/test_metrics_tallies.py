@@ -3,12 +3,12 @@
 import pytest
 
 from actors.model.error_types import ERROR_TYPES, error_type
-from actors.model.slices import InJournal, ItemError, LentRun, Slice, item_bits
+from actors.model.outcomes import Conclusion
+from actors.model.slices import InJournal, ItemError, LentRun, Slice, first_item_id, item_bits
 from actors.observers import tallies as tallies_module
 from actors.observers.tallies import OTHER, Tallies
 from actors.ports.tiers import Leased
-from actors.workers.in_hand import InHand, first_item_id
-from actors.workers.retry import Conclusion
+from actors.workers.in_hand import InHand
 from forebay.ids import pack_item_id
 from forebay.run import encode_run, read_head
 

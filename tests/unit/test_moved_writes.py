@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from actors.model.runs import Fate
 from actors.ports.writes import Part
-from actors.spooler.messages import AskParts, Fate
+from actors.spooler.messages import AskParts
 from daemon.journal.records import RECORDS
 from forebay.stage_frames import MOVED
 from forebay.wire import Outcome

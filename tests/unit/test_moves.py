@@ -21,11 +21,12 @@ from actors.model.moves import (
     move,
     set_state,
 )
+from actors.model.runs import Fate, StoredRun
 from actors.model.states import ENDS, State, Who, allowed_from, states_before
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
 from actors.spooler.loans import Loans
-from actors.spooler.messages import Fate, HandedOver, Lease, Retried, Settled, StoredRun, Voided
+from actors.spooler.messages import HandedOver, Lease, Retried, Settled, Voided
 from forebay.run import encode_run, read_head
 
 

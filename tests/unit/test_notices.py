@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from actors.config.notification_settings import NotificationSettings
+from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice
 from actors.observers.notices import (
     GROUPS_MAX,
@@ -18,7 +19,6 @@ from actors.observers.notices import (
     sample_ids,
 )
 from actors.ports.tiers import Leased
-from actors.workers.retry import Conclusion
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 

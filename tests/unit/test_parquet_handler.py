@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.ports.handler import DeliveryFailed, Handler, Report
+from actors.model.outcomes import Report
+from actors.ports.handler import DeliveryFailed, Handler
 from daemon.errors import CannotStart
 from tests.handlers.batches import damaged_slice, deliver, failures, slice_of
 from tests.handlers.zone import file, names, parts, whole

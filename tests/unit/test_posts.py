@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.model.outcomes import Conclusion
 from actors.model.slices import Abroad, InJournal, ItemError, LentRun, Slice, item_bits
 from actors.workers.posts import BadPost, conclusion_of, make_post, read_post
-from actors.workers.retry import Conclusion
 from forebay import encode_run
 from forebay.run import read_head, read_run
 from forebay.stage_frames import WRITE_HEADER

@@ -11,17 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.config.queue import BackoffSettings, QueueSettings
+from actors.model.outcomes import Conclusion, Dead, Failure, ItemsFailed, Report, Retry
 from actors.model.slices import ERROR_TEXT_MAX, ERRORS_MAX, InJournal, ItemError, LentRun, Slice
-from actors.ports.handler import Failure, ItemsFailed, Report
-from actors.workers.retry import (
-    RETRY_AFTER_MAX_S,
-    Conclusion,
-    Dead,
-    Retry,
-    conclude,
-    decide,
-    next_delay_s,
-)
+from actors.workers.retry import RETRY_AFTER_MAX_S, conclude, decide, next_delay_s
 from forebay.run import encode_run, read_head
 
 NOW_MS = 1_700_000_000_000

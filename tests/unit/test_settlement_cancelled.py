@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from actors.config.queue import QueueSettings
+from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold, InJournal, LentRun, Slice
 from actors.ports.tiers import ColdQueue, RowOutcome, StoreUnavailable
 from actors.spooler.messages import Drain, Settle, SpoolerMessage
@@ -17,7 +18,6 @@ from actors.tiers.handover import HandOver
 from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Holdings, Pull
 from actors.workers.pull_settling import PullSettling
-from actors.workers.retry import Conclusion
 from actors.workers.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
 from forebay.lease_frames import LeaseWish
 from forebay.run import encode_run, read_head

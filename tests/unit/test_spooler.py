@@ -12,8 +12,9 @@ import trio.lowlevel
 
 from actors.model.clock import wall_ms
 from actors.model.failures import RetryNote, slices_of
+from actors.model.runs import Fate
 from actors.model.slices import InJournal, LentRun
-from actors.spooler.messages import Fate, GiveBack, Settle
+from actors.spooler.messages import GiveBack, Settle
 from daemon.journal.files import Files
 from daemon.journal.recent import read_recent
 from forebay.errors import Refused

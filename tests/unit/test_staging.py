@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from actors.model.clock import wall_ms
+from actors.model.runs import Fate
 from actors.spooler import intake, staging
-from actors.spooler.messages import DropStage, Fate
+from actors.spooler.messages import DropStage
 from daemon.journal.files import Files
 from daemon.journal.records import RECORDS
 from forebay.wire import Outcome

@@ -9,8 +9,9 @@ from trio.testing import MockClock
 
 from actors.breaker.breaker import Breakers
 from actors.config.queue import QueueSettings
+from actors.model.outcomes import Report
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
-from actors.ports.handler import Prepared, Report
+from actors.ports.handler import Prepared
 from actors.ports.tiers import ColdQueue, Limits
 from actors.spooler.messages import Settle, SpoolerMessage
 from actors.tiers.failover import Failover

@@ -27,9 +27,10 @@ import trio
 from actors.config.handlers import CommandHandler
 from actors.model.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.model.masking import masked_words
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import ERROR_TEXT_MAX, Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Failure, Prepared, Report, Sender
+from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.command.exits import describe_exit, shell_status
 from daemon.handlers.command.results import ItemResults

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from daemon.handlers.verdicts import Verdict
 from forebay.failure_reason import read_failure_reason
 from forebay.strict_json import loads

@@ -20,9 +20,10 @@ import structlog
 import trio
 
 from actors.config.handlers import FileHandler
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Failure, Prepared, Report, Sender
+from actors.ports.handler import Prepared, Sender
 from daemon.handlers.file.landing import Landing
 from daemon.handlers.file.line_files import GrowingFile, Lines, RolledFiles
 from daemon.handlers.lines import Encoded, encode_batch

@@ -20,9 +20,10 @@ from typing import Any
 import trio
 
 from actors.config.handlers import FileHandler
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Failure, Prepared, Report, Sender
+from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.file.landing import Landing
 from daemon.handlers.items import SliceColumns, unpack_batch

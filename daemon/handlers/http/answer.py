@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from actors.model.masking import MASK
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from forebay.failure_reason import FailureReason, read_failure_reason
 
 RETRY_AFTER_S_MAX: Final = 86_400.0

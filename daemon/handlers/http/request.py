@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import cramjam
 
 from actors.config.handlers import HttpHandler
+from actors.model.outcomes import ItemsFailed
 from actors.model.slices import Slice
-from actors.ports.handler import ItemsFailed
 from daemon.handlers.http.head import Header as Header
 from daemon.handlers.http.head import RequestHead
 from daemon.handlers.lines import Encoded, encode_batch

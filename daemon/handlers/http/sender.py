@@ -18,8 +18,9 @@ import trio
 
 from actors.config.handlers import HttpHandler
 from actors.model.masking import named_secrets
+from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
-from actors.ports.handler import DeliveryFailed, Failure, ItemsFailed, Prepared, Report
+from actors.ports.handler import DeliveryFailed, Prepared
 from daemon.handlers.http.answer import (
     Answer,
     failure_of,

@@ -9,7 +9,7 @@ from functools import partial, reduce
 from importlib import import_module
 from typing import Any
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from daemon.handlers.verdicts import Verdict
 from forebay.item import BusinessError, Item, Reject, Retry
 

@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Final
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from daemon.handlers.python.call import NoFunction, call_batch, call_each, load_function
 from daemon.handlers.python.frames import LENGTH, decode_items, encode_answer
 from daemon.handlers.verdicts import Verdict

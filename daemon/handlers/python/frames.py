@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Final
 
-from actors.ports.handler import Failure
+from actors.model.outcomes import Failure
 from daemon.handlers.verdicts import Verdict
 from forebay.item import Item
 

@@ -19,9 +19,10 @@ from typing import Any, Final
 import trio
 
 from actors.config.handlers import PythonHandler
+from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Failure, Prepared, Report, Sender
+from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.items import unpack_batch
 from daemon.handlers.python.call import (

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 import trio
 
+from actors.model.outcomes import Failure, Report
 from actors.model.units import format_duration
-from actors.ports.handler import Failure, Prepared, Report
+from actors.ports.handler import Prepared
 from daemon.handlers.command.exits import describe_exit
 from daemon.handlers.python.child import PATH_BEFORE
 from daemon.handlers.python.frames import Answers, encode_items

@@ -18,7 +18,8 @@ from actors.metrics.metrics import Metrics
 from actors.metrics.samples import EVERY_S, SAMPLES_MAX, WHOLE, Sample, thinned
 from actors.metrics.snapshot import Snapshot
 from actors.model.clock import wall_ms
-from actors.workers.in_hand import Task, first_item_id
+from actors.model.slices import first_item_id
+from actors.workers.in_hand import Task
 from daemon.http.access import Reader
 from daemon.http.action_classes import action_class, flow_type, plugins
 from daemon.http.desk import Desk
