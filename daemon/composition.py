@@ -35,6 +35,7 @@ from actors.observers.event_ring import EventRing
 from actors.observers.failure_log import FailureLog
 from actors.observers.history import History
 from actors.observers.notifier import Notifier
+from actors.observers.observers import Observers
 from actors.observers.tallies import Tallies
 from actors.ports.handler import Handler
 from actors.ports.presence import Presence
@@ -237,12 +238,8 @@ async def compose(settings: Settings, make_files: Callable[[Path], Files], store
         routing.unrecorded,
         lambda queue: limits_of(catalogue.settings_of(queue)),
         wall_ms,
-        events,
-        history,
-        tallies,
-        notifier,
+        Observers(history, FailureLog(), tallies, notifier, events),
         presence,
-        FailureLog(),
     )
     fleet = None
     if shared_warm is not None and stores.remote is not None:

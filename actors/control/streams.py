@@ -56,7 +56,7 @@ class StreamControl:
                     "acknowledged": stream.acknowledged,
                     **claim_object(stream, journal),
                 }
-                for queue, consumer, stream, journal in await self._streams.list(chosen)
+                for queue, consumer, stream, journal in await self._streams.overview(chosen)
             ]
         }
 

@@ -20,10 +20,9 @@ import structlog
 import trio
 
 from actors.config.event_settings import EventSettings
-from actors.model.outcomes import Conclusion
 from actors.observers.events import Event, EventsLost, Sending, StoreChanged, slices_ended
+from actors.observers.observers import Batch
 from actors.ports.thread import OwnThread
-from actors.ports.tiers import Leased
 
 log = structlog.get_logger()
 
@@ -83,17 +82,13 @@ class EventLog:
 
     # What others call.
 
-    def settled(
-        self,
-        queue: str,
-        sending: Sending,
-        leased: Sequence[Leased],
-        conclusions: Sequence[Conclusion],
-    ) -> None:
-        """What became of a batch."""
-        if self._share:
-            now_ms = self._now_ms()
-            self._add(slices_ended(queue, sending, leased, conclusions, now_ms, self._share))
+    def settled(self, batch: Batch) -> None:
+        if self.is_on and self._share:
+            ours = list(batch.ours)
+            sending = batch.sending
+            if sending is None:
+                sending = Sending("pull", sum(leased.slice.items for leased, _ in ours))
+            self._add(slices_ended(batch.queue, sending, ours, batch.at_ms, self._share))
 
     def note(self, event: Event) -> None:
         """Something that happens rarely: it is never left out of a sample."""

@@ -235,16 +235,15 @@ def is_sampled(run_id: bytes, share: float) -> bool:
 def slices_ended(
     queue: str,
     sending: Sending,
-    leased: Sequence[Leased],
-    conclusions: Sequence[Conclusion],
+    pairs: Sequence[tuple[Leased, Conclusion]],
     at_ms: int,
     share: float,
 ) -> list[SliceEnded]:
     """What became of a batch: an event for each outcome of each slice of the runs in the sample.
     What was given back untried is no outcome."""
     events: list[SliceEnded] = []
-    for one, conclusion in zip(leased, conclusions, strict=True):
-        piece = one.slice
+    for leased, conclusion in pairs:
+        piece = leased.slice
         if not is_sampled(piece.run.head.run_id, share):
             continue
         if conclusion.delivered:

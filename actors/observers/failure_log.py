@@ -11,16 +11,15 @@ awaits; does no I/O but the log's.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 import trio
 
 from actors.model.correlation import correlated
-from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice, first_item_id
-from actors.ports.tiers import Leased
+from actors.observers.observers import Batch
 from forebay.ids import format_run_id
 
 log = structlog.get_logger()
@@ -40,18 +39,13 @@ class FailureLog:
         self._at: float | None = None
         self._left_out: Counter[str] = Counter()
 
-    def settled(
-        self, queue: str, pairs: Sequence[tuple[Leased, Conclusion]], answers: Sequence[bool]
-    ) -> None:
-        """What became of leased slices; an answer is False where nothing did."""
-        for (leased, conclusion), is_ours in zip(pairs, answers, strict=True):
-            if not is_ours:
-                continue
+    def settled(self, batch: Batch) -> None:
+        for leased, conclusion in batch.ours:
             for dead in conclusion.dead:
-                self._say(queue, dead, is_dead=True)
+                self._say(batch.queue, dead, is_dead=True)
             for again in conclusion.again:
                 if again.attempt > leased.slice.attempt:
-                    self._say(queue, again, is_dead=False)
+                    self._say(batch.queue, again, is_dead=False)
 
     def _say(self, queue: str, failed: Slice, *, is_dead: bool) -> None:
         if not self._may_write():

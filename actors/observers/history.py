@@ -26,6 +26,7 @@ from actors.config.queue import QueueSettings
 from actors.model.finished import FinishedRow, Keep, by_result, keeps_delivered
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold
+from actors.observers.observers import Batch
 from actors.ports.tiers import ColdQueue, Leased, StoreUnavailable
 from forebay.run import IDS
 
@@ -80,23 +81,16 @@ class History:
 
     # What others call.
 
-    def settled(
-        self,
-        queue: str,
-        pairs: Sequence[tuple[Leased, Conclusion]],
-        answers: Sequence[bool],
-    ) -> None:
-        """What became of leased slices; an answer is False where nothing did."""
-        keep = self.keep(queue)
+    def settled(self, batch: Batch) -> None:
+        keep = self.keep(batch.queue)
         if keep == "none":
             return
-        now_ms = self._now_ms()
-        for (leased, conclusion), is_ours in zip(pairs, answers, strict=True):
+        for leased, conclusion in batch.ours:
             part = leased.slice
             # A run that lists ids is made of others' items: of dead letters that were mended.
             has_failed = bool(part.errors) or bool(part.run.head.flags & IDS)
-            if keeps_delivered(keep, has_failed) and is_ours:
-                for row in finished_rows(leased, conclusion, now_ms):
+            if keeps_delivered(keep, has_failed):
+                for row in finished_rows(leased, conclusion, batch.at_ms):
                     self._add(row)
 
     def noted(self, run_id: bytes) -> list[FinishedRow]:

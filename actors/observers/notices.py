@@ -19,10 +19,9 @@ from typing import Any, Final
 
 from actors.config.notification_settings import NotificationSettings, Occasion
 from actors.model.error_types import error_type
-from actors.model.outcomes import Conclusion
 from actors.model.slices import ERROR_TEXT_MAX, Slice, first_item_id, indexes
 from actors.observers.failure_log import UNPACK_BYTES_MAX
-from actors.ports.tiers import Leased
+from actors.observers.observers import Batch
 from forebay.ids import format_item_id
 from forebay.run import IDS
 
@@ -215,20 +214,14 @@ def is_over(group: _Group, now: float) -> bool:
     return not group.count and group.due <= now
 
 
-def dead_incidents(
-    queue: str,
-    pairs: Sequence[tuple[Leased, Conclusion]],
-    answers: Sequence[bool],
-    at_ms: int,
-) -> list[Incident]:
+def dead_incidents(batch: Batch) -> list[Incident]:
     """What became dead letters of a batch: one incident for each kind of error, however many
     slices and texts there are. Nothing is done for an item but a few whose ids are shown."""
     found: dict[str, list[Slice]] = {}
-    for (_, conclusion), is_ours in zip(pairs, answers, strict=True):
-        if conclusion.dead and is_ours:
-            for dead in conclusion.dead:
-                found.setdefault(error_type(dead.errors[-1].text), []).append(dead)
-    return [_incident(queue, kind, slices, at_ms) for kind, slices in found.items()]
+    for _, conclusion in batch.ours:
+        for dead in conclusion.dead:
+            found.setdefault(error_type(dead.errors[-1].text), []).append(dead)
+    return [_incident(batch.queue, kind, slices, batch.at_ms) for kind, slices in found.items()]
 
 
 def _incident(queue: str, kind: str, slices: Sequence[Slice], at_ms: int) -> Incident:

@@ -28,12 +28,11 @@ import trio
 from actors.config.notification_settings import NotificationSettings, WebhookSettings, notice_queues
 from actors.model.error_types import error_type
 from actors.model.masking import masked_address
-from actors.model.outcomes import Conclusion
 from actors.model.slices import ERROR_TEXT_MAX
 from actors.observers.events import NoticeMade
 from actors.observers.notices import Grouping, Incident, Notice, dead_incidents
 from actors.observers.notification_sending import Counts, Sender
-from actors.ports.tiers import Leased
+from actors.observers.observers import Batch
 from forebay.ids import format_run_id, new_run_id
 
 log = structlog.get_logger()
@@ -106,17 +105,11 @@ class Notifier:
 
     # What others call.
 
-    def settled(
-        self,
-        queue: str,
-        pairs: Sequence[tuple[Leased, Conclusion]],
-        answers: Sequence[bool],
-    ) -> None:
-        """What became of leased slices; an answer is False where nothing did."""
-        if not self._configured or not any(conclusion.dead for _, conclusion in pairs):
+    def settled(self, batch: Batch) -> None:
+        if not self._configured or not any(conclusion.dead for _, conclusion in batch.pairs):
             return
-        if self._wants_dead(queue):
-            self._add(dead_incidents(queue, pairs, answers, self._now_ms()))
+        if self._wants_dead(batch.queue):
+            self._add(dead_incidents(batch))
 
     def dead(self, queue: str, error: str, count: int = 1, ids: Sequence[str] = ()) -> None:
         """Items of a queue have become dead letters in another way than by a settled lease."""

@@ -15,6 +15,7 @@ from actors.model.error_types import ErrorType, error_type
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
 from actors.observers.latencies import Histogram
+from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from forebay.failure_reason import FailureReason
 
@@ -78,20 +79,11 @@ class Tallies:
         """A consumer has reported on what it had leased."""
         self.of(queue).processing.add(took_s, items)
 
-    def settled(
-        self,
-        queue: str,
-        pairs: Sequence[tuple[Leased, Conclusion]],
-        answers: Sequence[bool],
-        now_ms: int,
-    ) -> None:
-        """What was concluded, of leases that still stood."""
-        tally = self.of(queue)
-        for (one, conclusion), is_ours in zip(pairs, answers, strict=True):
-            if is_ours:
-                _conclude(tally, one.slice, conclusion, now_ms)
-            else:
-                tally.lost_leases += 1
+    def settled(self, batch: Batch) -> None:
+        tally = self.of(batch.queue)
+        for leased, conclusion in batch.ours:
+            _conclude(tally, leased.slice, conclusion, batch.at_ms)
+        tally.lost_leases += batch.answers.count(False)
 
 
 def ready_ms(slice_: Slice) -> int:

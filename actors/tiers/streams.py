@@ -129,7 +129,7 @@ class Streams:
             self._end(queue, consumer)
         return released
 
-    async def list(self, chosen: str | None) -> list[tuple[str, str, Stream, Journaled]]:
+    async def overview(self, chosen: str | None) -> list[tuple[str, str, Stream, Journaled]]:
         """Every consumer of the chosen queue, or of all queues."""
         names = [name for name in await self._cold.streams() if chosen in (None, name[0])]
         streams = [await self._cold.stream(queue, consumer) for queue, consumer in names]

@@ -20,12 +20,8 @@ import trio
 
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Abroad, InCold, InJournal, Slice
-from actors.observers.event_log import EventLog
 from actors.observers.events import Sending
-from actors.observers.failure_log import FailureLog
-from actors.observers.history import History
-from actors.observers.notifier import Notifier
-from actors.observers.tallies import Tallies
+from actors.observers.observers import Batch, Observers
 from actors.ports.presence import Presence
 from actors.ports.tiers import ColdQueue, Ending, Leased, Limits, WarmQueue
 from actors.spooler.messages import Retried, Settle, Settled, SpoolerMessage
@@ -55,12 +51,8 @@ class Settlement:
         unrecorded: Counter[str],
         limits: Callable[[str], Limits],
         now_ms: Callable[[], int],
-        events: EventLog | None = None,
-        history: History | None = None,
-        tallies: Tallies | None = None,
-        notifier: Notifier | None = None,
+        observers: Observers,
         presence: Presence | None = None,
-        failure_log: FailureLog | None = None,
     ) -> None:
         """`unrecorded` counts, by queue, the items that have left warm and are still to be
         recorded: others read it."""
@@ -69,11 +61,7 @@ class Settlement:
         self._spooler = spooler
         self._failover = failover
         self._now_ms = now_ms
-        self._events = events
-        self._history = history
-        self._tallies = tallies
-        self._failure_log = failure_log or FailureLog()
-        self._notifier = notifier
+        self._observers = observers
         self._settler = Settler(
             warm,
             cold,
@@ -114,14 +102,7 @@ class Settlement:
             ]
         )
         self._count_stale(queue, answers.count(False))
-        if self._history is not None:
-            self._history.settled(queue, pairs, answers)
-        self._failure_log.settled(queue, pairs, answers)
-        if self._tallies is not None:
-            self._tallies.settled(queue, pairs, answers, self._now_ms())
-        if self._notifier is not None:
-            self._notifier.settled(queue, pairs, answers)
-        self._note(queue, pairs, answers, sending)
+        self._observers.settled(Batch(queue, pairs, answers, self._now_ms(), sending))
         return answers
 
     async def conclude(
@@ -153,20 +134,6 @@ class Settlement:
         """Rows of the cold store of which something has become that it was not told yet: the
         settler's, and what the failover holds. Nobody may lend them anew before."""
         return self._settler.unrecorded_rows
-
-    def _note(
-        self,
-        queue: str,
-        pairs: Sequence[tuple[Leased, Conclusion]],
-        answers: Sequence[bool],
-        sending: Sending | None,
-    ) -> None:
-        if self._events is None or not self._events.is_on:
-            return
-        ours = [pair for pair, is_ours in zip(pairs, answers, strict=True) if is_ours]
-        if sending is None:
-            sending = Sending("pull", sum(one.slice.items for one, _ in ours))
-        self._events.settled(queue, sending, [one for one, _ in ours], [what for _, what in ours])
 
     async def _staying(
         self, queue: str, slice_: Slice, conclusion: Conclusion

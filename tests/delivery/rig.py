@@ -30,6 +30,7 @@ from actors.control.purge import Purging
 from actors.control.streams import StreamControl
 from actors.model.clock import wall_ms
 from actors.observers.history import History
+from actors.observers.observers import Observers
 from actors.ports.handler import Handler
 from actors.ports.tiers import DeadFilter, DeadLetter, Fill, limits_of
 from actors.spooler.messages import (
@@ -157,7 +158,7 @@ class Life:
             self.routing.unrecorded,
             lambda queue: limits_of(self.catalogue.settings_of(queue)),
             now_ms,
-            history=self.history,
+            Observers(self.history),
         )
         self.send_limit = SendLimit(settings.global_send_limit)
         self.dispatch = Dispatch(

@@ -12,6 +12,7 @@ from actors.fleet.shared_warm import SharedWarm
 from actors.model.keys import KeyRules, no_keys
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
+from actors.observers.observers import Observers
 from actors.spooler.messages import SpoolerMessage
 from actors.tiers.failover import Failover
 from actors.tiers.handover import HandOver
@@ -47,6 +48,7 @@ class Side:
             Counter(),
             lambda _: NO_LIMITS,
             now_ms,
+            Observers(),
         )
         self.owner = Owner(
             self.shared,

@@ -30,6 +30,7 @@ from actors.observers.events import (
     is_sampled,
     slices_ended,
 )
+from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from actors.workers.retry import conclude
 from daemon.events.files import EventFiles
@@ -54,7 +55,9 @@ def ended(
 ) -> list[SliceEnded]:
     slices = [one.slice for one in leased]
     conclusions = conclude(slices, report, QueueSettings(max_retries=1), NOW_MS + 320, lambda: 0.0)
-    return slices_ended("crm", SENDING, leased, conclusions, NOW_MS + 320, share)
+    return slices_ended(
+        "crm", SENDING, list(zip(leased, conclusions, strict=True)), NOW_MS + 320, share
+    )
 
 
 class TestWhatIsNoted:
@@ -109,7 +112,7 @@ class TestWhatIsNoted:
         one = lease()
         untouched = conclude([one.slice], Report(), QueueSettings(), NOW_MS, lambda: 0.0)[0]
         given_back = untouched._replace(delivered=0, again=(one.slice,))
-        assert slices_ended("crm", SENDING, [one], [given_back], NOW_MS, 1.0) == []
+        assert slices_ended("crm", SENDING, [(one, given_back)], NOW_MS, 1.0) == []
 
     def test_an_event_holds_no_reference_to_the_runs_bytes(self) -> None:
         one = lease()
@@ -168,7 +171,7 @@ class TestTheLog:
             await nursery.start(events.run)
             one = lease()
             concluded = conclude([one.slice], Report(), QueueSettings(), NOW_MS, lambda: 0.0)
-            events.settled("crm", SENDING, [one], concluded)
+            events.settled(Batch("crm", [(one, concluded[0])], [True], NOW_MS, SENDING))
             events.note(DaemonChanged(NOW_MS, "stopped"))
             await events.close()
         assert kinds(sink) == ["slice", "daemon"]

@@ -5,6 +5,7 @@ import structlog.testing
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice
 from actors.observers.failure_log import EVERY_S, LINES, FailureLog
+from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from forebay.ids import format_item_id
 from forebay.run import encode_run, read_head
@@ -32,7 +33,7 @@ def dead(leased: Leased, bits: int) -> Conclusion:
 def test_a_line_names_an_item_its_error_and_its_correlation() -> None:
     leased = leased_slice(headers={"X": "y", "x-correlation-id": "import-42"})
     with structlog.testing.capture_logs() as logs:
-        FailureLog(Clock()).settled("crm", [(leased, dead(leased, 0b1100))], [True])
+        FailureLog(Clock()).settled(Batch("crm", [(leased, dead(leased, 0b1100))], [True], at_ms=0))
     assert logs == [
         {
             "event": "delivery.dead",
@@ -57,7 +58,7 @@ def test_nothing_is_said_of_what_is_delivered_given_back_or_no_longer_ours() -> 
         (leased, dead(leased, 0b1)),
     ]
     with structlog.testing.capture_logs() as logs:
-        FailureLog(Clock()).settled("crm", pairs, [True, True, False])
+        FailureLog(Clock()).settled(Batch("crm", pairs, [True, True, False], at_ms=0))
     assert logs == []
 
 
@@ -66,11 +67,11 @@ def test_a_flood_of_failures_is_a_few_lines_and_a_count() -> None:
     failures = FailureLog(clock)
     with structlog.testing.capture_logs() as logs:
         for _ in range(LINES + 50):
-            failures.settled("crm", [(leased, dead(leased, 0b11))], [True])
+            failures.settled(Batch("crm", [(leased, dead(leased, 0b11))], [True], at_ms=0))
         assert len(logs) == LINES
         clock.now += EVERY_S
-        failures.settled("mail", [(leased, dead(leased, 0b1))], [True])
+        failures.settled(Batch("mail", [(leased, dead(leased, 0b1))], [True], at_ms=0))
         clock.now += EVERY_S
-        failures.settled("crm", [(leased, dead(leased, 0b1))], [True])
+        failures.settled(Batch("crm", [(leased, dead(leased, 0b1))], [True], at_ms=0))
     assert "more_items" not in logs[-2]
     assert logs[-1]["more_items"] == 100

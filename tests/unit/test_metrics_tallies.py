@@ -6,6 +6,7 @@ from actors.model.error_types import ERROR_TYPES, error_type
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice, first_item_id, item_bits
 from actors.observers import tallies as tallies_module
+from actors.observers.observers import Batch
 from actors.observers.tallies import OTHER, Tallies
 from actors.ports.tiers import Leased
 from actors.workers.in_hand import InHand
@@ -43,7 +44,7 @@ class TestTallies:
     def test_first_failures_are_retried_and_no_retry_failures(self) -> None:
         tallies, one = Tallies(), a_slice(4)
         again = failed(one, 0b0011, "503 from http://crm: no", NOW_MS + 5000)
-        tallies.settled("q", [(leased(one), Conclusion(0b1100, (again,)))], [True], NOW_MS)
+        tallies.settled(Batch("q", [(leased(one), Conclusion(0b1100, (again,)))], [True], NOW_MS))
         tally = tallies.of("q")
         assert tally.retried == {"server_error": 2}
         assert (tally.backoff_slices, tally.backoff_s) == (1, 5.0)
@@ -54,7 +55,7 @@ class TestTallies:
         again = failed(one, 0b0001, "429 from http://crm: slow down")
         dead = failed(one, 0b0010, "400 from http://crm: bad")
         conclusion = Conclusion(0b1100, (again,), (dead,))
-        tallies.settled("q", [(leased(one), conclusion)], [True], NOW_MS)
+        tallies.settled(Batch("q", [(leased(one), conclusion)], [True], NOW_MS))
         tally = tallies.of("q")
         assert tally.retry_successes == 2
         assert tally.retry_failures == {"rate_limited": 1, "client_error": 1}
@@ -63,13 +64,13 @@ class TestTallies:
 
     def test_what_was_given_back_untried_is_no_failure(self) -> None:
         tallies, one = Tallies(), a_slice(4, attempt=1)
-        tallies.settled("q", [(leased(one), Conclusion(0, (one,)))], [True], NOW_MS)
+        tallies.settled(Batch("q", [(leased(one), Conclusion(0, (one,)))], [True], NOW_MS))
         assert not tallies.of("q").retried
         assert not tallies.of("q").retry_failures
 
     def test_of_a_lost_lease_nothing_but_that_is_counted(self) -> None:
         tallies, one = Tallies(), a_slice(4, attempt=1)
-        tallies.settled("q", [(leased(one), Conclusion(0b1111))], [False], NOW_MS)
+        tallies.settled(Batch("q", [(leased(one), Conclusion(0b1111))], [False], NOW_MS))
         assert (tallies.of("q").lost_leases, tallies.of("q").retry_successes) == (1, 0)
 
     def test_queues_past_the_bound_share_a_place(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from actors.observers.notices import (
     dead_incidents,
     sample_ids,
 )
+from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
@@ -188,7 +189,7 @@ class TestDeadIncidents:
             settled(1 << 50, (1 << 50, "it took longer than 5s")),
             settled((1 << 40) - 1, ((1 << 40) - 1, "502 from y")),
         ]
-        found = dead_incidents("crm", pairs, [True, False, True], at_ms=9)
+        found = dead_incidents(Batch("crm", pairs, [True, False, True], at_ms=9))
         (incident,) = found
         assert (incident.error_type, incident.count, incident.at_ms) == ("server_error", 43, 9)
         assert incident.error == "502 from y"

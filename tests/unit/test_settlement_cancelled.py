@@ -11,6 +11,7 @@ import trio.testing
 from actors.config.queue import QueueSettings
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold, InJournal, LentRun, Slice
+from actors.observers.observers import Observers
 from actors.ports.tiers import ColdQueue, RowOutcome, StoreUnavailable
 from actors.spooler.messages import Drain, Settle, SpoolerMessage
 from actors.tiers.failover import Failover
@@ -64,6 +65,7 @@ def make(
         unrecorded,
         lambda _: NO_LIMITS,
         now_ms,
+        Observers(),
     )
 
 

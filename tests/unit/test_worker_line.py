@@ -11,6 +11,7 @@ from actors.breaker.breaker import Breakers
 from actors.config.queue import QueueSettings
 from actors.model.outcomes import Report
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.observers.observers import Observers
 from actors.ports.handler import Prepared
 from actors.ports.tiers import ColdQueue, Limits
 from actors.spooler.messages import Settle, SpoolerMessage
@@ -78,6 +79,7 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
         Counter(),
         lambda _: LIMITS,
         now_ms,
+        Observers(),
     )
     settings = QueueSettings.model_validate({"workers": {"count": WORKERS}, "rate_limit": RATE})
     destination, gate = Destination(), Gate()
