@@ -1,13 +1,12 @@
-"""Watches the wall clock, and acts when it was set back.
+"""Watches the wall clock and acts when it was set back.
 
-Due times are times of the wall clock. If that is set back, retries that were due in seconds would
-wait until the time comes round again. So what this daemon has put off itself is put off anew, by
-the pause that it was given (`retry_due_ms`). What producers and operators have scheduled stays at
-the time that they named.
+Due times are wall-clock times. After a step back, retries due in seconds would wait until that time
+comes again. So retries that this daemon has postponed are postponed anew, by the pause they were
+given (`retry_due_ms`). Items scheduled by producers and operators keep their time.
 
-The step is found within LOOK_S, by comparing the wall clock with the steady one, and logged once.
+The step is found within LOOK_S by comparing the wall clock with the steady one, and logged once.
 
-What it cannot do: reach retries that wait in Valkey or PostgreSQL, which have clocks of their own.
+It cannot reach retries that wait in Valkey or PostgreSQL, which have their own clocks.
 """
 
 from typing import Final
@@ -39,8 +38,8 @@ class ClockWatch:
         self._ahead_ms = now_ms() - lease_ms()
 
     async def start(self, written_ms: int) -> None:
-        """Before anything is delivered. `written_ms`: when an earlier life last wrote a file. If
-        that is still to come, the clock was set back while no daemon ran."""
+        """Call it before anything is delivered. `written_ms` is when this daemon last wrote a file.
+        If that is in the future, the clock was set back while the daemon was down."""
         await self._moved(min(0, self._now_ms() - written_ms))
 
     async def run(self) -> None:

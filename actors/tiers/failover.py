@@ -1,12 +1,11 @@
-"""The failover: what could not be recorded anywhere, in memory, and tried again every 5 s.
+"""The failover: holds steps that no store takes now in memory and retries them every 5 s.
 
-An entry is a step that a store does not take now. Most may be let go: past the bounds, in entries
-and in bytes, the oldest is, it is counted, and its items are delivered again. A few must not be:
-what the journal has let go of already, and the cold store has not been told. Those are small, and
-nothing is added to them while the cold store is away.
+Most entries may be dropped: past the bounds (entries and bytes) the oldest is dropped and counted,
+and its items are delivered again. A few must stay: hand-overs that the journal has marked and the
+cold store has not confirmed. Those are small, and none is added while the cold store is away.
 
-On cancel everything is lost with the process: the owners, and what they find in their files,
-decide. What it can't do: put one entry off and go on with the next; they are tried in order.
+On cancel everything here is lost with the process; after the restart the owners decide from their
+files. It cannot skip an entry: entries are tried strictly in order.
 """
 
 from collections import deque
@@ -30,13 +29,13 @@ Step = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """Something that must be recorded and could not be."""
+    """A step that must be recorded and could not be."""
 
     size: int
     again: Step
-    """Raises StoreUnavailable as long as it cannot be done."""
+    """Raises StoreUnavailable while the step is not possible."""
     let_go: Step | None
-    """What is done when there are too many: its items are delivered again. None: it must stay."""
+    """Called when the entry is dropped: its items are delivered again. None: it must stay."""
 
 
 class Failover:
@@ -65,7 +64,7 @@ class Failover:
             await oldest.let_go()
 
     def _too_much(self) -> Held | None:
-        """The oldest that may go, if there is more than the bounds allow."""
+        """The oldest entry that may be dropped, if the bounds are exceeded."""
         loose = [held for held in self._held if held.let_go is not None]
         is_over = len(loose) > self._entries_max or self.bytes > self._bytes_max
         return next((held for held in loose if held is not self._trying), None) if is_over else None
@@ -80,7 +79,7 @@ class Failover:
             await self.try_again()
 
     async def try_again(self) -> None:
-        """One round, oldest first; it ends at the first that still cannot be recorded."""
+        """One round, oldest first; it ends at the first step that is still not possible."""
         async with self._turn:
             if not self._held:
                 return

@@ -1,16 +1,17 @@
-"""Hand-over: items of the journal become the cold store's, so that one of them owns them always.
+"""Hand-over: moves items from the journal to the cold store so that exactly one of them owns each.
 
     store in cold, durable and invisible ──► mark in the journal, durable ──► confirm in cold
 
-A crash before the mark: the journal still owns them, and the next life finishes what it finds
-unconfirmed. A crash after it: the next life confirms. `origin` says in the row where it came from.
+After a crash before the mark the journal still owns the items, and the restarted daemon resolves
+the unconfirmed rows. After a crash behind the mark the restarted daemon confirms them. The row's
+`origin` says which run of the journal it came from.
 
-As long as it is open whether the cold store has something, the spooler keeps the chunk that it
-came from: a row that nobody confirmed is judged by what the chunk's marks say, also in the next
-life. What the cold store does not take now is the failover's.
+While it is unknown whether the cold store has a row, the spooler keeps the chunk of its run: an
+unconfirmed row is judged by the marks of that chunk, also after a restart. Steps that the cold
+store does not take now go to the failover.
 
-On cancel whatever is under way is finished by the next life. What it can't do: tell whether a
-store that did not answer has stored; so it stores the same rows again, which is harmless.
+On cancel a hand-over stays unfinished, and the restarted daemon finishes it. It cannot tell whether
+a store that did not answer has stored; it stores the same rows again, which is harmless.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -34,24 +35,24 @@ from forebay.run import Run, read_head
 log = structlog.get_logger()
 
 REST_S: Final = 5.0
-"""A cold store that has failed is not asked to take overflow for so long."""
+"""How long a cold store that has failed is not asked to take overflow."""
 RECORD_S: Final = 10.0
 TRANSFERS_MAX: Final = 2000
-"""Rows of one transaction."""
+"""Rows per transaction."""
 
 LetGo = Callable[[Sequence[Slice]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfer:
-    """Items on their way from the journal to a row."""
+    """Items on their way from the journal to one row."""
 
     row: NewRow
     from_: HandedOver | Voided
 
 
 class Asked:
-    """A question to the spooler, and its answer."""
+    """A Settle message to the spooler and the answer to it."""
 
     def __init__(self) -> None:
         self._accepted: list[bool] = []
@@ -72,11 +73,11 @@ class Passage:
 
     transfers: Sequence[Transfer]
     queues: dict[str, int]
-    """With the most urgent priority of what goes there."""
+    """The queues concerned, each with its most urgent priority."""
     is_in_doubt: bool = False
     """The spooler was told to keep the chunks: from now on rows may be stored."""
     asked: Asked | None = None
-    """The journal was asked to let go."""
+    """Set once the journal was asked to mark the items."""
 
     @classmethod
     def of(cls, slices: Sequence[Slice], *, is_dead: bool) -> Self:
@@ -114,13 +115,13 @@ class HandOver:
 
     @property
     def cold_is_away(self) -> bool:
-        """It has failed a moment ago, and is not asked to take overflow before it rests."""
+        """Whether the cold store failed less than REST_S ago."""
         return trio.current_time() < self._rests_until
 
     async def give(self, slices: Sequence[Slice], let_go: LetGo, *, is_dead: bool) -> None:
         """Hands slices of the journal over, now or as soon as the cold store is back.
 
-        `let_go` is called with slices that were waited for too long: they are the caller's again.
+        If the failover drops a hand-over because it holds too much, `let_go` gets the slices back.
         """
         for part in parts_of(slices):
             passage = Passage.of(part, is_dead=is_dead)
@@ -134,18 +135,18 @@ class HandOver:
     async def move(self, slices: Sequence[Slice]) -> None:
         """Hands slices of the journal over, now.
 
-        Raises StoreUnavailable if the cold store does not take them: they stay the caller's.
+        Raises StoreUnavailable if the cold store does not take them: the caller keeps them.
         """
         await self._move(Passage.of(slices, is_dead=False), slices)
 
     async def move_one(self, transfer: Transfer) -> bool:
-        """As `move`, of one item as somebody has made it anew. False: the journal has it no more,
-        or not where it was seen."""
+        """As `move`, for one item that the caller has changed. False: the journal no longer has it,
+        or not at that position."""
         queues = {transfer.row.head.queue: transfer.row.head.priority}
         return all(await self._move(Passage([transfer], queues), ()))
 
     async def _move(self, passage: Passage, slices: Sequence[Slice]) -> list[bool]:
-        """Which transfers the journal agreed to; where that is not known yet, none is named."""
+        """Which transfers the journal accepted; an empty list if that is not known yet."""
         try:
             await self._clear()
             return await self._carry_out(passage)
@@ -154,7 +155,7 @@ class HandOver:
             if not passage.is_in_doubt:
                 raise
             if passage.asked is not None:
-                # They are stored there, and the journal was told: there is no way back.
+                # The rows are stored and the journal was told: this cannot be undone.
                 await self._hold(passage, slices, None)
                 return []
             await self._hold_undo(passage)
@@ -177,7 +178,7 @@ class HandOver:
         await self._failover.hold(Held(size, again, last_step))
 
     async def _hold_undo(self, passage: Passage) -> None:
-        """Whether rows were stored is not known. The journal keeps the items, so cold must not."""
+        """Forgets rows that may have been stored: the journal keeps these items."""
         self._to_undo += 1
 
         async def undo() -> None:
@@ -188,7 +189,7 @@ class HandOver:
         await self._failover.hold(Held(RUN_ID_BYTES * len(passage.rows), undo, None))
 
     async def _clear(self) -> None:
-        """Nothing is stored while something is to be forgotten: it might be the same rows."""
+        """Raises while rows must still be forgotten: a new hand-over might store the same rows."""
         if self._to_undo:
             await self._failover.try_again()
         if self._to_undo:
@@ -199,7 +200,7 @@ class HandOver:
         self._rests_until = trio.current_time() + REST_S
 
     async def _carry_out(self, passage: Passage) -> list[bool]:
-        """May be called again after it has failed, and takes up where it was."""
+        """Carries the hand-over out; after a failure a second call resumes where it stopped."""
         if not passage.is_in_doubt:
             passage.is_in_doubt = True
             await self._spooler.send(Doubt(passage.positions, is_over=False))
@@ -208,7 +209,7 @@ class HandOver:
         accepted = await self._let_go(passage)
         refused = [row for row, ok in zip(passage.rows, accepted, strict=True) if not ok]
         if refused:
-            # The journal has settled them meanwhile: they are not the cold store's to keep.
+            # The journal has settled these items meanwhile, so the cold store must not keep them.
             log.warning("handover.refused", rows=len(refused))
             await self._cold.forget(refused)
         await self._cold.confirm(
@@ -224,9 +225,9 @@ class HandOver:
         await self._spooler.send(Doubt(passage.positions, is_over=True))
 
     async def _let_go(self, passage: Passage) -> list[bool]:
-        """The journal marks the items as handed over; which transfers it agreed to.
+        """Has the journal mark the items as handed over; returns which transfers it accepted.
 
-        It is asked once. As long as its disk takes no marks there is no answer.
+        The journal is asked once. It does not answer while its disk takes no marks.
         """
         if passage.asked is None:
             asked = Asked()
@@ -239,7 +240,7 @@ class HandOver:
 
 
 def parts_of(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
-    """Slices, as many together as make a transaction of bearable length."""
+    """Groups slices so that each group makes a transaction of acceptable length."""
     part: list[Slice] = []
     items = 0
     for slice_ in slices:
@@ -253,10 +254,10 @@ def parts_of(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
 
 
 def transfers_of(slice_: Slice, *, is_dead: bool) -> list[Transfer]:
-    """The rows that a slice of the journal becomes: one, or one for each dead letter.
+    """The rows for a slice of the journal: one, or one per dead letter.
 
-    A run that was not tried yet moves as it is, also if only a part of it does: under another id
-    it would lose its place in the order. Of what has failed only those items move.
+    A run that was never tried keeps its bytes and id even if only a part of it moves: under another
+    id it would lose its place in the order. Of a run that was tried, only the slice's items move.
     """
     run, owner = slice_.run, slice_.run.owner
     assert isinstance(owner, InJournal)
@@ -267,7 +268,7 @@ def transfers_of(slice_: Slice, *, is_dead: bool) -> list[Transfer]:
         try:
             data = take_items(Run(head, data), list(indexes(bits)))
         except BadRun:
-            # It cannot be unpacked, so that it moves as it is.
+            # A run that cannot be unpacked moves unchanged.
             pass
         else:
             head = read_head(data)

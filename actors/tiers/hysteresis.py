@@ -1,10 +1,10 @@
 """Which tier a queue's runs go to: the hysteresis, as pure functions.
 
-    go cold    at 100 %: warm and what is on its way there have reached a limit
+    go cold    at 100 %: warm and the items on their way there have reached a limit
     stay cold  until warm is at most 80 % full and cold has nothing due left
     warm up    the promoter fills warm while it is below 90 %, and never above the limit
 
-While a queue is cold every new run of it goes to cold, so that nothing overtakes.
+While a queue is cold all its new runs go to cold, so that none overtakes another.
 """
 
 from enum import Enum, auto
@@ -16,7 +16,7 @@ RESUME_SHARE: Final = 0.8
 PROMOTE_SHARE: Final = 0.9
 SCHEDULED_SHARE: Final = 0.5
 SCHEDULED_MS: Final = 60_000
-"""What is due sooner than this waits in warm, what is due later in cold."""
+"""Items due sooner than this wait in warm, items due later in cold."""
 
 
 class Tier(Enum):
@@ -42,7 +42,7 @@ def choose_tier(
 
 
 def headroom(fill: Fill, pending_items: int, limits: Limits) -> Limits:
-    """How much the promoter may bring in now; (0, 0) at 90 % and above."""
+    """How much the promoter may enter now; (0, 0) at 90 % and above."""
     items = fill.items + pending_items
     if items >= PROMOTE_SHARE * limits.items or fill.bytes >= PROMOTE_SHARE * limits.bytes:
         return Limits(0, 0)
@@ -50,8 +50,8 @@ def headroom(fill: Fill, pending_items: int, limits: Limits) -> Limits:
 
 
 def belongs_in_cold(due_ms: int, now_ms: int, fill: Fill, limits: Limits) -> bool:
-    """Whether something that is due then waits in cold: later than a minute, or when what is not
-    due takes half of warm already. Otherwise it would keep out what could be delivered now."""
+    """Whether an item due at `due_ms` waits in cold: if it is due in more than a minute, or if
+    scheduled items already fill half of warm and would keep out deliverable ones."""
     if due_ms <= now_ms:
         return False
     return due_ms > now_ms + SCHEDULED_MS or fill.scheduled >= SCHEDULED_SHARE * limits.items

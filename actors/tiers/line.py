@@ -1,15 +1,14 @@
-"""What the promoter has acquired of one queue and not entered into warm yet.
+"""The rows of one queue that the promoter has acquired and not entered into warm yet.
 
-A line in the order of delivery, and a signal for each of the two tasks that promote one queue, of
-which one acquires and one enters: each waits for one event, whatever it is that concerns it. Plain
-data of these two, and of whoever takes back what must not enter any more.
+The line is in delivery order. Two tasks promote a queue: one acquires rows, one enters them into
+warm. Each waits for a single event that covers everything it must react to. The line is plain data
+of these tasks and of the actors that withdraw slices from it.
 
-Why there is one: a step of the cold store takes 5 ms while workers keep the process busy, most of
-it waiting for a turn. Rows that were acquired only when there was room for them came too late: a
-queue was drained from cold at 0.6 of the rate from warm, with nothing waiting there most of the
-time. And why each has one signal: to wait for the first of several took a nursery and two or three
-tasks each time. For 1,000 items that come out of cold the promoter took 210 µs with it, and takes
-110 without.
+Why acquire ahead: a step of the cold store takes 5 ms while workers keep the process busy, most of
+it waiting for a turn. Rows acquired only when there was room came too late: a queue was drained
+from cold at 0.6 of the rate from warm, with warm empty most of the time. Why one event per task:
+waiting for the first of several took a nursery and two or three tasks each time. Per 1,000 items
+out of cold the promoter took 210 µs with that, and takes 110 without.
 """
 
 import math
@@ -23,57 +22,60 @@ from actors.ports.tiers import Limits
 
 AHEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 WORKS_SHARE: Final = 4
-"""Between two rests nothing rests for that many times as long."""
+"""After a rest the line works at least this many times as long before it rests again."""
 ENTER_SLICES: Final = 64
 ENTER_BYTES: Final = 1024 * 1024
-"""So much is offered to warm at once. All of a line of 5,000 rows of one item, each time that ten
-of them fitted, took 5 ms."""
+"""How much is offered to warm at once. Offering a whole line of 5,000 one-item rows whenever ten of
+them fitted took 5 ms."""
 
 
 class Promotion:
     def __init__(self) -> None:
         self.slices: list[Slice] = []
         self.entering: list[Slice] = []
-        """Between here and warm."""
+        """Slices on their way from the line to warm."""
         self.items = 0
         self.bytes = 0
-        """Of all of it, what is entering included."""
+        """Of all slices, including `entering`."""
         self.acquirer_told = trio.Event()
-        """Something has left, or there may be something due."""
+        """Something has left the line, or cold may have something due."""
         self.enterer_told = trio.Event()
-        """Something has joined, or there may be more room."""
+        """Something has joined the line, or warm may have more room."""
         self.room_wanted = trio.Event()
-        """What is first does not fit."""
+        """The first slice does not fit into warm."""
         self.is_overtaken = False
-        """Something has come to cold that is more urgent than the end of this line, or may have."""
+        """Cold has, or may have, something more urgent than the end of this line."""
         self._came: int | None = None
-        """The most urgent that has come to cold while rows are acquired: they may not have it."""
+        """The most urgent priority that came to cold during an acquire, which may have missed
+        it."""
         self.has_moved = False
-        """Something has left since somebody looked for what is more urgent."""
+        """Something has left since the acquirer last looked for more urgent rows."""
         self.looked_at = 0.0
         self.rests_until = -math.inf
-        """Before then nothing more is acquired: something was given back, for somebody else."""
+        """Until then nothing is acquired: rows were given back so that another actor can take
+        them."""
 
     def rest(self, seconds: float) -> None:
-        """Not, if it has just rested: whatever is asked for, most of the time it works."""
+        """Rests, unless it has just rested: however often it is asked, it works most of the
+        time."""
         now = trio.current_time()
         if now >= self.rests_until + WORKS_SHARE * seconds:
             self.rests_until = now + seconds
 
     def look(self) -> None:
-        """Rows are acquired from now on: whatever has come so far is seen."""
+        """An acquire begins: it sees everything that has come so far."""
         self._came = None
 
     def overtake(self, priority: int) -> None:
-        """Something of this priority has come to cold."""
+        """A run of this priority has come to cold."""
         self._came = priority if self._came is None else min(self._came, priority)
         last = self._last_priority
         if last is not None and priority < last:
             self.is_overtaken = True
 
     def seen_urgent(self, slices: Sequence[Slice]) -> None:
-        """What came was acquired row by row, until it was no longer more urgent; all but what came
-        meanwhile."""
+        """Notes the result of an acquire: the line is no longer overtaken if no more urgent row was
+        found, except for what came during the acquire."""
         last = self._last_priority
         if not slices or last is None or slices[0].run.head.priority >= last:
             self.is_overtaken = False
@@ -85,8 +87,8 @@ class Promotion:
             self.is_overtaken = True
 
     def look_again(self, now: float, after_s: float) -> None:
-        """What comes due, or back, has no priority that is told. So, as long as the line moves,
-        now and then somebody looks whether it is more urgent."""
+        """Rows that come due or come back announce no priority. So while the line moves, the
+        acquirer looks for more urgent rows once per `after_s`."""
         if self.has_moved and now >= self.looked_at + after_s:
             self.looked_at, self.has_moved = now, False
             self.is_overtaken = True
@@ -97,20 +99,20 @@ class Promotion:
         return max(ends, default=None)
 
     def join(self, slices: Iterable[Slice]) -> None:
-        """They may come before what is here: a more urgent run overtakes in the line as well."""
+        """Adds slices in delivery order: more urgent ones overtake in the line as well."""
         slices = list(slices)
         if slices:
             self.put_back(slices)
             self.tell_enterer()
 
     def put_back(self, slices: Sequence[Slice]) -> None:
-        """What was withdrawn; nobody is told."""
+        """Adds slices that were withdrawn; wakes no task."""
         if slices:
             self._count(slices, 1)
             self.slices = sorted([*self.slices, *slices], key=lambda slice_: slice_.sort_key)
 
     def enter(self) -> list[Slice]:
-        """The first ones, to be entered; what does not fit joins again."""
+        """The first slices, for entering into warm; `entered` puts back those that do not fit."""
         end, size = 0, 0
         while end < len(self.slices) and end < ENTER_SLICES and size < ENTER_BYTES:
             size += self.slices[end].bytes
@@ -126,13 +128,13 @@ class Promotion:
         is_in_order = not rest or not self.slices or rest[-1].sort_key <= self.slices[0].sort_key
         self.slices[:0] = rest
         if not is_in_order:
-            # Something joined meanwhile.
+            # More urgent slices joined meanwhile.
             self.slices.sort(key=lambda slice_: slice_.sort_key)
         if self.items < before:
             self._tell_left()
 
     def withdraw(self, flow: str | None = None, run_id: bytes | None = None) -> list[Slice]:
-        """Takes out what is of this flow, or of this run, or all of it."""
+        """Takes out the slices of this flow, or of this run, or all."""
 
         def matches(slice_: Slice) -> bool:
             head = slice_.run.head
@@ -144,7 +146,7 @@ class Promotion:
         return gone
 
     def forget(self, locks: Collection[bytes]) -> None:
-        """Under these nothing is acquired any more: somebody else has the rows, or nobody."""
+        """Removes slices under these locks, which no longer protect any row."""
         gone = [slice_ for slice_ in self.slices if _lock_of(slice_) in locks]
         if gone:
             self._remove(gone, [slice_ for slice_ in self.slices if _lock_of(slice_) not in locks])
@@ -158,7 +160,7 @@ class Promotion:
         self.enterer_told = trio.Event()
 
     def is_to_look(self, now: float, after_s: float) -> bool:
-        """Whether somebody had better look for what is more urgent, however long the line is."""
+        """Whether to look for more urgent rows now, however long the line is."""
         return self.is_overtaken or (self.has_moved and now >= self.looked_at + after_s)
 
     def _remove(self, gone: Sequence[Slice], kept: list[Slice]) -> None:
@@ -182,11 +184,11 @@ def _lock_of(slice_: Slice) -> bytes | None:
 
 
 def to_acquire(room: Limits, in_hand: Limits, limits: Limits, bytes_free: int | None) -> Limits:
-    """How much to acquire now: what fills the room, and as much ahead as warm takes in all.
+    """How much to acquire now: enough to fill the room, plus one full warm queue ahead.
 
-    (0, 0) as long as at least half of that is in hand: acquiring is dear, however little it is.
-    `bytes_free` is what all queues together may still have in memory; a quarter of it at most is
-    for what is ahead.
+    (0, 0) while at least half of that is already in the line, because every acquire is expensive,
+    however small. `bytes_free` is what all queues together may still hold in memory; at most a
+    quarter of it is used for acquiring ahead.
     """
     ahead_bytes = min(limits.bytes, AHEAD_BYTES_MAX)
     if bytes_free is not None:

@@ -1,18 +1,17 @@
-"""The promoter: brings due runs of the cold store back to warm, in order, as far as there is room.
+"""The promoter: brings due runs from the cold store back to warm, in order, as room comes.
 
-Two tasks a queue (`promote`), and one that watches for room. One acquires rows ahead of the room
-(actors/tiers/line.py): it looks when it is woken (something was handed over, came back, or came
-due), when the line of what it has acquired grows short, and every 5 s. The other enters what is in
-the line as room comes; a row that does not fit enters slice by slice. A row is acquired under a
-lock with a lease; the locks that are out are renewed while their rows wait or run, and a lock whose
-rows are all settled is forgotten. What consumers read as a stream, and what belongs to a paused
-flow, goes back.
+Every queue has three tasks (`promote`). One acquires rows ahead of the room (actors/tiers/line.py):
+it looks when it is woken (a run was handed over, came back or came due), when the line of acquired
+rows grows short, and every 5 s. One enters rows from the line into warm as room comes; a row that
+does not fit enters slice by slice. One watches for room. Rows are acquired under a lock with a
+lease. Locks are renewed while their rows wait or run, and forgotten once all their rows are
+settled. Rows of stream queues and of paused flows go back.
 
-It owns nothing but its locks. When it dies, or the store cannot be reached for too long, the
-leases run out, and whoever is there acquires the rows at their old place in the order.
+It owns nothing but its locks. If it dies, or the store is unreachable for too long, the leases
+expire, and any daemon acquires the rows at their old place in the order.
 
-On cancel nothing is given back: warm forgets what it has, and the next life of this daemon finds
-the rows free, or free soon.
+On cancel nothing is given back: warm forgets its slices, and the restarted daemon finds the rows
+free, or free soon.
 """
 
 from collections.abc import Callable, Collection
@@ -31,7 +30,7 @@ from forebay.ids import new_run_id
 
 TICK_S: Final = 5.0
 RENEW_SHARE: Final = 3
-"""A lease is renewed so many times before it would run out."""
+"""How many times per lease time a lease is renewed."""
 
 
 class Promoter:
@@ -49,8 +48,8 @@ class Promoter:
         seen: Callable[[str], None] | None = None,
         presence: Presence | None = None,
     ) -> None:
-        """`bytes_max`: of all queues in warm together. `locks_over` is told of locks under which
-        nothing is acquired any more. `seen` is told of queues that have something in cold."""
+        """`bytes_max` caps all queues in warm together. `locks_over` gets locks that no longer
+        protect any row. `seen` gets queues that have something in cold."""
         self._locks_over = locks_over
         self._seen = seen
         self._bytes_max = bytes_max
@@ -66,13 +65,13 @@ class Promoter:
         self._presence = presence or Presence()
 
     def wake(self, queue: str, priority: int | None = None) -> None:
-        """There may be something due; of this priority, where it has just come to cold."""
+        """Cold may have something due; `priority` is given for a run that has just come to cold."""
         line = self._routing.lines.get(queue)
         if line is not None:
             if priority is not None:
                 line.overtake(priority)
             line.tell_enterer()
-            # Who has a full line would find that it is enough. It is told of what leaves.
+            # A full line needs nothing more; its acquirer is woken when a run leaves.
             is_full = line.items >= self._limits(queue).items
             if not is_full or line.is_to_look(trio.current_time(), TICK_S):
                 line.tell_acquirer()
@@ -85,8 +84,8 @@ class Promoter:
             await trio.sleep(min(TICK_S, self._acquire_s / RENEW_SHARE))
             try:
                 for queue, totals in (await self._cold.totals()).items():
-                    # Who has something in line is told when some of it leaves. To wake 500
-                    # queues for nothing took 300 ms.
+                    # A queue with a line is woken when a slice leaves it. Waking 500 queues
+                    # for nothing took 300 ms.
                     if totals.held and not self._has_line(queue):
                         self.wake(queue)
                     if self._seen is not None and (totals.held or totals.dead):
@@ -115,7 +114,7 @@ class Promoter:
                 self._locks_over(over)
 
     async def promote(self, queue: str) -> None:
-        """The tasks of one queue; never returns."""
+        """Runs the tasks of one queue; never returns."""
         self._routing.lines[queue] = Promotion()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acquire_ahead, queue)
@@ -138,16 +137,16 @@ class Promoter:
                 await told.wait()
 
     async def _bring(self, queue: str) -> int | None:
-        """Acquires until enough is in the line, or nothing is due: then, when something will be."""
+        """Acquires until the line is long enough or nothing is due; returns the next due time."""
         line = self._routing.lines[queue]
         while queue not in self._routing.streams:
             if line.rests_until > trio.current_time():
                 await trio.sleep_until(line.rests_until)
             async with self._turn:
                 if line.rests_until > trio.current_time():
-                    # It was to rest while others had their turn.
+                    # It was told to rest while other queues had their turn.
                     continue
-                # One queue at a time: the memory that it finds free is for it alone.
+                # One queue at a time, so that no other queue uses the memory it finds free.
                 wanted = await self._wanted(queue)
                 if not wanted.items:
                     if not await self._may_overtake(queue):
@@ -184,8 +183,8 @@ class Promoter:
         room, in_hand = headroom(fill, pending, limits), Limits(line.items, line.bytes)
         wanted = to_acquire(room, in_hand, limits, None)
         if self._bytes_max is None or not wanted.items:
-            # The memory of all can only make it less: a look at all queues, for each of them in
-            # turn, took 300 ms of every 5 s where there were 500.
+            # The shared memory cap can only lower the amount. Checking all queues for each of
+            # them in turn took 300 ms of every 5 s with 500 queues.
             return wanted
         free = await self._free_bytes(self._bytes_max)
         if free > 0:
@@ -195,7 +194,7 @@ class Promoter:
         return Limits(0, 0) if fill.items or line.items else Limits(1, 1)
 
     async def _may_overtake(self, queue: str) -> bool:
-        """Whether one more row is acquired although there are enough: it may be more urgent."""
+        """Whether to acquire one more row beyond the limit because it may be more urgent."""
         line = self._routing.lines[queue]
         line.look_again(trio.current_time(), TICK_S)
         if not line.is_overtaken or line.items > 2 * self._limits(queue).items:
@@ -203,12 +202,12 @@ class Promoter:
         return self._bytes_max is None or await self._free_bytes(self._bytes_max) > 0
 
     async def _free_bytes(self, bytes_max: int) -> int:
-        """Of the memory of all queues, with what is in line for it."""
+        """Memory that all queues together may still use, not counting what is in their lines."""
         lines = sum(line.bytes for line in self._routing.lines.values())
         return bytes_max - lines - sum(fill.bytes for fill in (await self._warm.fills()).values())
 
     async def _enter(self, queue: str) -> None:
-        """What is in the line goes to warm, as room comes."""
+        """Moves slices from the line to warm as room comes."""
         line = self._routing.lines[queue]
         while True:
             told = line.enterer_told
@@ -225,7 +224,7 @@ class Promoter:
                     await told.wait()
 
     async def _watch_room(self, queue: str) -> None:
-        """Tells who enters that warm's fill has fallen, when that is waited for."""
+        """Wakes the entering task when warm's fill has fallen and the line needs room."""
         line = self._routing.lines[queue]
         while True:
             await line.room_wanted.wait()
@@ -234,8 +233,9 @@ class Promoter:
             line.tell_enterer()
 
     async def _give_back(self, queue: str) -> list[Slice]:
-        """What must not enter warm any more, since consumers claim it or its flow is paused, goes
-        back to cold; what cold does not take now is still ours, and nobody else would bring it."""
+        """Returns slices to cold that must not enter warm any more, because consumers claim the
+        queue or the flow is paused. Slices that cold does not take now stay in the line: this
+        daemon holds their lock, so no other would bring them."""
         line = self._routing.lines[queue]
         stuck: list[Slice] = []
         for flow in (None,) if queue in self._routing.streams else self._paused_flows(queue):
@@ -249,7 +249,7 @@ class Promoter:
         return stuck
 
     def _limits_now(self, queue: str) -> Limits:
-        """Without the room that is taken by what is not recorded yet."""
+        """The limits, less the items that are not recorded yet."""
         limits = self._limits(queue)
         return Limits(max(0, limits.items - self._routing.unrecorded[queue]), limits.bytes)
 

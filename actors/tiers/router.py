@@ -1,22 +1,22 @@
-"""The router: takes a queue's runs from the journal, in order, and sends each to a tier.
+"""Routes the runs of each queue from the journal to a tier, in order.
 
-One lane of work a queue (`route`), so that a queue whose tiers are full waits alone. A run goes to
-warm as long as there is room; at the limit the queue goes cold, and stays so until warm has room
-again and cold has nothing due left (actors/tiers/hysteresis.py). What is due later than a minute,
-or belongs to a paused flow, goes to cold by itself. So does everything of a queue that consumers
-read as a stream (actors/tiers/streams.py), or whose keys are unique (what was staged is decided on
-in cold): nothing of it enters warm, even while cold is away.
+Every queue has its own lane (`route`), so a full queue delays no other. A run enters warm while
+there is room. When warm is full, the queue switches to cold and stays there until warm has room
+again and cold has nothing due (actors/tiers/hysteresis.py decides). Runs due in more than a minute,
+runs of paused flows, and all runs of stream queues (actors/tiers/streams.py) or keyed queues go
+straight to cold. Runs of stream and keyed queues never enter warm, even while cold is away.
 
-It owns nothing: runs are borrowed from the journal and handed over or entered. What all lanes hold
-together has one limit; past it a queue that goes to cold waits for its turn, and one that does not
-takes run by run. While the cold store is away, or the disk has little room left,
-overflow stays in the journal, and what is in hand enters warm as room comes.
+The router owns nothing: it borrows runs from the journal and hands them over or enters them into
+warm. All lanes together borrow at most IN_HAND_BYTES_MAX. Above that, a queue in cold mode waits
+for its turn and any other queue takes one run at a time. While the cold store is unreachable or the
+disk is nearly full, overflow stays in the journal, and runs already borrowed enter warm as room
+comes.
 
-A queue does not go cold the moment it is full: workers that keep up make room within milliseconds,
-and a detour over the disk would cost more than it gains. It does so after `PATIENCE_S`, or at
-once when the journal's backlog of the queue is more than what is kept in memory.
+A full queue does not go cold at once: workers often free a slot within milliseconds, and a detour
+over the disk costs more. It waits PATIENCE_S first, unless its backlog already exceeds what is kept
+in memory.
 
-On cancel it lets go of everything, and the journal lends it again in its next life.
+On cancel it drops what it borrowed; the journal lends it again after the restart.
 """
 
 import sys
@@ -51,53 +51,53 @@ log = structlog.get_logger()
 TAKE_RUNS_MAX: Final = 64
 TAKE_BYTES_MAX: Final = 4 * 1024 * 1024
 IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of all queues together, and beyond it one run of each."""
+"""Bytes that all lanes together may borrow. Above it each lane may still borrow one run."""
 TURN_S: Final = 0.2
-"""A queue that goes to cold waits so long for others to be done. Transactions of a few megabytes
-cost half as much a run as those of one run."""
+"""How long a queue in cold mode waits for other lanes to finish. Transactions of a few megabytes
+cost half as much per run as transactions of one run."""
 TURN_SHARE: Final = 8
-"""A turn is an eighth of the limit at least."""
+"""A turn takes at least one eighth of the limit."""
 PATIENCE_S: Final = 0.05
 GIVEN_BACK_MS: Final = 5000
 LEISURE: Final = 2
-"""While pushes come in and the journal has room, overflow rests that many times as long as it has
-worked: 0.9 to 1.3 M items a second are taken into a queue that nobody drains, without it 0.56."""
+"""While pushes arrive and the journal has room, overflow pauses this many times as long as it has
+worked. A queue without workers then accepts 0.9 to 1.3 M items per second; without pauses 0.56."""
 AWAY_S: Final = 1.0
-"""While cold cannot be used, it is looked at again that often."""
+"""How often an unusable cold store is tried again."""
 
 
 class Routing:
-    """What router and promoter know of each other."""
+    """State that the router and the promoter share."""
 
     def __init__(self) -> None:
         self.tiers: dict[str, Tier] = {}
         self.routed: Counter[str] = Counter()
-        """Items that the router has in hand for warm, by queue."""
+        """Items per queue that the router has borrowed for warm and not entered yet."""
         self.lines: dict[str, Promotion] = {}
-        """What the promoter has in hand for warm, by queue."""
+        """Slices per queue that the promoter has acquired for warm and not entered yet."""
         self.unrecorded: Counter[str] = Counter()
-        """Items that have left warm and of which the settler has still to tell the owner. They
-        count as warm: a crash delivers them again, and there must not be more of them."""
+        """Items that have left warm but are not recorded at their owner yet. They count as warm: a
+        crash delivers them again, so their number must stay bounded."""
         self.in_hand_bytes = 0
-        """What the router has taken from the journal and not sent anywhere yet."""
+        """Bytes that the router has taken from the journal and not yet sent to a tier."""
         self.acquiring: dict[str, trio.Event] = {}
-        """Queues whose runs the promoter is just taking from cold, until it has them."""
+        """Queues whose rows the promoter is acquiring from cold right now."""
         self.streams: set[str] = set()
-        """Queues whose consumers claim from cold: all of them goes there, and stays."""
+        """Queues whose consumers claim from cold: all their runs go there and stay there."""
 
     def promoted(self, queue: str) -> int:
-        """Items that the promoter has in hand."""
+        """Items that the promoter has acquired and not entered yet."""
         line = self.lines.get(queue)
         return 0 if line is None else line.items
 
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """What the journal has lent at one time."""
+    """The runs that the journal lent in one answer."""
 
     leases: Sequence[Lease] = ()
     is_spilled: bool = False
-    """More waits on disk."""
+    """More runs of the queue wait on disk."""
 
     @property
     def bytes(self) -> int:
@@ -133,8 +133,8 @@ class Router:
         self._said_cold: set[str] = set()
 
     async def route(self, queue: str) -> None:
-        """The lane of work of one queue; never returns."""
-        # What an earlier life left in cold comes first.
+        """Runs the lane of one queue; never returns."""
+        # Rows that were in cold at the start are delivered first.
         has_due = await self._cold_has_due(queue)
         self._routing.tiers[queue] = Tier.COLD if has_due else Tier.WARM
         while True:
@@ -159,14 +159,14 @@ class Router:
             self._routing.in_hand_bytes -= taken.bytes
 
     async def place(self, queue: str, slices: Sequence[Slice]) -> None:
-        """Sends slices that somebody else has borrowed from the journal to where they belong."""
+        """Sends slices that another actor has borrowed from the journal to their tier."""
         self._routing.tiers.setdefault(queue, Tier.COLD)
         await self._place(queue, slices, is_spilled=False)
 
     async def set_aside(
         self, queue: str, flow: str | None = None, positions: range | None = None
     ) -> None:
-        """Moves what waits in warm to cold: of a flow that was paused, or of an old chunk."""
+        """Moves waiting slices from warm to cold: those of a paused flow or of an old chunk."""
         if self._hand_over.cold_is_away or self._disk_is_low():
             return
         slices = await self._warm.withdraw(queue, flow, positions)
@@ -180,18 +180,18 @@ class Router:
             try:
                 await self._cold.settle([unlocked(s) for s in of_cold])
             except StoreUnavailable:
-                # They are still ours, and nobody else would bring them back.
+                # This daemon still holds their lock, so no other daemon would bring them back.
                 await self._put_back(queue, of_cold)
                 raise
 
     async def _put_back(self, queue: str, slices: Sequence[Slice]) -> None:
-        """Back into warm, as room comes."""
+        """Enters slices into warm again, as room comes."""
         rest = list(slices)
         while rest := (await self._warm.enter(queue, rest, self._limits(queue))).rest:
             await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
     async def _take(self, queue: str) -> Taken:
-        """The next runs, at least one."""
+        """Takes the next runs from the journal, at least one."""
         items_max = sys.maxsize
         if self._was_warm(queue):
             fill = await self._warm.fill(queue)
@@ -214,7 +214,7 @@ class Router:
         return taken
 
     def _bytes_to_take(self, queue: str, turn_at: float) -> int:
-        """Now; 0 for a queue that goes to cold and had better wait for its turn."""
+        """How many bytes to take now; 0 if a queue in cold mode should wait for its turn."""
         room = min(TAKE_BYTES_MAX, self._in_hand_max - self._routing.in_hand_bytes)
         if room * TURN_SHARE >= self._in_hand_max or trio.current_time() >= turn_at:
             return max(1, room)
@@ -231,8 +231,9 @@ class Router:
         return belongs_in_cold(head.due_ms, self._now_ms(), fill, self._limits(queue))
 
     async def _send_away(self, leases: Sequence[Lease]) -> None:
-        """To cold, all in one step; where that is not possible now, back to the journal for a
-        while. 4,000 runs of one item took 33 s when each had a step of its own, and take 5."""
+        """Hands the runs over to cold in one step. If cold cannot take them now, gives them back to
+        the journal for a while. 4,000 runs of one item take 5 s; with one step per run they took
+        33."""
         if await self._move([part for lease in leases for part in parts(lease)]):
             return
         now_ms = self._now_ms()
@@ -243,10 +244,10 @@ class Router:
             await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
 
     async def _store(self, queue: str, slices: Sequence[Slice]) -> None:
-        """Of a stream, or a keyed queue: to cold, however long that takes, as long as it is one.
+        """Hands over runs of a stream or keyed queue, retrying for as long as the queue is one.
 
-        A full disk must drain, and this is the only way out of the journal: where cold has nothing
-        more to claim, the room that the last claim has left there takes the next runs.
+        A full disk must drain, and this is the only way out of the journal: once everything in cold
+        is claimed, the space freed by the last claim takes the next runs.
         """
         while self._is_of_cold(queue):
             is_drained = self._disk_is_low() and not await self._cold_has_due(queue)
@@ -256,7 +257,7 @@ class Router:
         await self._place(queue, slices, is_spilled=False)
 
     async def _place(self, queue: str, slices: Sequence[Slice], *, is_spilled: bool) -> None:
-        """Sends slices to where they belong now, all of them, whatever it takes."""
+        """Sends all slices to the tier that the queue is in now; returns when none is left."""
         rest = list(slices)
         patient_until = trio.current_time() + (0 if is_spilled else PATIENCE_S)
         while rest:
@@ -267,8 +268,8 @@ class Router:
                 rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
                 if not rest:
                     return
-                # What does not fit is as good as a limit reached, also where there is room that
-                # is too small, or that the memory of all queues takes away.
+                # A slice that does not fit means that a limit is reached, even if the remaining
+                # room is only too small or was taken by the memory cap of all queues.
             if trio.current_time() < patient_until and self._was_warm(queue):
                 await self._wait_for_room(queue, rest, patient_until)
                 continue
@@ -280,16 +281,16 @@ class Router:
                     await self._rest(queue, now + LEISURE * (now - began))
                 return
             if not self._hand_over.cold_is_away:
-                # The disk has little room. What is in cold comes first, and makes some.
+                # The disk is nearly full. Delivering what is in cold comes first and frees space.
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
                 continue
-            # Nobody knows when cold comes back: what is here goes on, whatever is there.
+            # Cold may be away for long: deliver what is here, regardless of what waits there.
             rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
             if rest:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
     async def _rest(self, queue: str, until: float) -> None:
-        """Leaves the disk to others until then, unless warm runs low: then there is work to do."""
+        """Leaves the disk to other work until then, or until warm runs low."""
         with trio.move_on_at(until):
             enough = RESUME_SHARE * self._limits(queue).items
             while (await self._warm.fill(queue)).items > enough:
@@ -301,8 +302,8 @@ class Router:
         pending = self._routing.promoted(queue) + self._routing.unrecorded[queue]
         tier = choose_tier(before, fill, pending, limits, cold_has_due=False)
         if before is Tier.COLD and tier is Tier.WARM:
-            # Only now is it worth asking. Meanwhile the promoter may have brought in more, and what
-            # it has in hand comes first.
+            # Ask cold only now, when the answer matters. Meanwhile the promoter may have
+            # entered more; what it has acquired comes first.
             has_due = await self._cold_has_due(queue) or self._routing.promoted(queue) > 0
             fill = await self._warm.fill(queue)
             pending = self._routing.promoted(queue) + self._routing.unrecorded[queue]
@@ -314,7 +315,7 @@ class Router:
         return self._routing.tiers[queue] is Tier.WARM and not self._is_of_cold(queue)
 
     def _is_of_cold(self, queue: str) -> bool:
-        """Whether all that the journal has of it goes to cold."""
+        """Whether all runs that the journal holds of the queue go to cold."""
         return queue in self._routing.streams or self._queue_settings(queue).unique != "off"
 
     def _note(self, queue: str, tier: Tier) -> None:
@@ -327,7 +328,7 @@ class Router:
             log.info("router.went_warm", queue=queue)
 
     async def _wait_for_room(self, queue: str, rest: Sequence[Slice], until: float) -> None:
-        """Returns when the queue's warm has become emptier, or at that time."""
+        """Returns when the queue's warm fill has fallen, or at that time."""
         self._routing.routed[queue] = sum(slice_.items for slice_ in rest)
         try:
             with trio.move_on_at(until):
@@ -337,12 +338,12 @@ class Router:
 
     async def _cold_has_due(self, queue: str) -> bool:
         if self._hand_over.cold_is_away:
-            # A server that hangs would take its whole deadline to say so again.
+            # A server that hangs would use up its whole deadline again.
             return True
         try:
             outlook = await self._cold.outlook(queue, self._paused_flows(queue))
             while (acquired := self._routing.acquiring.get(queue)) is not None:
-                # What is no longer due may be on its way to warm, and not there yet.
+                # Rows that are no longer due in cold may be on their way to warm.
                 await acquired.wait()
                 outlook = await self._cold.outlook(queue, self._paused_flows(queue))
         except StoreUnavailable:
@@ -350,8 +351,8 @@ class Router:
         return outlook.has_due
 
     async def _move(self, slices: Sequence[Slice], *, is_drained: bool = False) -> bool:
-        """Hands slices over to cold; False if that is not possible now. `is_drained`: even if the
-        disk has little room."""
+        """Hands slices over to cold; False if that is not possible now. `is_drained`: do it even if
+        the disk is nearly full."""
         if self._hand_over.cold_is_away or (self._disk_is_low() and not is_drained):
             return False
         try:
@@ -365,7 +366,7 @@ class Router:
 
 
 def unlocked(slice_: Slice) -> RowOutcome:
-    """A part of a row that was acquired, as a row that was not."""
+    """An acquired part of a row, as a row without a lock."""
     run, owner = slice_.run, slice_.run.owner
     assert isinstance(owner, InCold)
     row = NewRow(
@@ -375,7 +376,7 @@ def unlocked(slice_: Slice) -> RowOutcome:
 
 
 def parts(lease: Lease) -> list[Slice]:
-    """What of a lent run is still to be delivered."""
+    """The slices of a lent run that are not delivered yet."""
     return slices_of(lent(lease), lease.done, lease.portions)
 
 

@@ -1,16 +1,16 @@
-"""Streams: queues that consumers read claim by claim (docs/protocol.md "Claims"), and looks.
+"""Streams: queues that consumers read claim by claim (docs/protocol.md "Claims"), and FETCH.
 
-A claim is the cold store's: numbered, durable, made and acknowledged in one transaction. This
-actor is the way there. While a queue has a consumer it is *in stream mode* (`Routing.streams`):
-the router sends all of it to cold, the promoter leaves it there, and what waits in warm is set
-aside to cold when the mode begins, and again when a claim finds nothing while warm has something.
+The cold store owns every claim: numbered, durable, made and acknowledged in one transaction. This
+actor leads to it. While a queue has a consumer it is in *stream mode* (`Routing.streams`): the
+router sends all its runs to cold, the promoter leaves them there, and slices waiting in warm are
+set aside to cold when the mode begins, and again when a claim finds nothing while warm holds some.
 
-Owns which queues are in stream mode, as the cold store's consumers say. A claim that finds nothing
-due waits a little for what is on its way. Operations on consumers take turns, so that mode and
-store agree. A step that has begun is carried through by the store, and may be asked for again.
+It owns the set of queues in stream mode, which follows the consumers in the cold store. A claim
+that finds nothing due waits briefly for items on their way. Operations on consumers take turns, so
+that mode and store agree. The store completes a step that has begun, and the client may repeat it.
 
-On cancel nothing is lost: all of it is the cold store's. What it can't do: say whether the reader
-of a claim is still there. A consumer that nobody drops keeps its claim, and its queue, for good.
+On cancel nothing is lost: the cold store holds everything. It cannot tell whether the reader of a
+claim is still alive. A consumer that is never dropped keeps its claim, and its queue, forever.
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ from forebay.errors import Refused
 from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
 
 ARRIVAL_S: Final = 1.0
-"""So long a claim waits for items that are on their way to cold."""
+"""How long a claim waits for items that are on their way to cold."""
 TO_CLEAR_MAX: Final = 64
 
 
@@ -71,42 +71,42 @@ class Streams:
         self._turn = trio.Lock()
 
     async def load(self) -> None:
-        """The consumers of earlier lives; before anything is routed."""
+        """Loads the consumers from the cold store; call it before anything is routed."""
         for queue, consumer in await self._cold.streams():
             self._begin(queue, consumer)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Sets aside what waits in warm, where a claim has found some; never returns."""
+        """Sets aside slices of warm for queues whose claim found some; never returns."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             async for queue in self._inbox:
                 nursery.start_soon(self._clear, queue)
 
     def wake(self, queue: str) -> None:
-        """Something of the queue has come to cold."""
+        """A run of the queue has come to cold."""
         event = self._arrivals.pop(queue, None)
         if event is not None:
             event.set()
 
     def consumers(self) -> list[tuple[str, str]]:
-        """Whom queues are in stream mode for, here: each queue with its consumers."""
+        """The consumers that keep queues in stream mode here, as (queue, consumer)."""
         return [(queue, name) for queue, names in self._consumers.items() for name in names]
 
     async def claim(
         self, queue: str, consumer: str, after: int, items: int
     ) -> tuple[Stream, Journaled]:
-        """The consumer's open claim, or a new one; waits a little for items on their way to cold.
+        """The consumer's open claim, or a new one; waits briefly for items on their way to cold.
         `after` is the claim that this acknowledges. Refused if the numbers do not fit."""
         if self._catalogue.queue(queue) is None:
             raise unknown_queue(queue)
         deadline = trio.current_time() + ARRIVAL_S
         if queue not in self._routing.streams:
-            # What is in warm comes before what is in cold.
+            # Slices in warm come before rows in cold.
             await self._step(queue, consumer, after, 0)
             with trio.move_on_at(deadline):
                 await self._cleared(queue)
         while True:
-            # Whatever comes from here on is noticed.
+            # Arrivals from here on set the event.
             arrival = self._arrivals.setdefault(queue, trio.Event())
             stream = await self._step(queue, consumer, after, items)
             journal = await ask_journal(self._spooler, queue)
@@ -119,7 +119,7 @@ class Streams:
             return stream, journal
 
     async def status(self, queue: str, consumer: str) -> tuple[Stream, Journaled]:
-        # Cold first, as everywhere: what moves there meanwhile is counted once.
+        # Cold first, as everywhere: a run that moves there meanwhile is counted once.
         return await self._cold.stream(queue, consumer), await ask_journal(self._spooler, queue)
 
     async def drop(self, queue: str, consumer: str) -> int:
@@ -141,7 +141,7 @@ class Streams:
         ]
 
     async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
-        """What a FETCHED says: about its rows, and the rows."""
+        """The fields of a FETCHED answer, and its rows."""
         if wish.state is None:
             assert wish.consumer is not None
             assert wish.claim is not None
@@ -204,13 +204,13 @@ class Streams:
             del self._consumers[queue]
             self._routing.streams.discard(queue)
             if queue in self._routing.tiers:
-                # What is in cold comes first.
+                # Rows in cold come first.
                 self._routing.tiers[queue] = Tier.COLD
         self._wake_promoter(queue)
 
     def _clear_soon(self, queue: str) -> None:
         if queue not in self._clearing:
-            # If very many are to be cleared, the next claim asks again.
+            # If the channel is full, the next claim asks again.
             with suppress(trio.WouldBlock):
                 self._to_clear.send_nowait(queue)
                 self._clearing[queue] = trio.Event()
@@ -221,7 +221,7 @@ class Streams:
 
     async def _clear(self, queue: str) -> None:
         try:
-            # A store that is away is the claim's to report.
+            # If the store is away, the claim reports it.
             with suppress(StoreUnavailable, StoreCorrupt):
                 await self._router.set_aside(queue)
         except Exception as problem:

@@ -1,22 +1,22 @@
-"""Warm in this process: slices in order, slices that are not due yet, and leases.
+"""The warm tier in this process's memory: due slices in order, scheduled slices, and leases.
 
-It owns nothing that is worth keeping: all it holds is borrowed, and whoever lent it enters it
-again in the next life. Every method but `wait` and `wait_change` takes effect at once, without a
-checkpoint, so that none can be cancelled in the middle; a caller that loops over them alone must
-yield by itself. `wait` and `wait_change` hold nothing while they wait, and may be cancelled.
+It owns nothing that must survive: all slices are borrowed, and their lender enters them again after
+a restart. Every method except `wait` and `wait_change` takes effect at once, without a checkpoint,
+so none can be cancelled halfway; a caller that loops over them must add its own checkpoints. `wait`
+and `wait_change` hold nothing while they wait and may be cancelled.
 
-Limits are checked where slices enter. What is put back was counted all the while, and shares of a
-run add up (`LentRun.item_bytes`), so nothing but `enter` makes a queue fuller. There is one
-exception to the bytes: a queue that holds nothing takes one item of any size. Otherwise an item
-above the limit could never be delivered, and a queue would starve while others fill the cap.
+Limits are checked where slices enter. Slices that are put back were counted throughout, and the
+shares of a run add up (`LentRun.item_bytes`), so only `enter` makes a queue fuller. There is one
+exception to the byte limit: an empty queue takes one item of any size. Otherwise an item above the
+limit could never be delivered, and a queue would starve while others fill the cap.
 
-A lease that has run out can be ended until `expire` has put it back: nobody else had it. Leases run
-on a clock of their own that nobody sets (actors/model/clock.py); what is due goes by the wall
-clock. When a lease ends is told in wall time, as it was when the lease began: a step of the wall
-clock makes that wrong for whoever was told, and changes nothing here.
+An expired lease can still be ended until `expire` has put its slice back, because no other worker
+had it in between. Leases run on a steady clock that is never set (actors/model/clock.py); due times
+follow the wall clock. The end of a lease is reported in wall time as of its beginning: after a step
+of the wall clock the reported time is wrong, and the lease itself is unaffected.
 
-What it can't do: it does not know whether an item was entered before (the owner does), and a cut
-run is in memory as a whole until its last slice has left, whatever its share says.
+It does not know whether an item was entered before (the owner does), and a run that was cut stays
+in memory as a whole until its last slice has left, whatever its counted share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,14 @@ from actors.ports.tiers import Ending, Entered, Fill, Leased, Limits, WarmFlow, 
 from actors.tiers.warm_queue import WarmSlices, check_again
 
 _tokens = count(1)
-"""Of all warm queues in this process, so that a token of a former one never fits."""
+"""Shared by all warm queues of this process, so that an old token never fits a new lease."""
 
 
 class MemoryWarm:
-    """All queues of this process. `bytes_max` caps them together; None: each by its own limits.
+    """All queues of this process. `bytes_max` caps them together; None: only their own limits
+    apply.
 
-    `lease_ms` is the clock of leases; None: the steady one, or `now_ms` where that was given.
+    `lease_ms` is the clock of leases; None: the steady clock, or `now_ms` if one was given.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class MemoryWarm:
         self._queues: dict[str, WarmSlices] = {}
         self._bytes = 0
         self._held_up: set[WarmSlices] = set()
-        """Queues that had room of their own, and were held up by the cap."""
+        """Queues that had room by their own limits and were stopped by the cap."""
 
     async def enter(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
         if not all(slice_.bits for slice_ in slices):
@@ -102,8 +103,9 @@ class MemoryWarm:
     async def wait(self, queue: str) -> None:
         """Returns when something has come, come back or come due since a lease found nothing.
 
-        All that wait are woken: who comes too late waits again. What a lease left behind, because
-        its flow was excepted, is no news; who stops excepting a flow must not wait for it here.
+        All waiters are woken; those that come too late wait again. Slices that a lease skipped
+        because of an excepted flow are not news: a caller that stops excepting a flow must lease
+        first.
         """
         state = self._queue(queue)
         came = state.came
@@ -117,7 +119,7 @@ class MemoryWarm:
 
     async def wait_change(self, queue: str) -> None:
         """Returns when there may be more room than at the call: when the queue's fill has fallen,
-        or all queues' together, if the cap held this one up. Not part of the port."""
+        or the fill of all queues if the cap stopped this one. Not part of the port."""
         await self._queue(queue).until_fallen()
 
     async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
@@ -156,7 +158,7 @@ class MemoryWarm:
         return extended
 
     async def expire(self) -> dict[str, int]:
-        """Looks at every lease: there are as many as workers have in hand."""
+        """Looks at every lease; workers hold few."""
         now_ms, lease_now_ms = self._now_ms(), self._lease_ms()
         expired: dict[str, int] = {}
         for name, state in self._queues.items():
@@ -206,7 +208,7 @@ class MemoryWarm:
         return {} if state is None else state.locate(run_ids, self._now_ms())
 
     def put_off_anew(self) -> None:
-        """The wall clock was set back: retries wait for their pause, and no longer. Not part of the
+        """After the wall clock was set back: no retry waits longer than its pause. Not part of the
         port."""
         now_ms = self._now_ms()
         for state in self._queues.values():

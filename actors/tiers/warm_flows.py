@@ -1,9 +1,9 @@
-"""What a warm queue of this process holds by flow and action, kept up to date slice by slice.
+"""Counts what a warm queue of this process holds per flow and action, slice by slice.
 
-A slice costs the same here whatever it holds: a few additions, and for the first of a run one push
-onto a heap. The oldest is looked for when somebody asks, past runs that are gone; those are cleared
-away when there are more of them than of runs that wait. A flow that holds nothing is forgotten:
-names of flows are the users', and many. Plain data, of one queue.
+A slice costs a few additions, whatever its length, and the first slice of a run one push onto a
+heap. The oldest run is looked up on demand, skipping runs that are gone; those are cleared when
+they outnumber the waiting runs. An empty flow is forgotten, because users choose flow names and may
+use many. Plain data of one queue.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from actors.model.slices import Slice
 from actors.ports.tiers import WarmFlow
 
 SPARE: Final = 16
-"""So many entries more than twice the runs may be listed before the list is made anew."""
+"""How many entries beyond twice the number of runs may be listed before the list is rebuilt."""
 
 
 class _Flow:
@@ -24,9 +24,9 @@ class _Flow:
         self.waiting = 0
         self.from_cold = 0
         self._runs: dict[tuple[int, bytes], int] = {}
-        """Items that wait, by run: when it was enqueued, and its id."""
+        """Waiting items per run, by enqueue time and run id."""
         self._enqueued: list[tuple[int, bytes]] = []
-        """A heap of those runs, and of some that are gone."""
+        """A heap of these runs, and of some that are gone."""
 
     def wait(self, slice_: Slice, items: int) -> None:
         head = slice_.run.head
@@ -55,13 +55,13 @@ class WarmFlows:
         self._flows: dict[tuple[str, str], _Flow] = {}
 
     def waits(self, slice_: Slice, sign: int) -> None:
-        """A slice waits from now on (1), or does not any more (-1)."""
+        """A slice starts (1) or stops (-1) waiting."""
         key, flow = self._flow(slice_)
         flow.wait(slice_, sign * slice_.items)
         self._forget_empty(key, flow)
 
     def borrows(self, slice_: Slice, sign: int) -> None:
-        """A slice that belongs to the cold store has come (1) or gone (-1), leased or not."""
+        """A slice owned by the cold store has come (1) or gone (-1), leased or not."""
         key, flow = self._flow(slice_)
         flow.from_cold += sign * slice_.items
         self._forget_empty(key, flow)

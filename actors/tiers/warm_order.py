@@ -1,9 +1,9 @@
-"""Due slices in order, a heap for each flow, so that a flow that is left out costs next to nothing.
+"""Due slices in delivery order: one heap per flow, so that an excluded flow costs almost nothing.
 
-Above the heaps stands one of their heads. A head is listed again whenever another slice becomes
-the first of its flow; what is listed and no longer true is passed over when it comes up, and
-cleared away when there is more of it than of flows. So a slice costs the same with one flow and
-with thousands, and a flow that is left out costs its head, once in every `take`.
+A heap of heads above them holds the first slice of each flow. A head is pushed whenever another
+slice becomes the first of its flow; outdated heads are skipped when they come up, and cleared when
+they outnumber the flows. So a slice costs the same with one flow and with thousands, and an
+excluded flow costs its head once per `take`.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from typing import Final
 from actors.model.slices import Slice, SortKey
 
 HEADS_SPARE: Final = 16
-"""So many heads more than twice the flows may be listed before the list is made anew."""
+"""How many heads beyond twice the number of flows may be listed before the list is rebuilt."""
 
 _Ranked = tuple[SortKey, int, Slice]
 
 
 class DueSlices:
-    """Plain data of one queue. Slices of the same place come out in the order they came in."""
+    """Plain data of one queue. Slices with equal sort keys come out in the order they came in."""
 
     __slots__ = ("_arrivals", "_flows", "_heads")
 
@@ -31,7 +31,7 @@ class DueSlices:
         self._heads: list[tuple[SortKey, str]] = []
 
     def __iter__(self) -> Iterator[Slice]:
-        """All of them, in no order."""
+        """All slices, in no particular order."""
         return (slice_ for heap in self._flows.values() for _, _, slice_ in heap)
 
     def push(self, slice_: Slice) -> None:
@@ -50,10 +50,10 @@ class DueSlices:
             self._list_heads()
 
     def take(self, items_max: int, bytes_max: int, except_flows: frozenset[str]) -> list[Slice]:
-        """Takes the first slices out, within both limits, but at least one item, if there is one.
+        """Takes out the first slices within both limits, but at least one item if there is one.
 
-        What is too long is cut, and the rest of it stays. Nothing is passed over because it is
-        long: that would change the order.
+        A slice that is too long is cut, and its rest stays. No slice is skipped for its length:
+        that would change the order.
         """
         heads = self._heads
         flows = self._flows
@@ -97,7 +97,7 @@ class DueSlices:
         return taken
 
     def take_matching(self, matches: Callable[[Slice], bool]) -> list[Slice]:
-        """Takes out all that match, in no order. Looks at every slice."""
+        """Takes out all matching slices, in no particular order. Looks at every slice."""
         taken: list[Slice] = []
         for flow, heap in list(self._flows.items()):
             kept = [ranked for ranked in heap if not matches(ranked[2])]

@@ -1,8 +1,7 @@
-"""One warm queue of this process: what is due, what is not due yet, what is leased, and how much.
+"""One warm queue of this process: due, scheduled and leased slices, and their counts.
 
-Plain data and two events for those who wait: something has come that a lease may find, and the
-queue has become emptier. The counts change with the slices, in the same step, and say exactly
-what is here.
+Plain data with two events: something has come that a lease may find, and the fill has fallen. The
+counts change in the same step as the slices and are always exact.
 """
 
 import math
@@ -21,7 +20,7 @@ from actors.tiers.warm_flows import WarmFlows
 from actors.tiers.warm_order import DueSlices
 
 SLEEP_MAX_S: Final = 1.0
-"""How long a waiter trusts its clock: when the host's time is set, it notices that late."""
+"""How long a waiter sleeps at most, and so how late it notices that the host's time was set."""
 
 
 @dataclass(slots=True)
@@ -42,9 +41,9 @@ class WarmSlices:
         self.due = DueSlices()
         self.flows = WarmFlows()
         self.has_news = False
-        """Something has come since a lease found nothing."""
+        """Something has come due or entered since a lease found nothing."""
         self.came = 0
-        """How often something came that is due."""
+        """How many times a due slice came."""
         self._later: list[tuple[int, SortKey, int, Slice]] = []
         self._arrivals = count()
         self._news: trio.Event | None = None
@@ -63,7 +62,7 @@ class WarmSlices:
         assert self.items or not self.bytes
 
     def place(self, slice_: Slice, now_ms: int) -> None:
-        """Puts a slice that is counted, and not leased, where it belongs."""
+        """Puts a slice that is counted and not leased among the due or the scheduled ones."""
         self.flows.waits(slice_, 1)
         if slice_.due_ms > now_ms:
             slice_ = _bounded(slice_, now_ms)
@@ -74,11 +73,11 @@ class WarmSlices:
         heappush(self._later, scheduled)
         self.scheduled_items += slice_.items
         if self._later[0] is scheduled:
-            # Those who wait sleep until the one that was the next to come due.
+            # Waiters sleep until the slice that was next to come due before this one.
             self._wake()
 
     def put_off_anew(self, now_ms: int) -> None:
-        """The wall clock was set back: retries wait for their pause, and no longer."""
+        """After the wall clock was set back: no retry waits longer than its pause."""
         later, self._later = self._later, []
         self.scheduled_items = 0
         for *_, slice_ in later:
@@ -86,7 +85,7 @@ class WarmSlices:
             self.place(slice_, now_ms)
 
     def bring_due(self, now_ms: int) -> None:
-        """Moves what has come due. To be called before anything is taken or said."""
+        """Moves slices that have come due. Call it before slices are taken or counts are read."""
         later = self._later
         while later and later[0][0] <= now_ms:
             slice_ = heappop(later)[3]
@@ -94,13 +93,13 @@ class WarmSlices:
             self._place_due(slice_)
 
     def lease(self, token: int, slice_: Slice, ends_ms: int) -> None:
-        """Of a slice that was taken from those that wait."""
+        """Leases a slice that was taken from the waiting ones."""
         self.flows.waits(slice_, -1)
         self.leases[token] = Lease(slice_, ends_ms)
         self.leased_items += slice_.items
 
     def end_lease(self, token: int) -> Slice | None:
-        """The slice, which is still counted and is nowhere now. None: there is no such lease."""
+        """Ends a lease and returns its slice, still counted but in no list. None: no such lease."""
         lease = self.leases.pop(token, None)
         if lease is None:
             return None
@@ -108,7 +107,7 @@ class WarmSlices:
         return lease.slice
 
     def take_matching(self, matches: Callable[[Slice], bool]) -> list[Slice]:
-        """Takes out all that match and are not leased, in order; they are still counted."""
+        """Takes out all matching slices that are not leased, in order; they are still counted."""
         taken = self.due.take_matching(matches)
         scheduled = [entry[3] for entry in self._later if matches(entry[3])]
         if scheduled:
@@ -120,7 +119,7 @@ class WarmSlices:
         return sorted(taken + scheduled, key=lambda slice_: slice_.sort_key)
 
     def locate(self, run_ids: frozenset[bytes], now_ms: int) -> dict[bytes, Whereabouts]:
-        """What is here of these runs."""
+        """Where the items of these runs are in this queue."""
         self.bring_due(now_ms)
         found: dict[bytes, Whereabouts] = {}
 
@@ -145,7 +144,7 @@ class WarmSlices:
         )
 
     async def sleep(self, now_ms: int) -> None:
-        """Until something comes, or what is scheduled may have come due; or too early."""
+        """Sleeps until something comes or comes due; may return early."""
         if self._news is None:
             self._news = trio.Event()
         sleep_s = math.inf
@@ -184,7 +183,7 @@ def _bounded(slice_: Slice, now_ms: int) -> Slice:
 
 
 def check_again(leased: Slice, again: Iterable[Slice]) -> None:
-    """Only what was leased can be put back, and only once."""
+    """Checks that only leased items are put back, and each only once."""
     left = leased.bits
     for slice_ in again:
         if slice_.run.head.run_id != leased.run.head.run_id:
