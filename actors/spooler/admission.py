@@ -1,4 +1,4 @@
-"""Whether a new run may be stored, must wait, pushes out an old one, or is refused."""
+"""Whether a new run is stored, waits, pushes out an old run or is refused."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -32,9 +32,9 @@ class Fill:
 
 
 def admit(fill: Fill, size: int, policy: FullPolicy, settings: SpoolSettings) -> Verdict | Refused:
-    """A full disk refuses at once, whatever the policy; a full spool does as the policy says.
+    """A full disk refuses at once, whatever the policy; a full spool follows the policy.
 
-    Where old items keep the chunks alive, dropping others would free nothing: then it waits.
+    If old items keep the chunks alive, dropping other runs would free nothing, so the push waits.
     """
     if fill.disk_is_low:
         text = f"less than min_free_bytes ({format_size(settings.min_free_bytes)}) of disk is left"

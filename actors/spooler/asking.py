@@ -1,7 +1,7 @@
-"""Messages to the spooler that are waited for until they are answered.
+"""Sends messages to the spooler and waits for the answers.
 
-Nothing is owned, and there is no deadline but the caller's. On cancel the answer goes nowhere; what
-was asked for may be done.
+It owns nothing and sets no deadline; the caller may. On cancel the answer is discarded; the request
+may still be carried out.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,17 @@ from forebay.errors import Refused
 
 Spooler = trio.MemorySendChannel[SpoolerMessage]
 Make = Callable[[Callable[[Any], None]], SpoolerMessage]
-"""Makes the message, given what is called with the answer."""
+"""Makes the message, given the callback for the answer."""
 
 
 async def ask(spooler: Spooler, make: Make) -> Any:
-    """The answer, whatever it is. StoreUnavailable: the spooler has stopped."""
+    """The answer, of any kind. Raises StoreUnavailable if the spooler has stopped."""
     (found,) = await ask_all(spooler, [make])
     return found
 
 
 async def ask_all(spooler: Spooler, makes: Sequence[Make]) -> list[Any]:
-    """The answers, in order. What is asked for together may share a commit."""
+    """The answers, in order. Messages sent together may share a commit."""
     answers: dict[int, Any] = {}
     there = trio.Event()
 
@@ -56,7 +56,7 @@ async def request(spooler: Spooler, make: Make) -> dict[str, Any]:
 
 
 def readable(answer: Any) -> Any:
-    """StoreUnavailable if it says that the journal is not."""
+    """The answer; raises StoreUnavailable if it says that the journal cannot be read."""
     if isinstance(answer, Refused):
         raise answer
     if isinstance(answer, OSError):

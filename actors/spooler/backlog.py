@@ -1,9 +1,9 @@
-"""The backlog: which runs wait, per queue and priority, in memory first and on disk behind.
+"""The backlog: the waiting runs per queue and priority, the first in memory, the rest on disk.
 
-A lane is the runs of one queue and one priority, in order. The head of a lane is in memory, as
-far as one cap for all lanes allows; behind it only places are kept, fourteen bytes a run, and
-the runs are read back later. Runs that were given back for a while wait in a heap of their queue
-and join their lane when their time has come. Plain data, touched by the spooler's task alone.
+A lane holds the runs of one queue and one priority, in order. Its head is in memory, as far as one
+cap for all lanes allows; of the rest only the places are kept, fourteen bytes per run, and the runs
+are read back later. Runs that were given back for a while wait in a heap of their queue and join
+their lane at their time. Plain data of the spooler's task.
 """
 
 import sys
@@ -54,13 +54,13 @@ class Places:
         return places
 
     def after(self, position: int) -> list[Place]:
-        """All that lie behind a position."""
+        """All places behind a position."""
         columns = (self._positions, self._sizes, self._items)
         rows = zip(*(column[self._head :] for column in columns), strict=True)
         return [Place(*row) for row in rows if row[0] > position]
 
     def drop(self, count: int) -> None:
-        """Lets the first `count` go; the room they took is given back now and then."""
+        """Drops the first `count` places; their memory is released from time to time."""
         self._head += count
         if self._head >= self.COMPACT_MIN and self._head * 2 >= len(self._positions):
             for column in (self._positions, self._sizes, self._items):
@@ -68,14 +68,14 @@ class Places:
             self._head = 0
 
     def find(self, position: int) -> int | None:
-        """Which one lies there: 50 ms for a million of them."""
+        """The index of a position: 50 ms for a million places."""
         try:
             return self._positions.index(position, self._head)
         except ValueError:
             return None
 
     def shrink(self, position: int, items: int, *, is_gone: bool) -> bool:
-        """A place has so many items less, or goes. False: it is not here."""
+        """Takes `items` off a place, or removes the place. False: it is not here."""
         at = self.find(position)
         if at is None:
             return False
@@ -93,7 +93,7 @@ class Places:
         return None if at is None else Place(position, self._sizes[at], self._items[at])
 
     def put_first(self, place: Place) -> None:
-        """Takes back a place that was dropped a moment ago."""
+        """Puts back a place that was just dropped."""
         if self._head:
             self._head -= 1
             self._positions[self._head] = place.position
@@ -107,7 +107,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A run that was taken out to make room; `run` is None if it was on disk only."""
+    """A run that was taken out to make room; `run` is None if it was only on disk."""
 
     queue: str
     lane: "Lane"
@@ -135,7 +135,7 @@ class Lane:
 
 
 class QueueBacklog:
-    """The lanes of one queue, the most urgent first, and what waits for its time."""
+    """The lanes of one queue, the most urgent first, and its runs that wait for a time."""
 
     __slots__ = ("lanes", "later", "scheduled_items")
 
@@ -157,7 +157,7 @@ class QueueBacklog:
 
 
 class Backlog:
-    """All queues' backlogs, under one cap on what they hold in memory."""
+    """The backlogs of all queues, under one cap on memory."""
 
     def __init__(self, memory_runs_max: int, memory_bytes_max: int) -> None:
         self.queues: dict[str, QueueBacklog] = {}
@@ -182,7 +182,7 @@ class Backlog:
         return max(0, self._memory_bytes_max - self.memory_bytes)
 
     def add(self, run: StoredRun, *, in_memory: bool = True) -> None:
-        """A run that was just committed; kept in memory if that is wanted and there is room."""
+        """Adds a run that was just committed; in memory if that is wanted and there is room."""
         head = run.head
         lane = self.queue(head.queue).lane(head.priority)
         behind = lane.disk or lane.reading
@@ -193,17 +193,17 @@ class Backlog:
             lane.disk.append(run.position, run.size, head.count)
 
     def add_place(self, queue: str, priority: int, place: Place) -> None:
-        """A run that is not in memory."""
+        """Adds a run that is only on disk."""
         self.queue(queue).lane(priority).disk.append(*place)
 
     def add_later(self, queue: str, priority: int, time_ms: int, place: Place) -> None:
-        """A run that was given back and joins its lane at that time."""
+        """Adds a run that was given back and joins its lane at that time."""
         backlog = self.queue(queue)
         heappush(backlog.later, (time_ms, place, priority))
         backlog.scheduled_items += place.items
 
     def wake_due(self, now_ms: int) -> list[str]:
-        """Moves what has become due to its lane; the queues that got something."""
+        """Moves due runs to their lanes; returns the queues that got some."""
         woken = []
         for name, backlog in self.queues.items():
             if backlog.later and backlog.later[0][0] <= now_ms:
@@ -217,7 +217,7 @@ class Backlog:
     def take(
         self, queue: str, runs_max: int, bytes_max: int, items_max: int = sys.maxsize
     ) -> list[StoredRun]:
-        """The next runs that are in memory, at least one if there is one.
+        """Takes the next runs that are in memory, at least one if there is one.
 
         Stops before a lane whose head must be read back first: order comes before speed.
         """
@@ -239,18 +239,18 @@ class Backlog:
         return taken
 
     def has_spilled(self, queue: str) -> bool:
-        """Some of what waits is on disk only."""
+        """Whether some waiting runs are only on disk."""
         return any(lane.disk or lane.reading for lane in self.queue(queue).lanes.values())
 
     def lane_to_read(self, queue: str) -> Lane | None:
-        """The most urgent lane, if its head is on disk and nobody reads it yet."""
+        """The most urgent lane, if its head is on disk and is not being read yet."""
         first = next(self.queue(queue).waiting(), None)
         if first is None or first[1].memory or first[1].reading:
             return None
         return first[1]
 
     def begin_reading(self, lane: Lane, runs_max: int, bytes_max: int) -> list[Place]:
-        """Takes the first places out of a lane. Nothing behind them is lent meanwhile."""
+        """Takes the first places out of a lane. No run behind them is lent meanwhile."""
         places = lane.disk.peek(runs_max, bytes_max)
         lane.disk.drop(len(places))
         lane.reading = True
@@ -258,7 +258,7 @@ class Backlog:
         return places
 
     def end_reading(self, lane: Lane, runs: Iterable[StoredRun], unread: Sequence[Place]) -> None:
-        """What was read is the head of the lane; what was not is where it was."""
+        """Makes the runs that were read the head of the lane; puts unread places back."""
         lane.reading = False
         lane.being_read = ()
         for run in runs:
@@ -268,12 +268,12 @@ class Backlog:
             lane.disk.put_first(place)
 
     def give_back(self, run: StoredRun) -> None:
-        """A run that was lent and comes back undelivered is the first of its lane again."""
+        """Puts a lent run that comes back undelivered first in its lane."""
         self.queue(run.head.queue).lane(run.head.priority).memory.appendleft(run)
         self._remember(run)
 
     def drop_oldest(self, queue: str) -> Dropped | None:
-        """Takes out the oldest waiting run of a queue, if there is one that nobody reads."""
+        """Takes out the oldest waiting run of a queue, if there is one that is not being read."""
         lanes = [lane for _, lane in self.queue(queue).waiting() if lane.memory or not lane.reading]
         if not lanes:
             return None
@@ -287,7 +287,7 @@ class Backlog:
         return Dropped(queue, lane, Place(run.position, run.size, run.head.count), run)
 
     def undrop(self, dropped: Dropped) -> None:
-        """Puts it back: the run that needed the room was not stored."""
+        """Puts the run back: the run that needed the room was not stored."""
         if dropped.run is None:
             dropped.lane.disk.put_first(dropped.place)
         else:
@@ -297,8 +297,8 @@ class Backlog:
     def shrink(
         self, queue: str, priority: int, position: int, items: int, *, is_gone: bool
     ) -> bool:
-        """A run that waits has so many items less; `is_gone`: none is left. False: it does not
-        wait, or is just being read."""
+        """Takes `items` off a waiting run; `is_gone`: none is left. False: the run does not wait,
+        or is being read."""
         backlog = self.queues.get(queue)
         if backlog is None:
             return False
@@ -315,8 +315,8 @@ class Backlog:
         return _shrink_later(backlog, position, items, is_gone=is_gone)
 
     def locate(self, queue: str, position: int) -> tuple[int, StoredRun | Place] | None:
-        """The priority of a run that waits there, and the run, or where it is on disk; None: it
-        does not wait, or is just being read."""
+        """The priority of a waiting run, and the run or its place on disk; None: it does not wait,
+        or is being read."""
         backlog = self.queues.get(queue)
         if backlog is None:
             return None
@@ -332,7 +332,7 @@ class Backlog:
         return None
 
     def in_memory(self, run_id: bytes) -> list[StoredRun]:
-        """What waits in memory under this id. Looks at all of it: 2,048 runs, as a rule."""
+        """The runs in memory with this id. Looks at all of them, usually 2,048."""
         return [
             run
             for backlog in self.queues.values()
@@ -342,7 +342,7 @@ class Backlog:
         ]
 
     def waits(self, queue: str, priority: int, position: int) -> bool:
-        """Whether the run at this position waits, wherever."""
+        """Whether the run at this position waits, in memory, on disk or for its time."""
         backlog = self.queues.get(queue)
         if backlog is None:
             return False

@@ -1,7 +1,7 @@
-"""Borrowing: runs that wait in the journal, or are lent already, by their position.
+"""Borrows runs by position, whether they wait in the journal or are already lent.
 
-Asks the spooler (actors/spooler/lending.py) and waits. On cancel what was lent stays lent: only
-those ask who send it on, whatever happens.
+Asks the spooler (actors/spooler/lending.py) and waits. On cancel lent runs stay lent, so only
+callers that send them on in every case may use this.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from actors.spooler.messages import Borrow, Lease, SpoolerMessage
 BORROW_MAX: Final = 256
 
 Borrowed = dict[int, tuple[Lease, bool]]
-"""By position; the flag says that it was not lent before."""
+"""Leases by position; the flag says that the run was not lent before."""
 
 
 async def borrow(
     spooler: trio.MemorySendChannel[SpoolerMessage], queue: str, runs: Mapping[int, bytes]
 ) -> Borrowed:
-    """Runs by position and id; what is not live is not in the answer."""
+    """Borrows runs by position and id; runs that are not live are missing from the answer."""
     found: Borrowed = {}
     positions = list(runs)
     for start in range(0, len(positions), BORROW_MAX):

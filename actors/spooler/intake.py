@@ -1,9 +1,9 @@
-"""The intake: pushes that wait to be stored, and which of them go into the next group.
+"""The intake: pushes that wait to be stored, and the choice of the next group.
 
-Pushes are taken in the order in which they came. Where the spool is full, a queue's policy
-decides; pushes that wait for room wait in one line, up to their queue's `full_timeout`. A run
-whose id is known is not stored again: it is a duplicate if it has the same content, and refused
-if it has not. Plain data, touched by the spooler's task alone.
+Pushes are taken in order of arrival. If the spool is full, the queue's policy decides; pushes that
+wait for room form one line and wait at most their queue's `full_timeout`. A run with a known id is
+not stored again: it is a duplicate if its content is the same, and refused otherwise. Plain data of
+the spooler's task.
 """
 
 from collections import deque
@@ -31,19 +31,19 @@ log = structlog.get_logger()
 
 DRAINING: Final = Refused("DRAINING", "the daemon is stopping", retry_after_ms=1000)
 DROPS_MAX: Final = 16_384
-"""No more runs than this are dropped to make room for one."""
+"""At most this many runs are dropped to make room for one."""
 QUEUES_MAX: Final = 10_000
-"""More queues than this are not created by pushing to them."""
+"""Pushing creates no more queues once there are this many."""
 
 
 @dataclass(slots=True)
 class Group:
-    """What goes into one commit."""
+    """The contents of one commit."""
 
     appends: list[Append] = field(default_factory=list)
     size: int = 0
     echoes: list[Append] = field(default_factory=list)
-    """Runs whose id is known already: answered when their originals are surely stored."""
+    """Runs whose id is known already: answered once their originals are certainly stored."""
     dropped: list[Dropped] = field(default_factory=list)
     dropped_bytes: int = 0
 
@@ -71,21 +71,21 @@ class Intake:
         self._is_draining = False
         self.disk_is_low = False
         self.disk_failure: Refused | None = None
-        """The disk refused, and is not asked again before `_disk_rests_until`."""
+        """Set after the disk refused; it is not tried again before `_disk_rests_until`."""
         self._disk_rests_until = 0.0
 
     def arrive(self, append: Append) -> None:
         self._arrived.append(append)
 
     def __bool__(self) -> bool:
-        """Whether a push waits, be it for room."""
+        """Whether any push waits, also for room."""
         return bool(self._arrived or self._blocked)
 
     def has_arrivals(self) -> bool:
         return bool(self._arrived)
 
     def form_group(self, now: float) -> Group:
-        """Takes as many pushes as may be stored now, in order; refuses what must be refused."""
+        """Takes as many pushes as may be stored now, in order; refuses those that must be."""
         group = Group()
         while self._blocked and group.size < self._settings.group_bytes_max:
             if not self._place(self._blocked[0][0], group, now, others_wait=False):
@@ -137,7 +137,7 @@ class Intake:
         if append.stage:
             return self._writes.refuse(append.write, append.stage)
         if write_of(append.head) is not None:
-            # The write's receipt would count what nobody has published.
+            # The write's receipt would count items that were never published.
             return Refused("BAD_RUN", f"a run with the header {WRITE_HEADER} is staged, not pushed")
         return None
 
@@ -162,7 +162,7 @@ class Intake:
         return verdict
 
     def _is_one_queue_too_many(self, queue: str) -> bool:
-        """Names of queues are kept in memory: there may be only so many."""
+        """Queue names are kept in memory, so their number is bounded."""
         books, staged = self._ledger.books, self._ledger.staged
         if queue in books or queue in staged or len(books) + len(staged) < QUEUES_MAX:
             return False
@@ -179,8 +179,7 @@ class Intake:
     def settle_group(
         self, group: Group, fingerprints: Sequence[int], failure: Refused | None, now: float
     ) -> None:
-        """Answers everyone in a group. The runs that have a fingerprint, the first ones, are
-        durable."""
+        """Answers every push of a group. The first `len(fingerprints)` runs are durable."""
         stored = len(fingerprints)
         for append, content in zip(group.appends, fingerprints, strict=False):
             self.recent.add(append.head.run_id, content)
@@ -215,21 +214,21 @@ class Intake:
             answer(appends, why)
 
     def expire(self, now: float) -> None:
-        """Refuses what has waited for room long enough."""
+        """Refuses pushes that have waited for room long enough."""
         expired = [append for append, until in self._blocked if until <= now]
         if expired:
             self._blocked = deque(entry for entry in self._blocked if entry[1] > now)
             self._turn_away(expired, full("no room came free within the queue's full_timeout"))
 
     def drain(self) -> None:
-        """Nobody waits for room any more."""
+        """Refuses all pushes that wait for room, now and later."""
         self._is_draining = True
         self._turn_away([append for append, _ in self._blocked], DRAINING)
         self._blocked.clear()
 
 
 def answer(appends: Sequence[Append], outcome: Outcome | Refused) -> None:
-    """Answers all of them alike, and lets each connection send once."""
+    """Gives all of them the same answer and lets each connection send once."""
     connections: dict[int, Answers] = {}
     for append in appends:
         append.answers.put(append.sequence, outcome)

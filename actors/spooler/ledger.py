@@ -1,10 +1,9 @@
-"""The ledger: the books of every chunk, and with them when a chunk may go.
+"""The ledger: the books of every chunk, which also decide when a chunk may be freed.
 
 Each chunk keeps the totals of its accounts (actors/model/accounts.py). The books of the daemon are
-the base (what was in chunks that are gone) plus those of all chunks that are here, kept up to date
-as a running sum; what is staged stands outside until it is published, and what was dropped with its
-stage is nowhere. A sealed chunk in which nothing is held may be freed. Plain data, touched by the
-spooler alone.
+the base (totals of chunks that are gone) plus the totals of all present chunks, kept as a running
+sum. Staged items are outside the books until they are published, and items dropped with their stage
+are never counted. A sealed chunk that holds no items may be freed. Plain data of the spooler.
 """
 
 import sys
@@ -22,9 +21,9 @@ from actors.spooler.writes import Phase, Writes
 
 PINNED_FACTOR: Final = 2
 PINNED_SHARE: Final = 0.25
-"""A chunk of which so little is left is worth emptying."""
+"""A chunk with at most this share of its items left is worth emptying."""
 HEAD_BYTES_MAX: Final = 4096
-"""More than a chunk's own head takes, before its first run."""
+"""More than the head of a chunk takes before its first run."""
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class ChunkAccount:
     held_items: int = 0
     is_sealed: bool = False
     doubts: int = 0
-    """Hand-overs under way of which it is not known what the cold store has."""
+    """Hand-overs under way for which it is unknown what the cold store has."""
     totals: Books = field(default_factory=dict)
 
 
@@ -54,19 +53,19 @@ class Ledger:
     def __init__(self, writes: Writes | None = None) -> None:
         self._writes = writes if writes is not None else Writes()
         self.base: Books = {}
-        """By account."""
+        """Totals of chunks that are gone, by account."""
         self.books: Books = {}
-        """Base and chunks together, by queue."""
+        """Totals of base and chunks together, by queue."""
         self.receipts: dict[bytes, Totals] = {}
-        """The same of what was published, and of what was moved here, by write."""
+        """The same for published and moved-in items, by write."""
         self.moved: Counter[bytes] = Counter()
-        """Of these, items that were moved here, ever, by write."""
+        """How many of these were ever moved here, by write."""
         self.staged: Counter[str] = Counter()
         """Items that are not visible yet, by queue."""
         self._accounts: dict[int, str] = {}
-        """Of live runs that were staged, by position."""
+        """Account names of live runs that were staged, by position."""
         self.disk_bytes = 0
-        """What the chunks take, live or not."""
+        """The size of all chunks, live or not."""
         self.live_runs = 0
         self.live_bytes = 0
         self.writer_offset = 0
@@ -78,7 +77,7 @@ class Ledger:
         return len(self._chunks)
 
     def load(self, base: Books, chunks: list[RecoveredChunk]) -> None:
-        """Takes over what recovery found."""
+        """Takes over the books that recovery found."""
         for name, totals in base.items():
             kept = self._name_in_base(name)
             if kept is not None:
@@ -97,7 +96,7 @@ class Ledger:
                 account.held_items += self._enter(parse_account(name), totals)
 
     def _enter(self, account: Account, totals: Totals) -> int:
-        """Counts what recovery found; how many of these items are held."""
+        """Counts totals that recovery found; returns how many of their items are held."""
         if not account.write:
             self.books.setdefault(account.queue, Totals()).add(totals)
             return totals.held
@@ -115,7 +114,7 @@ class Ledger:
 
     def _phase(self, account: Account) -> Phase:
         if not account.write or account.stage == NO_STAGE:
-            # What was pushed is visible; of what is gone only what was published is remembered.
+            # Pushed items are visible; of writes that are gone only published items are kept.
             return Phase.PUBLISHED
         return self._writes.phase(account.write, account.stage)
 
@@ -127,21 +126,21 @@ class Ledger:
         self._chunks[number].is_sealed = True
 
     def number_of(self, position: int) -> int:
-        """The chunk that holds a position."""
+        """The number of the chunk that holds a position."""
         return self._numbers[bisect_right(self._numbers, position) - 1]
 
     def numbers(self) -> list[int]:
-        """All chunks, the newest first."""
+        """The numbers of all chunks, newest first."""
         return self._numbers[::-1]
 
     def accept(self, position: int, size: int, queue: str, items: int) -> None:
-        """A run that was pushed is stored."""
+        """Counts a stored run that was pushed."""
         self._keep(position, size, items)
         for totals in self._totals(position, queue):
             totals.accepted += items
 
     def move_in(self, position: int, size: int, account: Account, items: int) -> None:
-        """A run of a write that was published elsewhere is stored."""
+        """Counts a stored run of a write that was published elsewhere."""
         self._keep(position, size, items)
         self.note_account(position, sys.intern(account.name))
         for totals in self._totals(position, account.queue):
@@ -149,26 +148,26 @@ class Ledger:
         self.moved[account.write] += items
 
     def stage(self, position: int, size: int, account: Account, items: int) -> None:
-        """A run that was staged is stored."""
+        """Counts a stored run that was staged."""
         chunk = self._keep(position, size, items)
-        # One text for all runs of a stage.
+        # One string object for all runs of a stage.
         name = sys.intern(account.name)
         self.note_account(position, name)
         chunk.totals.setdefault(name, Totals()).accepted += items
         self.staged[account.queue] += items
 
     def note_account(self, position: int, name: str) -> None:
-        """A live run is in this account, not in its queue's."""
+        """Puts a live run into this account instead of its queue's."""
         self._accounts[position] = name
 
     def publish(self, write: bytes, queue: str, items: int) -> None:
-        """What was staged is accepted."""
+        """Counts staged items as accepted."""
         self.staged[queue] -= items
         self.books.setdefault(queue, Totals()).accepted += items
         self.receipts.setdefault(write, Totals()).accepted += items
 
     def unstage(self, queue: str, place: Place) -> None:
-        """A staged run is dropped with its stage: as if it had never been."""
+        """Drops a staged run with its stage, as if it had never been stored."""
         self._accounts.pop(place.position, None)
         self._chunks[self.number_of(place.position)].held_items -= place.items
         self.live_runs -= 1
@@ -185,12 +184,12 @@ class Ledger:
         return chunk
 
     def add_live(self, size: int) -> None:
-        """A run of this size is held, in whole or in part."""
+        """Counts a run of this size as held, in whole or in part."""
         self.live_runs += 1
         self.live_bytes += size
 
     def finish(self, fact: "ItemsFinished") -> None:
-        """Enters what became of items, once that is on disk."""
+        """Books the fate of items, once its mark is on disk."""
         if fact.fate is Fate.RETRY:
             return
         if fact.run_bytes:
@@ -203,25 +202,25 @@ class Ledger:
             self._accounts.pop(fact.position, None)
 
     def doubt(self, position: int, change: int) -> None:
-        """A hand-over from this position begins (1) or is over (-1)."""
+        """Counts a hand-over from this position that begins (1) or is over (-1)."""
         account = self._chunks.get(self.number_of(position))
         if account is not None:
             account.doubts += change
 
     def count_duplicate(self, queue: str, items: int) -> None:
-        """Not tied to any chunk: it goes straight to the base."""
+        """Duplicates belong to no chunk: they go straight to the base."""
         for books in (self.base, self.books):
             books.setdefault(queue, Totals()).duplicate += items
 
     def has_idle_chunk(self) -> bool:
-        """Whether a chunk that still takes runs has had some, and holds nothing."""
+        """Whether an unsealed chunk has taken runs and now holds no items."""
         return any(
             account.used_bytes and not account.is_sealed and not account.held_items
             for account in self._chunks.values()
         )
 
     def dead_chunks(self) -> list[int]:
-        """Chunks that hold nothing and take nothing more."""
+        """Sealed chunks without held items or hand-overs in doubt."""
         return [
             account.number
             for account in self._chunks.values()
@@ -229,10 +228,10 @@ class Ledger:
         ]
 
     def pinned(self, disk_bytes_max: int) -> list[tuple[str, range]]:
-        """Which queues' items keep old chunks alive that hold little else, and where they lie.
+        """Which queues' items keep old, almost empty chunks alive, and their positions.
 
-        None, as long as the chunks take little more than what is live in them. A chunk with items
-        that are staged stays anyway: nobody can hand those over.
+        Empty while the chunks take little more than their live items. A chunk with staged items
+        stays anyway, because those cannot be handed over.
         """
         surplus = self.disk_bytes - max(disk_bytes_max, PINNED_FACTOR * self.live_bytes)
         found: list[tuple[str, range]] = []
@@ -255,10 +254,10 @@ class Ledger:
         return found
 
     def base_without(self, numbers: list[int]) -> Books:
-        """The base as it is once these chunks are gone. Nothing changes yet.
+        """The base as it will be once these chunks are gone. Changes nothing yet.
 
-        It names every write whose receipt is kept: 60,000 of them, a batch each 10 s for a week,
-        took 685 ms to copy one by one, and 2 ms so.
+        The base names every write whose receipt is kept. Copying 60,000 of them (a batch every 10 s
+        for a week) one by one took 685 ms; a shallow copy takes 2.
         """
         base = dict(self.base)
         for number in numbers:
@@ -269,8 +268,8 @@ class Ledger:
         return base
 
     def _name_in_base(self, name: str) -> str | None:
-        """Of what was published the write counts, as long as it is known, and the queue after that;
-        what was dropped with its stage does not count."""
+        """Published items count for their write while the write is known, and for their queue
+        afterwards; items dropped with their stage do not count."""
         account = parse_account(name)
         if not account.write:
             return name
@@ -280,14 +279,14 @@ class Ledger:
         return account.of_write.name if is_known else account.queue
 
     def _add_to_base(self, base: Books, name: str, totals: Totals) -> None:
-        """Totals that another base has as well are left as they are."""
+        """Adds totals to a base without changing objects that another base shares."""
         added = Totals()
         added.add(base.get(name, added))
         added.add(totals)
         base[name] = added
 
     def forget_writes(self, writes: Sequence[bytes]) -> None:
-        """Their receipts are gone; what they count is their queues' from now on."""
+        """Drops the receipts of these writes; their totals count for the queues from now on."""
         gone = {write.hex() for write in writes}
         for write in writes:
             self.receipts.pop(write, None)
@@ -300,7 +299,7 @@ class Ledger:
         self.base = base
 
     def forget(self, numbers: list[int]) -> None:
-        """These chunks are gone; their totals are in the base from now on."""
+        """Removes freed chunks; their totals are in the base from now on."""
         self.base = self.base_without(numbers)
         for number in numbers:
             account = self._chunks.pop(number)
@@ -313,7 +312,7 @@ class Ledger:
         return frozenset(account.write for account in accounts if account.write)
 
     def queues_of(self, write: bytes) -> set[str]:
-        """Where a write has, or had, items. Looks at all accounts: for people who ask."""
+        """The queues where a write has or had items. Looks at all accounts: for operators only."""
         books = [self.base, *(chunk.totals for chunk in self._chunks.values())]
         digits = write.hex()
         return {
@@ -327,12 +326,12 @@ class Ledger:
         return sum(account.held_items for account in self._chunks.values())
 
     def reader_offset(self) -> int:
-        """The first chunk that holds anything; where writing stands, if none does."""
+        """The first chunk that holds items; the write position if none does."""
         held = (account.number for account in self._chunks.values() if account.held_items)
         return min(held, default=self.writer_offset)
 
     def _totals(self, position: int, queue: str) -> tuple[Totals, ...]:
-        """All that count the run at `position`."""
+        """All totals that count the run at `position`."""
         chunk = self._chunks[self.number_of(position)]
         name = self._accounts.get(position, queue)
         in_chunk = chunk.totals.get(name)

@@ -1,11 +1,11 @@
-"""Lending: runs of the journal to those who take them, read back from disk where need be.
+"""Lends runs of the journal to their takers, reading them back from disk if necessary.
 
-A part of the spooler. Takers of a queue are served in order as soon as there is something, from
-memory first; where a lane's head is on disk only, a task reads it and the spooler is woken. A taker
-may say that it wants nothing just now, and is asked again each time, before others.
+A part of the spooler. The takers of a queue are served in order as soon as there are runs, from
+memory first; if the head of a lane is only on disk, a task reads it and wakes the spooler. A taker
+may want nothing just now; it is then asked again each time, before the others.
 
-Every read is waited for, shielded: a thread cannot be stopped. A run that cannot be read counts as
-lost, with its bytes in the quarantine; a disk that cannot be read for now is tried again.
+Every read is awaited under a shield, because a thread cannot be stopped. A run that cannot be read
+counts as lost, and its bytes go to the quarantine; a disk that fails temporarily is tried again.
 """
 
 from collections import deque
@@ -40,7 +40,8 @@ class Lending:
         seen: trio.MemorySendChannel[QueueSeen | Pinned],
         wake: Callable[[], None],
     ) -> None:
-        """`reader`: one reads at a time. `wake`: something was read, and can be lent."""
+        """`reader` allows one read at a time. `wake` is called when runs were read and can be
+        lent."""
         self._journal = journal
         self._ledger = ledger
         self._backlog = backlog
@@ -51,24 +52,24 @@ class Lending:
         self._takes: dict[str, deque[Take]] = {}
         self._queues_seen: set[str] = set()
         self.ready: set[str] = set()
-        """Queues whose takers may find something new."""
+        """Queues whose takers may find new runs."""
         self._waiting: dict[str, None] = {}
-        """Queues whose takers want nothing just now, in the order in which they said so."""
+        """Queues whose takers want nothing just now, in the order of their answers."""
 
     def take(self, take: Take) -> None:
         self._takes.setdefault(take.queue, deque()).append(take)
         self.ready.add(take.queue)
 
     def is_wanted(self, queue: str) -> bool:
-        """Somebody takes this queue's runs, or has taken some."""
+        """Whether a taker waits for this queue's runs, or has taken some."""
         return queue in self._takes
 
     def lend(self, nursery: trio.Nursery) -> None:
-        """Serves the takers of queues that may have something new."""
+        """Serves the takers of queues that may have new runs."""
         ready, self.ready = self.ready, set()
         for queue in ready - self._queues_seen:
             self._announce(queue)
-        # Those that were told to wait come first, in their order.
+        # Takers that wanted nothing last time come first, in their order.
         waiting, self._waiting = self._waiting, {}
         for queue in waiting | dict.fromkeys(ready):
             takes = self._takes.get(queue)
@@ -87,7 +88,7 @@ class Lending:
                 take.answer(leases, self._backlog.has_spilled(queue))
 
     async def borrow(self, wish: Borrow) -> None:
-        """Lends runs out of their turn. What cannot be read waits for its turn, and goes then."""
+        """Lends runs out of turn. Runs that cannot be read stay in line and are lent in turn."""
         waiting = {
             position: found[1]
             for position in wish.runs
@@ -101,7 +102,7 @@ class Lending:
         leases: dict[int, tuple[Lease, bool]] = {}
         for position, run_id in wish.runs.items():
             run = runs.get(position)
-            # Whether it still waits is known only now.
+            # Only after the read is it known whether the run still waits.
             found = self._backlog.locate(wish.queue, position)
             if run is not None and found is not None and run.head.run_id == run_id:
                 items = run.head.count - self._loans.state_of(position)[0].bit_count()
@@ -123,7 +124,7 @@ class Lending:
         return runs
 
     def _announce(self, queue: str) -> None:
-        """Tells delivery of a queue that it may not know; later, if it is busy with others."""
+        """Tells dispatch about a queue it may not know; later, if dispatch is busy."""
         try:
             self._seen.send_nowait(QueueSeen(queue))
             self._queues_seen.add(queue)
@@ -137,8 +138,8 @@ class Lending:
             nursery.start_soon(self._read, queue, lane)
 
     async def _read(self, queue: str, lane: Lane) -> None:
-        """Reads the head of a lane into memory, in order. Where memory is full it still reads a
-        little: no queue may starve because others fill the cap."""
+        """Reads the head of a lane into memory, in order. Reads a little even if memory is full: no
+        queue may starve because others fill the cap."""
         async with self._reader:
             room = min(READ_BYTES_MAX, max(READ_BYTES_MIN, self._backlog.room_bytes()))
             places = self._backlog.begin_reading(lane, READ_RUNS_MAX, room)
@@ -147,8 +148,7 @@ class Lending:
                 with trio.CancelScope(shield=True):
                     found = await trio.to_thread.run_sync(self._journal.read, wanted)
             except OSError as error:
-                # Nothing is wrong with the runs, as far as anyone can tell: the next tick tries
-                # again.
+                # The runs themselves may be intact: the next tick tries again.
                 log.error("spooler.cannot_read", queue=queue, error=str(error))
                 self._backlog.end_reading(lane, [], places)
                 self.ready.add(queue)
@@ -178,7 +178,7 @@ class Lending:
         self.ready.add(queue)
 
     def drop(self, dropped: Dropped) -> int:
-        """Drops a waiting run to make room. Returns the number of its items."""
+        """Drops a waiting run to make room; returns the number of its items."""
         items = self._loans.drop(dropped, Fate.DROPPED)
         position = dropped.place.position
         log.warning("spooler.dropped_oldest", queue=dropped.queue, position=position, items=items)

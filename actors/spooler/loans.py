@@ -1,9 +1,9 @@
-"""Loans: which runs are lent to workers, which items are settled, and the marks that say so.
+"""Loans: which runs are lent to workers, which items are settled, and the marks for them.
 
-An outcome counts only with the token of the lease and the id of the run that it is about; any
-other is stale and changes nothing, and so does one that the machine of states has no way for
-(actors/model/moves.py). The books learn of an outcome when its mark is written, not
-before. Plain data, touched by the spooler's task alone.
+An outcome counts only with the token of the lease and the id of its run. Any other outcome is stale
+and changes nothing; the same holds for an outcome that the state machine does not allow
+(actors/model/moves.py). The books learn of an outcome when its mark is written, not before. Plain
+data of the spooler's task.
 """
 
 from collections.abc import Iterable
@@ -32,12 +32,12 @@ class Loan:
     run: StoredRun
     done: int
     failures: Failures | None
-    """None: nothing has failed."""
+    """None: no item has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMark:
-    """A mark that is not written yet, and what it means for the books."""
+    """A mark that is not written yet, and its meaning for the books."""
 
     mark: ItemMark
     fact: ItemsFinished
@@ -48,26 +48,26 @@ class Loans:
         self._ledger = ledger
         self._loans: dict[int, Loan] = {}
         self._done: dict[int, int] = {}
-        """Runs that nobody holds and that are settled in part: a bit for each settled item."""
+        """Settled items, as bits, of partly settled runs that are not lent."""
         self._portions: dict[int, Portions] = {}
-        """Runs that nobody holds and of which items have failed."""
-        # Others may still know tokens of an earlier life: none of them is used again.
+        """Failed items of runs that are not lent."""
+        # Tokens from before a restart may still be known to other actors: none is used again.
         self._next_token = wall_ms() << 16
         self.lent: dict[str, int] = {}
         """Items that are lent and not settled, by queue."""
         self.marks: list[PendingMark] = []
         self.must_be_durable = False
-        """There are marks that must not be lost."""
+        """Whether there are marks that must be synced before the answer."""
 
     def remember(self, position: int, done: int, portions: Portions) -> None:
-        """A run that recovery found settled in part, or failed in part."""
+        """Notes a run that recovery found partly settled or partly failed."""
         if done:
             self._done[position] = done
         if portions:
             self._portions[position] = portions
 
     def disown(self, live: LiveRun, bits: int) -> int:
-        """The cold store owns these items of a run that recovery found; the settled ones now."""
+        """Marks items of a recovered run that the cold store owns; returns all settled items."""
         done = live.done
         for first, last in ranges(bits & ~live.done):
             done |= item_bits(first, last)
@@ -93,7 +93,7 @@ class Loans:
         return Lease(token, run, done, portions)
 
     def lease_of(self, position: int, run_id: bytes) -> Lease | None:
-        """The lease under which a run is lent, as it stands; None if it is not."""
+        """The current lease of a run; None if it is not lent."""
         loan = self._loans.get(position)
         if loan is None or loan.run.head.run_id != run_id:
             return None
@@ -101,8 +101,8 @@ class Loans:
         return Lease(loan.token, loan.run, loan.done, portions)
 
     def settle(self, outcome: Settled | Retried | HandedOver) -> bool:
-        """Applies an outcome; False if it is stale. Items that have met their fate are passed over,
-        but items that change their owner do so together or not at all."""
+        """Applies an outcome; False if it is stale. Items that are already settled are skipped, but
+        items that change their owner do so together or not at all."""
         loan = self._loan(outcome.position, outcome.token, outcome.run_id)
         is_possible = not isinstance(outcome, Settled) or outcome.fate in SETTLED_FATES
         if loan is None or not is_possible:
@@ -151,7 +151,7 @@ class Loans:
         self._add_mark(place, head.queue, head.run_id, items, fate, is_last=is_last, note=note)
 
     def take_back(self, lease: Lease) -> StoredRun | None:
-        """Ends a lease; the run, if the lease still stood."""
+        """Ends a lease; returns its run, or None if the lease was stale."""
         run = lease.run
         loan = self._loan(run.position, lease.token, run.head.run_id)
         if loan is None:
@@ -163,8 +163,8 @@ class Loans:
         return run
 
     def drop(self, dropped: Dropped, fate: Fate) -> int:
-        """A waiting run goes: dropped to make room, or lost because it cannot be read. Returns the
-        number of its items."""
+        """Drops a waiting run to make room, or because it cannot be read. Returns the number of its
+        items."""
         place = dropped.place
         done = self._done.get(place.position, 0)
         # A run from memory counts all of its items, one from disk only those not settled.
@@ -180,7 +180,8 @@ class Loans:
         return items
 
     def void(self, voided: Voided, backlog: Backlog) -> bool:
-        """Items of a run that waits meet their fate; False if it does not wait, or they have."""
+        """Gives items of a waiting run their fate; False if the run does not wait or they have
+        one."""
         position, bits = voided.position, voided.bits
         done = self._done.get(position, 0)
         left = item_bits(0, voided.items) & ~done & ~bits
@@ -212,7 +213,7 @@ class Loans:
         return position in self._loans
 
     def state_of(self, position: int) -> tuple[int, Portions]:
-        """A run's settled items, a bit each, and those that have failed; lent or not."""
+        """The settled items of a run, as bits, and its failed items; lent or not."""
         loan = self._loans.get(position)
         if loan is None:
             return self._done.get(position, 0), self._portions.get(position, ())
@@ -223,7 +224,7 @@ class Loans:
         return marks
 
     def written(self, marks: list[PendingMark]) -> None:
-        """These are on disk: now the books know."""
+        """These marks are on disk: enters them into the books."""
         for pending in marks:
             self._ledger.finish(pending.fact)
             if pending.fact.run_bytes:
@@ -231,7 +232,7 @@ class Loans:
                 self._portions.pop(pending.fact.position, None)
 
     def unwritten(self, marks: list[PendingMark], dropped: list[Dropped]) -> None:
-        """These are not: they come again, but for drops that made room in vain."""
+        """Keeps marks that were not written for the next commit, except drops that were undone."""
         kept = {(entry.place.position, Fate.DROPPED) for entry in dropped}
         self.marks[:0] = [m for m in marks if (m.fact.position, m.fact.fate) not in kept]
 

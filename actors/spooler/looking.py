@@ -1,6 +1,6 @@
-"""Questions about a queue that the spooler answers: what the journal holds of it, and its runs.
+"""Read-only questions to the spooler about a queue: its counts in the journal, and its runs.
 
-Nothing is owned and nothing changes. On cancel the answer goes nowhere.
+It owns nothing and changes nothing. On cancel the answer is discarded.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from forebay.fetch_frames import FetchWish
 
 
 class Journaled(NamedTuple):
-    """What the journal has of a queue, in items."""
+    """How many items of a queue the journal has."""
 
     held: int = 0
     to_come: int = 0
-    """Of those held: what does not wait for a time of its own."""
+    """Held items that do not wait for a time of their own."""
     handed_over: int = 0
-    """To cold, ever."""
+    """Items ever handed over to cold."""
 
 
 async def ask_journal(spooler: Spooler, queue: str) -> Journaled:
@@ -33,7 +33,7 @@ async def ask_journal(spooler: Spooler, queue: str) -> Journaled:
 
 
 async def look_at_journal(spooler: Spooler, wish: FetchWish) -> Look:
-    """ValueError if the cursor is no position."""
+    """Raises ValueError if the cursor is not a valid position."""
     after = read_number(wish.cursor) if wish.cursor else -1
 
     def peek(answer: Callable[[Look | OSError | Refused], None]) -> Peek:

@@ -1,15 +1,15 @@
-"""Looks at what the journal has, for the spooler: nothing is lent, nothing changes.
+"""Reads what the journal has, for the spooler, without lending or changing anything.
 
-Seen are the runs that wait, in memory, on disk, being read back or for their time, and those that
-are lent, in the order of their positions; of each the items that are not settled yet. What is on
-disk only is read off the loop, by the same reader as the backlog's, one after the other.
+It sees the waiting runs (in memory, on disk, being read back or waiting for their time) and the
+lent runs, in order of position, and of each run the items that are not settled. Runs that are only
+on disk are read off the loop, one read at a time together with those of the backlog.
 
-What it sees is true at the moment it looks, and some of it may be settled before the answer
-arrives. The chunks that it reads are kept meanwhile. A block that cannot be read is left out here:
-whoever takes it says so. A look goes over all places of the queue, 60 ms for a million of runs.
+The view is true at the moment of the look; items may be settled before the answer arrives. The
+chunks that it reads are kept meanwhile. A block that cannot be read is left out here; lending
+reports it. A look goes over all places of the queue: 60 ms for a million runs.
 
-A run is found by its id among those that are lent or in memory, and else in the indexes of the
-chunks, off the loop; whether it still waits is looked up among its queue's places.
+A run is found by its id among the lent runs and those in memory, and otherwise in the indexes of
+the chunks, off the loop; then its queue's places tell whether it still waits.
 
 On cancel there is no answer.
 """
@@ -32,7 +32,7 @@ from actors.spooler.messages import FindRun, JournalRun, Peek, ScanRuns
 
 
 class Sight(NamedTuple):
-    """A run that was seen, and what was known of it then."""
+    """A run that was seen, with its state at that time."""
 
     position: int
     size: int
@@ -45,7 +45,7 @@ class Peeking:
     def __init__(
         self, journal: Journal, ledger: Ledger, backlog: Backlog, loans: Loans, reader: trio.Lock
     ) -> None:
-        """`reader` is held by whoever reads from the journal."""
+        """`reader` is held by the task that reads from the journal."""
         self._journal = journal
         self._ledger = ledger
         self._backlog = backlog
@@ -53,7 +53,7 @@ class Peeking:
         self._reader = reader
 
     async def look(self, peek: Peek) -> None:
-        """Answers; a task of its own, started by the spooler's."""
+        """Answers a Peek; runs in a task of its own."""
         seen, after = self._choose(peek)
         try:
             read = await self._read_seen(seen)
@@ -64,7 +64,7 @@ class Peeking:
         peek.answer(Look(rows, None if after is None else str(after)))
 
     async def scan(self, scan: ScanRuns) -> None:
-        """As `look`, with all that is known of each run."""
+        """As `look`, with everything known about each run."""
         seen, after = self._choose(scan)
         try:
             read = await self._read_seen(seen)
@@ -75,7 +75,7 @@ class Peeking:
         scan.answer((runs, after))
 
     async def find(self, find: FindRun) -> None:
-        """By its id. Found twice if it was stored twice, long after each other."""
+        """Finds a run by its id; twice if it was stored twice, long after each other."""
         runs = self._loans.lent_by_id(find.run_id) or self._backlog.in_memory(find.run_id)
         if not runs:
             try:
@@ -110,7 +110,7 @@ class Peeking:
             yield from lane.disk.after(after)
 
     def _is_held(self, located: Located) -> bool:
-        """What is staged or settled is found in the indexes as well."""
+        """Whether the run is held: the indexes also list staged and settled runs."""
         position = located.place.position
         return self._loans.is_lent(position) or self._backlog.waits(
             located.queue, located.priority, position
@@ -141,7 +141,7 @@ class Peeking:
         return [run for found in held if (run := read.get(found.place.position)) is not None]
 
     async def _read(self, places: list[Place]) -> dict[int, StoredRun]:
-        """The chunks that are read from are kept meanwhile."""
+        """Reads runs; their chunks are kept meanwhile."""
         if not places:
             return {}
         for place in places:
@@ -158,8 +158,8 @@ class Peeking:
 
 
 def row_of(sight: Sight, read: dict[int, StoredRun]) -> SeenRow | None:
-    """None if there is nothing to be shown of it. A run's items may have been tried more or less
-    often; it is shown with the most."""
+    """None if the run has nothing to show. Its items may have different attempts; the row shows the
+    highest."""
     run = sight.run if isinstance(sight.run, StoredRun) else read.get(sight.position)
     if run is None:
         return None

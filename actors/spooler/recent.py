@@ -1,7 +1,7 @@
-"""The newest runs that were stored, so that a run that is pushed again is not stored again.
+"""The newest stored runs, so that a run that is pushed again is not stored again.
 
-A run is known by its id. The fingerprint beside it tells a run that is sent again from another
-run under the same id, which must not be acknowledged: it would be lost.
+A run is known by its id. Its fingerprint tells a repeated run from a different run under the same
+id, which must not be acknowledged: it would be lost.
 """
 
 from collections import OrderedDict
@@ -16,14 +16,14 @@ from forebay.run import RunHead
 def fingerprint(head: RunHead, data: Buffer) -> int:
     """A CRC-32C of the queue's name and the body.
 
-    The rest of the header does not count. A push over HTTP that is repeated is encoded anew and
-    has another time, and a run that moves to another daemon may have another attempt.
+    The rest of the header is left out. A repeated push over HTTP is encoded anew with another time,
+    and a run that moves to another daemon may have another attempt.
     """
     return crc32c(memoryview(data)[head.head_bytes :], crc32c(head.queue.encode()))
 
 
 class RecentRuns:
-    """Remembers the last `runs_max` runs, in the order in which they came."""
+    """Remembers the last `runs_max` runs, in order of arrival."""
 
     def __init__(self, runs_max: int) -> None:
         self._runs_max = runs_max
@@ -34,10 +34,10 @@ class RecentRuns:
         return run_id in self._known or run_id in self._under_way
 
     def stored(self) -> dict[bytes, int]:
-        """Ids and fingerprints of those that are stored, oldest first.
+        """Ids and fingerprints of the stored runs, oldest first.
 
-        The disk may be busy with others; were they remembered and then not stored, a client that
-        sends them again would be told that they are duplicates.
+        Runs whose commit is under way are left out: if they were remembered and then not stored, a
+        client that sends them again would be told that they are duplicates.
         """
         return dict(self._known)
 
@@ -47,12 +47,12 @@ class RecentRuns:
         return known is not None and known != fingerprint(head, data)
 
     def begin(self, run_id: bytes) -> None:
-        """It is being stored."""
+        """The run is being stored."""
         if self._runs_max:
             self._under_way.add(run_id)
 
     def add(self, run_id: bytes, content: int) -> None:
-        """It is stored; `content` is its fingerprint."""
+        """The run is stored; `content` is its fingerprint."""
         self._under_way.discard(run_id)
         if self._runs_max:
             self._known[run_id] = content
@@ -60,10 +60,10 @@ class RecentRuns:
                 self._known.popitem(last=False)
 
     def discard(self, run_id: bytes) -> None:
-        """It was not stored after all."""
+        """The run was not stored after all."""
         self._under_way.discard(run_id)
 
     def update(self, found: Mapping[bytes, int]) -> None:
-        """What recovery found."""
+        """Adds the runs that recovery found."""
         for run_id, content in found.items():
             self.add(run_id, content)

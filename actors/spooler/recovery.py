@@ -1,8 +1,8 @@
-"""Adoption: what recovery found on disk becomes the state of a new life.
+"""Adoption: turns what recovery found on disk into the state of the restarted spooler.
 
-A part of the spooler, used once. Runs are taken over as places: nothing is read before it is
-wanted. What the cold store had stored when the earlier life ended is disowned: the journal lets go
-of it, unless some of it was settled here after all.
+A part of the spooler, used once at start. Runs are taken over as places: nothing is read before it
+is needed. Items that the cold store had already stored before the restart are disowned: the journal
+marks them as handed over, unless some of them were settled here after all.
 """
 
 import time
@@ -35,7 +35,7 @@ class Adoption:
         staging: Staging,
         disowned: Mapping[int, Sequence[Origin]],
     ) -> None:
-        """`disowned`, by position: what the cold store had stored when an earlier life ended."""
+        """`disowned`, by position: what the cold store had stored before the restart."""
         self._writes = writes
         self._ledger = ledger
         self._backlog = backlog
@@ -45,9 +45,9 @@ class Adoption:
         self._ended: set[Origin] = set()
 
     def has_let_go(self, origin: Origin) -> bool:
-        """Whether the cold store may have what it took from there. Not if some of it was settled
-        here: it was stored without an answer, the journal kept it, and a life ended before the
-        cold store could be told."""
+        """Whether the cold store may keep what it took from there. Not if some of it was settled
+        here: the store had not answered, the journal kept the items, and the daemon ended before
+        the cold store could be told."""
         return origin not in self._ended
 
     def adopt(self, recovered: Recovered, began: float) -> None:
@@ -73,7 +73,7 @@ class Adoption:
         )
 
     def _note_moved(self, chunks: Sequence[RecoveredChunk]) -> None:
-        """A run that was moved here says so itself, also where the record of it is lost."""
+        """Moved runs say so themselves, even if the record of the move is lost."""
         accounts = (parse_account(name) for chunk in chunks for name in chunk.totals)
         for write in {account.write for account in accounts if account.is_moved}:
             if write not in self._writes.moved:
@@ -103,7 +103,7 @@ class Adoption:
         self._backlog.add_place(account.queue, live.priority, live.place)
 
     def _find_ended(self, chunk: RecoveredChunk) -> None:
-        """What was disowned, and was settled here all the same."""
+        """Finds disowned items that were settled here all the same."""
         for position, origins in self._disowned.items():
             if chunk.number <= position < chunk.number + chunk.used_bytes:
                 self._ended |= {

@@ -1,12 +1,13 @@
-"""The report that STATS answers with: the books, for the daemon and per queue, and the tiers.
+"""The report that answers STATS: the books, for the daemon and per queue, and the tiers.
 
-The journal's books and the cold store's are each exact; together they are, if the cold store's are
-read first: what the journal has handed over and the cold store has not counted yet is on its way,
-and held. The parts of `held` are where things are: warm counts what it has, the owners the rest.
+The journal's books and the cold store's are each exact. Together they are exact if the cold store's
+are read first: items that the journal has handed over and the cold store has not counted yet are on
+their way and count as held. The parts of `held` say where items are: warm counts its own, the
+owners count the rest.
 
-Where daemons share a cold store, each reports its own journal and all of that store: what others
-have handed over has moved in. The fleet's books are those of the journals, and the store's once:
-`shared` has the latter by themselves.
+If daemons share a cold store, each reports its own journal and the whole store: items handed over
+by other daemons have moved in. The fleet's books are the sum of the journals plus the store once;
+`shared` lists the store's books separately.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +43,7 @@ INQUIRIES_MAX: Final = 64
 def make_report(
     ledger: Ledger, backlog: Backlog, loans: Loans, room: Room, settings: SpoolSettings
 ) -> dict[str, Any]:
-    """What the spooler knows: the journal's books. What is lent counts as running."""
+    """The spooler's part: the journal's books. Lent items count as running."""
     queues = {}
     for name, totals in sorted(ledger.books.items()):
         scheduled = backlog.queues[name].scheduled_items if name in backlog.queues else 0
@@ -74,8 +75,8 @@ def make_report(
 def make_entry(totals: Totals, scheduled: int, running: int) -> dict[str, int]:
     held = totals.held
     return {
-        # Named one by one, in the order that all entries have: 500 queues are reported each second
-        # that somebody watches, in the spooler's own time.
+        # Named one by one, in the order that all entries have: while a page is open, 500 queues
+        # are reported each second, in the spooler's own time.
         "accepted": totals.accepted,
         "delivered": totals.delivered,
         "dead": totals.dead,
@@ -97,14 +98,14 @@ def make_entry(totals: Totals, scheduled: int, running: int) -> dict[str, int]:
 
 
 def summed(entries: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Key by key, of entries that have the same keys in the same order."""
+    """Sums entries that have the same keys in the same order, key by key."""
     entries = list(entries) or [make_entry(Totals(), 0, 0)]
     columns = zip(*(entry.values() for entry in entries), strict=True)
     return dict(zip(entries[0], map(sum, columns), strict=True))
 
 
 class Combined(NamedTuple):
-    """What a queue's entry was put together of, and the entry. Nobody changes it."""
+    """The inputs of a queue's entry, and the entry. Never modified."""
 
     journal: dict[str, int]
     cold: ColdTotals
@@ -118,8 +119,8 @@ def with_tiers(
     fills: Mapping[str, Fill],
     known: dict[str, Combined] | None = None,
 ) -> dict[str, Any]:
-    """The journal's report with what the tiers know. `known`: what was put together the last time,
-    which is used again where nothing has changed, and brought up to date."""
+    """The journal's report combined with the tiers. `known` holds the last result; entries whose
+    inputs have not changed are reused, and it is updated."""
     known = {} if known is None else known
     nothing, nowhere, empty = make_entry(Totals(), 0, 0), ColdTotals(), Fill()
     journal: Mapping[str, dict[str, int]] = report["queues"]
@@ -141,8 +142,8 @@ def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, 
     on_its_way = max(0, entry["handed_over"] - cold.taken_from_here)
     in_cold = cold.held + on_its_way
     held = entry["held"] + in_cold
-    # Outcomes may be recorded while warm still counts the items, or the other way round: where
-    # the parts do not add up for a moment, the books are right, and the parts give way.
+    # Outcomes may be recorded while warm still counts the items, or the other way round. If the
+    # parts do not add up for a moment, the books are right and the parts are cut.
     left = held
     parts = {}
     for part, items in (
@@ -154,10 +155,10 @@ def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, 
         parts[part] = max(0, min(items, left))
         left -= parts[part]
     combined = entry | {
-        # Of keyed queues: these came to the cold store first.
+        # Items of keyed queues came to the cold store first.
         "accepted": entry["accepted"] + cold.accepted,
         "duplicate": entry["duplicate"] + cold.duplicate,
-        # Of a store that daemons share: what others have handed over to it.
+        # Items that other daemons have handed over to a shared store.
         "moved_in": entry["moved_in"] + cold.taken - cold.taken_from_here,
         "delivered": entry["delivered"] + cold.delivered,
         "dead": entry["dead"] + cold.dead,
@@ -172,7 +173,7 @@ def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, 
 
 
 class Reporter:
-    """Answers `Inquire`, one after the other. A cold store that is away is reported as it was."""
+    """Answers `Inquire`, one at a time. While cold is away its last known totals are used."""
 
     def __init__(
         self,
@@ -185,8 +186,8 @@ class Reporter:
         is_shared: bool = False,
         presence: Presence | None = None,
     ) -> None:
-        """`more` adds what others know: breakers, workers, the failover. `is_shared`: other
-        daemons have the same cold store."""
+        """`more` adds what other actors know: breakers, workers, the failover. `is_shared`: other
+        daemons use the same cold store."""
         self._is_shared = is_shared
         self._presence = presence or Presence()
         self._inbox = inbox
@@ -210,7 +211,7 @@ class Reporter:
                 inquiry.answer(report)
 
     async def seen(self) -> dict[str, Seen]:
-        """Every queue that is in the books."""
+        """Every queue in the books."""
         queues: dict[str, dict[str, int]] = (await self.report())["queues"]
         return {
             queue: Seen(entry["accepted"], entry["held"] + entry["staged"], entry["dead"])
@@ -218,7 +219,7 @@ class Reporter:
         }
 
     async def report(self) -> dict[str, Any]:
-        """StoreUnavailable: the spooler has stopped."""
+        """Raises StoreUnavailable if the spooler has stopped."""
         try:
             self._totals = await self._cold.totals()
             self._presence.found("report")

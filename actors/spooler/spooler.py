@@ -1,21 +1,20 @@
 """The spooler owns the journal: nothing is acknowledged before it is on disk.
 
-Receives `Append` from ingest and answers through the message's `Answers`; requests about writes
-that were staged (actors/spooler/staging.py); `Take`, `Settle` and `GiveBack` from delivery, lending
-runs and recording outcomes; `Inquire` for the books.
+It receives `Append` from ingest and answers through the message's `Answers`; requests about staged
+writes (actors/spooler/staging.py); `Take`, `Settle` and `GiveBack` from delivery, for which it
+lends runs and records outcomes; and `Inquire` for the books.
 
-Durable when: a run, before its push is answered (`durability: fsync`). All runs that arrive while
-one commit is under way share the next one. Marks of deliveries are written with the next group or
-tick and synced within a second: losing them can only deliver again, with the same ids. Marks of
-drops are synced in the group that causes them.
+A run is durable before its push is answered (`durability: fsync`). All runs that arrive during one
+commit share the next one. Marks of deliveries are written with the next group or tick and synced
+within a second: losing them only delivers again, with the same ids. Marks of drops are synced in
+the group that causes them.
 
-On `Drain` pushes that wait for room are refused with DRAINING; on `Finish` what came before is
-still handled and the active chunk is sealed. On cancel the commit that is under way is finished,
-since a thread cannot be stopped; what it stored without an answer is found by recovery, and a
-client that asks again is told that it is a duplicate.
+On `Drain` pushes that wait for room are refused with DRAINING; on `Finish` earlier messages are
+still handled and the active chunk is sealed. On cancel the commit under way is finished, because a
+thread cannot be stopped; recovery finds what it stored without an answer, and a client that repeats
+the push is told that it is a duplicate.
 
-What it can't do: tell a disk that hangs from one that is slow. A commit has no deadline; pushes
-wait with it.
+It cannot tell a disk that hangs from a slow one. A commit has no deadline; pushes wait with it.
 """
 
 import time
@@ -86,18 +85,18 @@ M = TypeVar("M", Peek, FindRun, ScanRuns)
 TICK_S: Final = 0.1
 MARKS_SYNC_S: Final = 1.0
 MARKS_WAITING_MAX: Final = 256
-"""More marks than this do not wait for a push to be written with."""
+"""More marks than this are written without waiting for a push."""
 MARKS_UNWRITTEN_MAX: Final = 65536
-"""While so many marks cannot be written, nothing more is lent: every queue is bounded."""
+"""While this many marks cannot be written, nothing more is lent: every queue is bounded."""
 MESSAGES_MAX: Final = 4096
-"""What is handled before the next commit, at most."""
+"""At most this many messages are handled before the next commit."""
 PROGRESS_S: Final = 1.0
 BUSY_S: Final = 0.05
-"""So long after the last group of pushes another one is expected."""
+"""How long after a group of pushes another group is expected."""
 PINNED_S: Final = 5.0
 EXPIRY_S: Final = 10.0
 PINNED_CHUNKS: Final = 4
-"""So many chunks may lie there, however little is in them."""
+"""How many chunks may stay on disk, however little they hold."""
 
 assert MARKS_WAITING_MAX <= MARKS_UNWRITTEN_MAX
 
@@ -115,8 +114,9 @@ class Spooler:
         *,
         decides: bool = True,
     ) -> None:
-        """`disowned`, by position: what the cold store had stored when an earlier life ended.
-        `decides`: which writes expire; False: the daemons of a fleet decide that together."""
+        """`disowned`, by position: what the cold store had stored before the restart. `decides`:
+        whether this spooler decides which writes expire; False: the daemons of a fleet decide
+        together."""
         self._settings = settings
         self._decides = decides
         self._journal = journal
@@ -158,13 +158,13 @@ class Spooler:
             self.counts,
         )
         self._recordings: list[tuple[Callable[[list[bool]], None], list[bool]]] = []
-        """Who waits for outcomes to be durable, and which of them were taken."""
+        """Callbacks that wait for outcomes to be durable, and which outcomes were accepted."""
         self._inquiries: list[Inquire] = []
         self._is_finishing = False
         self.has_disowned = False
-        """The journal has let go of what was disowned: the cold store may have it."""
+        """The journal has let go of all disowned items: the cold store may have them."""
         self.finished = trio.Event()
-        """The journal is sealed."""
+        """Set when the journal is sealed."""
         self._marks_are_due = False
         self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
@@ -175,22 +175,22 @@ class Spooler:
 
     @property
     def recent(self) -> RecentRuns:
-        """For others who store runs, and must not store another one under a known id."""
+        """For actors that store runs elsewhere and must not store another one under a known id."""
         return self._intake.recent
 
     @property
     def disk_is_low(self) -> bool:
-        """New work is refused, and nothing moves to other files on this disk."""
+        """Whether new work is refused and nothing moves to other files on this disk."""
         return self._upkeep.disk_is_low
 
     @property
     def free_bytes(self) -> int:
-        """Room on the disk, as it was seen last."""
+        """Free space on the disk at the last look."""
         return self._upkeep.room.free_bytes
 
     @property
     def wants_the_disk(self) -> bool:
-        """Pushes are coming in, and there is room for them: what else needs the disk can wait."""
+        """Whether pushes arrive and there is room for them: other disk work should wait."""
         has_room = 2 * self._ledger.live_bytes <= self._settings.max_bytes
         return has_room and trio.current_time() - self._stored_at < BUSY_S
 
@@ -229,7 +229,7 @@ class Spooler:
         return await self._thread.call(self._journal.recover, self._settings.dedup_runs, progress)
 
     def has_let_go(self, origin: Origin) -> bool:
-        """Whether the cold store may have what it took from there."""
+        """Whether the cold store may keep what it took from there."""
         return self._adoption.has_let_go(origin)
 
     # The loop: messages in, one commit, then answers and leases out.
@@ -245,7 +245,7 @@ class Spooler:
             while self._intake.has_arrivals() or self._staging:
                 await self._commit()
             if self.disk_is_low and self._ledger.has_idle_chunk():
-                # Its room is wanted, and it would be kept for runs that are refused.
+                # The space of an idle chunk is needed; it would wait for runs that are refused.
                 self._enter(Group(), await self._thread.call(self._journal.seal))
             self._lend()
             self._answer_inquiries()
@@ -253,8 +253,7 @@ class Spooler:
                 await self._keep_records()
 
     def _may_commit(self) -> bool:
-        """Whether there is anything that a commit could do: most messages of delivery bring
-        nothing."""
+        """Whether a commit would have anything to do: most messages of delivery bring nothing."""
         if self._intake or self._loans.marks or self._loans.must_be_durable:
             return True
         self._marks_are_due = False
@@ -305,8 +304,8 @@ class Spooler:
                 assert_never(message)
 
     def _look(self, look: Callable[[M], Awaitable[None]], message: M) -> None:
-        """Answers a look at the journal in a task of its own. A look changes nothing: a bug in it
-        fails the request that asked for it and nothing else."""
+        """Answers a look at the journal in a task of its own. A look changes nothing, so a bug in
+        it fails only the request that asked for it."""
 
         async def answer() -> None:
             try:
@@ -337,7 +336,7 @@ class Spooler:
             wait_ms = message.not_before_ms - wall_ms()
             if wait_ms > 0:
                 place = Place(run.position, run.size, head.count - lease.done.bit_count())
-                # On the steady clock: a wall clock that is set back must not make it longer.
+                # On the steady clock: setting the wall clock back must not lengthen the wait.
                 again_ms = steady_ms() + wait_ms
                 self._backlog.add_later(head.queue, head.priority, again_ms, place)
             else:
@@ -345,7 +344,7 @@ class Spooler:
                 self._lending.ready.add(head.queue)
 
     async def _commit(self) -> None:
-        """Stores what may be stored of the pushes that wait, and the marks with it."""
+        """Stores as many waiting pushes as allowed, and the marks with them."""
         self._intake.disk_is_low = self._upkeep.disk_is_low
         group = self._intake.form_group(trio.current_time())
         dropped_items = 0
@@ -367,9 +366,10 @@ class Spooler:
                 stages=[append.stage for append in group.appends],
                 records=[*(entry.record for entry in decided), *moved],
             )
-            # The clients wait; the books do not, and nobody looks into them before the next await.
+            # Answer the clients first. The books can wait: no task reads them before the next
+            # await.
             self._answer(group, committed)
-            # Of what was moved here the runs themselves say so, until their chunk goes.
+            # Moved runs say so themselves until their chunk is freed.
             self._has_forgotten |= bool(moved) and committed.records_failure is not None
             self._enter(group, committed)
             self.counts.dropped["drop_oldest"] += 0 if committed.failure else dropped_items
@@ -396,7 +396,7 @@ class Spooler:
         return True
 
     def _enter(self, group: Group, committed: Committed) -> None:
-        """Enters what was stored into ledger and backlog."""
+        """Enters stored runs into ledger and backlog."""
         self._count(committed)
         for number in committed.started:
             self._ledger.start(number)
@@ -413,7 +413,7 @@ class Spooler:
                 continue
             else:
                 self._ledger.accept(position, size, head.queue, head.count)
-            # What nobody takes would only keep others out of memory.
+            # A queue without takers would only keep others out of memory.
             is_wanted = self._lending.is_wanted(head.queue)
             run = StoredRun(position, size, head, append.data)
             self._backlog.add(run, in_memory=is_wanted)
@@ -436,7 +436,7 @@ class Spooler:
     def _enter_marks(
         self, marks: list[PendingMark], group: Group, committed: Committed, *, durable: bool
     ) -> None:
-        """The books learn of marks that are written; the others come again with the next commit.
+        """Books written marks; the others are written again with the next commit.
 
         A drop whose mark was not even begun is undone: the run that needed the room is not stored.
         """
@@ -459,14 +459,14 @@ class Spooler:
     # Lending.
 
     def _lend(self) -> None:
-        """Serves the takers of queues that may have something new."""
+        """Serves the takers of queues that may have new runs."""
         if len(self._loans.marks) >= MARKS_UNWRITTEN_MAX:
             return
         if self._nursery is not None:
             self._lending.lend(self._nursery)
 
     def _tell_pinned(self) -> None:
-        """Asks for old items to be handed over that keep mostly empty chunks on disk."""
+        """Asks dispatch to hand over old items that keep mostly empty chunks on disk."""
         if trio.current_time() < self._next_pinned:
             return
         self._next_pinned = trio.current_time() + PINNED_S
@@ -489,7 +489,7 @@ class Spooler:
         message.answer(gone)
 
     async def _keep_records(self) -> None:
-        """Leaves in the record log what need be remembered."""
+        """Rewrites the record log with only what must be remembered."""
         records = self._writes.records()
         if not records and not self._has_forgotten:
             return
@@ -508,7 +508,7 @@ class Spooler:
             self._wake()
 
     def _wake(self) -> None:
-        # A full inbox is read anyway; a broken one is the end.
+        # A full inbox is read anyway; a closed one means that the spooler ends.
         with suppress(trio.WouldBlock, trio.BrokenResourceError):
             self._own_inbox.send_nowait(Tick())
 
@@ -521,7 +521,7 @@ class Spooler:
             )
 
     async def _close(self) -> None:
-        """Refuses what waits, writes the last marks, seals the journal."""
+        """Refuses what waits, writes the last marks and seals the journal."""
         self._intake.drain()
         self._staging.refuse_all(DRAINING)
         self._inbox.close()

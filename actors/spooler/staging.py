@@ -1,10 +1,10 @@
-"""Staging: requests about writes, decided in order, made durable together, carried out.
+"""Staging: requests about writes, decided in order, made durable together, then carried out.
 
-A part of the spooler. What is asked for waits until the next commit; each request is decided on
-what is so then (actors/spooler/writes.py), its record goes into the commit, and when that is
-durable the request is carried out and answered: published stages join the backlog, dropped ones
-leave the ledger. Two requests about one write, or one application, never share a commit: the second
-is decided when the first is so.
+A part of the spooler. Requests wait for the next commit. Each is decided on the state at that time
+(actors/spooler/writes.py), and its record goes into the commit. When that is durable, the request
+is carried out and answered: published stages join the backlog, dropped ones leave the ledger. Two
+requests about one write or one application never share a commit: the second is decided after the
+first took effect.
 """
 
 from collections.abc import Sequence
@@ -41,13 +41,13 @@ from forebay.stage_frames import MOVED
 log = structlog.get_logger()
 
 RECORDS_GROWN_MIN: Final = 4096
-"""Fewer records than this are not worth writing the log anew."""
+"""With fewer records than this, rewriting the log does not pay."""
 MOVED_AGAIN_MS: Final = 3_600_000
-"""That more of a write is moved here is recorded so much later: its receipt lasts longer then."""
+"""How much later another move into the same write is recorded, to prolong its receipt."""
 
 
 class Decided(NamedTuple):
-    """A request that changes something, and waits for its record to be durable."""
+    """A request that changes something and waits until its record is durable."""
 
     request: WriteRequest
     record: Record
@@ -61,7 +61,7 @@ class Staging:
         self._backlog = backlog
         self._requests: list[WriteRequest] = []
         self._recorded = 0
-        """Records since the log was last written anew."""
+        """Records since the log was last rewritten."""
 
     def __bool__(self) -> bool:
         return bool(self._requests)
@@ -72,7 +72,7 @@ class Staging:
     # Runs.
 
     def enter(self, append: Append, position: int, size: int, now_ms: int) -> None:
-        """A staged run is stored."""
+        """Enters a stored run that was staged."""
         head = append.head
         account = Account(head.queue, append.write, append.stage)
         self._ledger.stage(position, size, account, head.count)
@@ -80,8 +80,8 @@ class Staging:
         self._writes.add(append.write, append.stage, lane, position, size, head.count, now_ms)
 
     def moved_records(self, appends: Sequence[Append], now_ms: int) -> list[Record]:
-        """For the commit that stores these: of which writes items are moved here. Each is recorded
-        once, and again when its receipt would be forgotten otherwise."""
+        """Records for the commit of these runs: into which writes items are moved. A write is
+        recorded once, and again when its receipt would otherwise be forgotten."""
         moved = dict.fromkeys(append.write for append in appends if append.stage == MOVED)
         return [
             moved_record(write, now_ms)
@@ -90,15 +90,15 @@ class Staging:
         ]
 
     def move_in(self, append: Append, position: int, size: int, now_ms: int) -> None:
-        """A run that was published elsewhere is stored; it is visible at once."""
+        """Enters a stored run that was published elsewhere; it is visible at once."""
         head = append.head
         self._ledger.move_in(position, size, account_of(head, append.stage), head.count)
         if now_ms - self._writes.moved.get(append.write, 0) >= MOVED_AGAIN_MS:
             self._writes.note_moved(append.write, now_ms)
 
     def recover(self, account: Account, live: LiveRun, now_ms: int) -> None:
-        """A staged run of an earlier life, of a write that is still open. It was heard of when the
-        run was made: a restart gives nobody more time."""
+        """Enters a staged run that recovery found, of a write that is still open. It counts as
+        heard of when the run was made: a restart gives a write no more time."""
         self._ledger.note_account(live.position, live.account)
         lane = (account.queue, live.priority)
         heard_ms = min(now_ms, run_id_ms(live.run_id) or now_ms)
@@ -109,7 +109,7 @@ class Staging:
     # Requests.
 
     def decide(self, now_ms: int) -> list[Decided]:
-        """Answers what changes nothing; the rest, as far as it can go into one commit."""
+        """Answers requests that change nothing; returns as many others as fit into one commit."""
         decided: list[Decided] = []
         busy: set[bytes | str] = set()
         waiting: list[WriteRequest] = []
@@ -147,7 +147,7 @@ class Staging:
                 assert_never(request)
 
     def conclude(self, decided: list[Decided], failure: Refused | None) -> set[str]:
-        """Carries out and answers what is durable now; the queues that got something."""
+        """Carries out and answers durable requests; returns the queues that got runs."""
         queues: set[str] = set()
         for request, record, result in decided:
             if failure is not None:
@@ -164,11 +164,11 @@ class Staging:
 
     @property
     def log_has_grown(self) -> bool:
-        """Most of the record log is about what is over: a stage that was sealed, and published."""
+        """Whether most of the record log is outdated, such as sealed stages that are published."""
         return self._recorded > max(RECORDS_GROWN_MIN, len(self._writes))
 
     def log_is_kept(self) -> None:
-        """It is written anew."""
+        """The log was rewritten."""
         self._recorded = 0
 
     def _show(self, write: bytes, stage: Stage) -> set[str]:
@@ -185,7 +185,7 @@ class Staging:
                 self._ledger.unstage(queue, place)
 
     def expire(self, before_ms: int) -> None:
-        """Aborts writes of which nothing was heard since then."""
+        """Aborts writes that were not heard of since then."""
         for write in self._writes.expired(before_ms):
             log.warning("spooler.write_expired", write=write.hex())
             self.arrive(AbortWrite(write, _nobody))
@@ -193,7 +193,7 @@ class Staging:
     # Questions.
 
     def tell(self, ask: WriteQuestion) -> None:
-        """What is so at this moment."""
+        """Answers a question from the present state."""
         match ask:
             case AskReceipt():
                 self._answer_receipt(ask)
@@ -216,7 +216,7 @@ class Staging:
             return None
         totals = self._ledger.receipts.get(write, Totals())
         published = found.items if found is not None else 0
-        # What is accounted for nowhere was lost to damage on disk: nobody is to wait for it.
+        # Items that are accounted for nowhere were lost to disk damage: the receipt must not wait.
         unknown = max(0, published + self._ledger.moved[write] - totals.accepted)
         return Part(
             write,
@@ -228,7 +228,7 @@ class Staging:
         )
 
     def _answer_receipt(self, ask: AskReceipt) -> None:
-        """Of what is here now: what was moved here is accepted here, what was moved out is not."""
+        """Counts what is here now: moved-in items are accepted here, moved-out items are not."""
         part = self._part(ask.write)
         if part is None:
             ask.answer(None)
@@ -254,11 +254,11 @@ class Staging:
         )
 
     def refuse_all(self, refused: Refused) -> None:
-        """The end: nobody decides any more."""
+        """Refuses all waiting requests at the end."""
         requests, self._requests = self._requests, []
         for request in requests:
             request.answer(refused)
 
 
 def _nobody(_answer: dict[str, Any] | Refused) -> None:
-    """Nobody waits for it."""
+    """An expiry has no client that waits for the answer."""

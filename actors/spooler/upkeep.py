@@ -1,10 +1,10 @@
-"""Upkeep: everything about the spool that no push waits for, on a thread of its own.
+"""Upkeep: all work on the spool that no push waits for, on a thread of its own.
 
-Indexes of sealed chunks, the next chunk and the spares, chunks that nothing in them is held of
-any more, `spool.meta` and the draft of the next index, and how much room the disk has. A part of
-the spooler: it runs in the spooler's nursery and touches the ledger between awaits only.
+It writes the indexes of sealed chunks, prepares the next chunk and the spares, frees chunks without
+held items, writes `spool.meta` and the draft of the next index, and measures the free disk space. A
+part of the spooler: it runs in the spooler's nursery and touches the ledger only between awaits.
 
-What fails here is tried again a moment later; nothing that was stored depends on it.
+A failed step is tried again a moment later; no stored run depends on it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 UPKEEP_S: Final = 0.25
 FREE_S: Final = 0.5
-"""Chunks are freed together: each time costs five syncs, which pushes feel."""
+"""Chunks are freed together: each time costs five syncs, which slow pushes down."""
 
 
 class Upkeep:
@@ -53,11 +53,11 @@ class Upkeep:
         return self.room.free_bytes < self._min_free_bytes
 
     def hurry(self) -> None:
-        """There is something to do now."""
+        """Wakes the loop: there is work now."""
         self._wanted.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        # What is taken in must be able to drain, and so its marks must have room.
+        # Runs that are accepted must be able to drain, so their marks need reserved space.
         await self._try(self._look)
         await self._try(self._keep_ballast)
         task_status.started()
@@ -71,7 +71,7 @@ class Upkeep:
             self._wanted = trio.Event()
 
     async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
-        """One step that fails does not keep the others from their turn."""
+        """Runs one step; its failure does not stop the others."""
         name = step.__name__.strip("_")
         try:
             await step()

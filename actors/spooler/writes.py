@@ -1,13 +1,13 @@
-"""Writes: what was staged, sealed, published and aborted. The spooler's memory of it.
+"""Writes: which were staged, sealed, published and aborted, as the spooler remembers them.
 
-A write is open until it is published or aborted, and remembered for a while after that, so that a
-straggler's stage is refused and a repeated request gets the same answer. Every change is decided
-here first (`decide_…`: a refusal, or a result with the record that makes it so), written to the
-journal's record log, and applied when that is durable (`apply`, also at the next start). Plain
-data, touched by the spooler's task alone.
+A write is open until it is published or aborted, and is remembered for a while after that, so that
+a straggler's stage is refused and a repeated request gets the same answer. Every change is first
+decided here (`decide_…`: a refusal, or a result with its record), then written to the journal's
+record log, and applied once that is durable (`apply`, also at the next start). Plain data of the
+spooler's task.
 
-A write that was published elsewhere may have items here all the same, which were moved (adopted, or
-imported): that this is so is remembered beside its phase, as long as a receipt is.
+A write that was published elsewhere may still have items here that were moved (adopted or
+imported). That is remembered separately from its phase, as long as a receipt is.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from forebay.errors import Refused
 from forebay.stage_frames import MOVED
 
 APPS_MAX: Final = 100_000
-"""Of so many applications the last version is known; the one that was quiet longest goes first."""
+"""How many applications' last versions are known; the one that was quiet longest goes first."""
 
 
 class Phase(Enum):
@@ -42,13 +42,13 @@ PHASES: Final[dict[Phase, Literal["open", "published", "aborted"]]] = {
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """What one attempt of a task has staged, while that is invisible."""
+    """The runs that one attempt of a task has staged, while they are invisible."""
 
     runs: int = 0
     items: Counter[str] = field(default_factory=Counter)
-    """By queue."""
+    """Items by queue."""
     lanes: dict[tuple[str, int], Places] = field(default_factory=dict)
-    """Where its runs lie, by queue and priority, in the order in which they came."""
+    """Places of its runs, by queue and priority, in order of arrival."""
     sealed_runs: int | None = None
     """None: it is still being written."""
 
@@ -58,18 +58,18 @@ class Write:
     phase: Phase = Phase.OPEN
     heard_ms: int = 0
     stages: dict[bytes, Stage] = field(default_factory=dict)
-    """Of an open write."""
+    """The stages of an open write."""
     dropped: set[bytes] = field(default_factory=set)
-    """Stages of an open write that are over already."""
+    """Stages of an open write that were dropped."""
     published: frozenset[bytes] = frozenset()
     """The stages that are visible."""
     items: int = 0
-    """That were published, or dropped by the abort."""
+    """Items that were published, or dropped by the abort."""
     queues: tuple[str, ...] = ()
     app: str | None = None
     version: int | None = None
     is_kept: bool = False
-    """It does not expire: its end may be recorded where the record log was damaged."""
+    """It does not expire: its end may have been recorded where the record log was damaged."""
 
 
 class Decision(NamedTuple):
@@ -79,7 +79,7 @@ class Decision(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """What a change did to stages, for the spooler to carry out."""
+    """Stages affected by a change, for the spooler to carry out."""
 
     visible: list[Stage]
     dropped: list[Stage]
@@ -91,17 +91,17 @@ class Writes:
         self._versions: dict[str, tuple[int, bytes]] = {}
         """The last version of each application, and its write."""
         self._moved: dict[bytes, int] = {}
-        """Writes of which items were moved here, and when the last were."""
+        """Writes with items that were moved here, and the time of the last move."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._writes)
 
     def __len__(self) -> int:
-        """About as many records are needed to remember all of it."""
+        """Roughly how many records are needed to remember everything."""
         return len(self._writes) + len(self._versions) + len(self._moved)
 
     def phase(self, write: bytes, stage: bytes) -> Phase:
-        """What a stage's runs are: a stage of a published write that was not named is dropped."""
+        """The phase of a stage; a stage that its published write did not name is dropped."""
         if stage == MOVED:
             return Phase.PUBLISHED
         known = self._writes.get(write)
@@ -117,7 +117,7 @@ class Writes:
 
     @property
     def moved(self) -> Mapping[bytes, int]:
-        """Writes of which items were moved here, and when the last were."""
+        """Writes with items that were moved here, and the time of the last move."""
         return self._moved
 
     def note_moved(self, write: bytes, at_ms: int) -> None:
@@ -126,7 +126,7 @@ class Writes:
     # Staging.
 
     def refuse(self, write: bytes, stage: bytes) -> Refused | None:
-        """Why nothing more can be staged there, if so."""
+        """The reason why nothing more can be staged there, if any."""
         known = self._writes.get(write)
         if known is None:
             return None
@@ -150,7 +150,7 @@ class Writes:
         items: int,
         now_ms: int,
     ) -> None:
-        """A run that was stored in an open write."""
+        """Adds a stored run to an open write."""
         known = self._writes.setdefault(write, Write())
         known.heard_ms = max(known.heard_ms, now_ms)
         found = known.stages.setdefault(stage, Stage())
@@ -229,7 +229,7 @@ class Writes:
     def _published_elsewhere(
         self, write: bytes, stages: Sequence[bytes], holder: bytes
     ) -> tuple[str, ...]:
-        """The queues of the write that holds a version, if this one is for others."""
+        """The queues of the write that holds a version, if this write goes to other queues."""
         original, known = self.published(holder), self._writes.get(write)
         if original is None or known is None:
             return ()
@@ -244,7 +244,7 @@ class Writes:
         if original is not None:
             result = self._as_published(holder, original)
         result["outcome"] = "duplicate"
-        # Also one of which nothing is staged yet: a straggler would wait for its end in vain.
+        # Also for a write without stages: otherwise a straggler's stage would stay open in vain.
         known = self._writes.get(write, Write())
         if known.phase is not Phase.OPEN:
             return Decision(result)
@@ -260,7 +260,7 @@ class Writes:
     def decide_drop(
         self, write: bytes, stage: bytes, now_ms: int, *, also_sealed: bool = True
     ) -> Decision:
-        """A task has failed: what it has staged goes, and nothing more is taken for it."""
+        """Drops the stage of a failed task; nothing more is accepted for it."""
         known = self._writes.get(write, Write())
         part = known.stages.get(stage)
         if part is not None and part.sealed_runs is not None and not also_sealed:
@@ -272,7 +272,7 @@ class Writes:
         return Decision(result, {"is": "dropped", "at_ms": now_ms, **result})
 
     def decide_followed(self, verdict: Verdict, now_ms: int) -> Decision:
-        """It is published, whatever there is of it: what is missing was lost on this disk."""
+        """Publishes whatever exists of the write here: missing items were lost on this disk."""
         known = self._writes.get(verdict.write, Write())
         if known.phase is Phase.PUBLISHED:
             return Decision({"missing": 0})
@@ -281,7 +281,7 @@ class Writes:
         )
         record = {
             "is": "published",
-            # Receipts are kept from then on, by this host's clock as by the others'.
+            # Receipts are kept from this time on, by this host's clock as by the others'.
             "at_ms": min(now_ms, verdict.at_ms),
             "write": verdict.write.hex(),
             "stages": sorted(stage.hex() for stage in verdict.stages),
@@ -292,7 +292,7 @@ class Writes:
         }
         return Decision({"missing": verdict.items - here}, record)
 
-    # For decisions that are made elsewhere.
+    # For decisions that are made outside this file.
 
     def view(self, write: bytes, stages: Sequence[bytes], app: str | None) -> WriteView | Refused:
         known = self._writes.get(write, Write())
@@ -333,7 +333,7 @@ class Writes:
         ]
 
     def describe(self, write: bytes | None, limit: int, *, also_over: bool) -> dict[str, Any]:
-        """For people: the writes that were heard of last, or the one that is asked for."""
+        """For operators: the writes last heard of, or the one that is asked for."""
         chosen = [
             (name, known)
             for name, known in self._writes.items()
@@ -346,7 +346,7 @@ class Writes:
         }
 
     def expired(self, before_ms: int) -> list[bytes]:
-        """Open writes of which nothing was heard since then."""
+        """Open writes that were not heard of since then."""
         return [
             write
             for write, known in self._writes.items()
@@ -354,8 +354,8 @@ class Writes:
         ]
 
     def keep_open(self) -> int:
-        """The record log was damaged: any open write may be one that was published. None of them
-        expires, until somebody publishes or aborts it; how many these are."""
+        """Keeps all open writes from expiring and returns their number. The record log was damaged,
+        so any of them may have been published; each stays until it is published or aborted."""
         known = [entry for entry in self._writes.values() if entry.phase is Phase.OPEN]
         for entry in known:
             entry.is_kept = True
@@ -364,8 +364,8 @@ class Writes:
     # Records.
 
     def apply(self, record: Record) -> Gone:
-        """Makes a record so, once it is durable. KeyError, TypeError or ValueError if it makes no
-        sense: then nothing is changed."""
+        """Applies a durable record. Raises KeyError, TypeError or ValueError for an invalid record;
+        then nothing is changed."""
         write, at_ms = bytes.fromhex(record["write"]), int(record["at_ms"])
         match record["is"]:
             case "sealed":
@@ -417,7 +417,7 @@ class Writes:
         return known
 
     def _note_version(self, app: str, version: int, write: bytes) -> None:
-        """The highest counts, in whatever order they are read."""
+        """Keeps the highest version, in whichever order records are read."""
         if app in self._versions and version <= self._versions[app][0]:
             return
         self._versions.pop(app, None)
@@ -426,7 +426,7 @@ class Writes:
             del self._versions[next(iter(self._versions))]
 
     def restore(self, records: Sequence[Record]) -> int:
-        """What an earlier life has recorded; how many records made no sense."""
+        """Applies the records found at start; returns how many were invalid."""
         lost = 0
         for record in records:
             try:
@@ -440,7 +440,7 @@ class Writes:
         return lost
 
     def forget(self, before_ms: int, needed: frozenset[bytes]) -> list[bytes]:
-        """Lets go of writes that ended before then and that nothing on disk needs."""
+        """Forgets writes that ended before then and that no chunk on disk needs."""
         gone = [
             write
             for write, known in self._writes.items()
@@ -463,7 +463,7 @@ class Writes:
         return write in self._moved or self.published(write) is not None
 
     def records(self) -> list[Record]:
-        """All that need be remembered."""
+        """All records that must be kept."""
         found: list[Record] = []
         for write, known in self._writes.items():
             if known.phase is Phase.PUBLISHED:

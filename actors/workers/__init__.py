@@ -1,1 +1,7 @@
-"""Delivery: dispatch, worker groups, sending, retries, settlement, and consumers that pull."""
+"""Delivery: workers that send items to destinations, and consumers that pull them.
+
+The room owns the worker groups, the rates of destinations and the leases of consumers. Read
+dispatch.py (a group per queue), workers.py with split_workers.py, sending.py (one batch), retry.py
+(what follows from a failure), settlement.py with outcomes.py and settler.py (telling the owners),
+rate.py and adaptive.py (how fast and how many), then pull.py with the files it uses.
+"""

@@ -1,21 +1,21 @@
 """How many workers a queue has: as many as help, no more.
 
-The count grows by a quarter while work waits, all workers are busy and the destination answers
-about as fast as it ever did; it falls by a quarter when the destination has become much slower,
-or when most workers have nothing to do. Between the two lies a band in which nothing changes.
+The count grows by a quarter while items wait, all workers are busy and the destination answers
+about as fast as it ever did. It falls by a quarter when the destination has become much slower or
+when most workers are idle. Between the two lies a band in which nothing changes.
 
-It does not flap, and that is arithmetic. A destination past its knee takes longer in proportion to
-the workers, at worst; the count grows only if such a latency would stay well below the line at
+The count does not oscillate, by arithmetic. Past its knee a destination slows down at worst in
+proportion to the workers; the count grows only if that latency would stay well below the line at
 which the count falls. So a step up is not undone by the next step down, nor a step down by one up,
-also where latencies tremble.
+even if latencies vary.
 
-What the best latency is must be learnt again when a destination has become slower for good, or the
-count would stay at its minimum for ever. It is learnt there: at the minimum there is nothing left
-that the workers could be blamed for. Letting the best drift towards the present was rejected: past
-the knee it makes every slow latency the normal one in time, and the count creeps up to its maximum.
+When a destination has become slower for good, the best latency must be learnt again, or the count
+would stay at its minimum forever. It is learnt at the minimum, where the workers cannot be the
+cause. Letting the best drift towards the present was rejected: past the knee every slow latency
+would become normal in time, and the count would creep up to its maximum.
 
-What it can't do: tell a slow destination from bigger batches (both are learnt on the way down), or
-see that it began past the knee: it knows no better latency then, until it was idle once.
+It cannot tell a slow destination from bigger batches (both are learnt on the way down), and it
+cannot see that it began past the knee: it knows no better latency until it was idle once.
 """
 
 from dataclasses import dataclass, replace
@@ -27,24 +27,24 @@ COUNT_PER_CORE: Final = 2
 MAX_PER_CORE: Final = 8
 LATENCY_WEIGHT: Final = 0.2
 SENDS_MIN: Final = 8
-"""What the smoothed latency remembers of earlier ones after so many is a sixth."""
+"""After this many sends, earlier latencies make up a sixth of the smoothed latency."""
 CALM: Final = 1.5
-"""Up to so many times the best latency, more workers are tried."""
+"""Up to this multiple of the best latency, more workers are tried."""
 WORST: Final = 2.0
-"""More workers are not tried if so many times the best latency could come of it."""
+"""More workers are not tried if the latency could reach this multiple of the best."""
 SLOW: Final = 2.5
-"""Past so many times the best latency, there are too many."""
+"""Above this multiple of the best latency, there are too many workers."""
 
 
 class Ewma:
-    """A mean that forgets: each new value has `weight`, all before it the rest."""
+    """An exponentially weighted mean: each new value has `weight`, all earlier ones the rest."""
 
     __slots__ = ("_weight", "value")
 
     def __init__(self, weight: float) -> None:
         self._weight = weight
         self.value: float | None = None
-        """None: nothing was added yet."""
+        """None before the first sample."""
 
     def add(self, sample: float) -> None:
         if self.value is None:
@@ -58,28 +58,29 @@ class Load:
     """What was seen since the last decision."""
 
     backlog: int
-    """Items that wait for a worker now."""
+    """Items waiting for a worker now."""
     busy: int
-    """The most workers that were sending at once."""
+    """The highest number of workers sending at once."""
     sends: int
     """Sends that have ended."""
     latency_s: float
-    """Of a send, smoothed; 0: there was none yet."""
+    """Smoothed latency of a send; 0 before the first send."""
     best_s: float
-    """The best of it; 0: not known."""
+    """The best smoothed latency; 0 if unknown."""
 
     def tells_of(self, count: int) -> bool:
-        """The latency is that of `count` workers: what was under way at the change is over."""
+        """Whether the latency is that of `count` workers: sends begun before the last change of the
+        count have ended."""
         return self.sends >= max(SENDS_MIN, 2 * count)
 
 
 class AdaptiveCount:
-    """One group's count, and what the next decision is made from. Its owner sets the pace."""
+    """One group's count and the data for the next decision. Its owner sets the pace."""
 
     def __init__(self, settings: WorkersSettings, cores: int) -> None:
         self._cores = cores
         self.settings = settings
-        """May be replaced; the next decision keeps to it."""
+        """May be replaced; the next decision uses it."""
         self.count = first_count(settings, cores)
         self._latency = Ewma(LATENCY_WEIGHT)
         self._best_s = 0.0
@@ -87,16 +88,16 @@ class AdaptiveCount:
 
     @property
     def latency_s(self) -> float | None:
-        """Of a send, smoothed; None: there was none yet."""
+        """Smoothed latency of a send; None before the first send."""
         return self._latency.value
 
     def sent(self, latency_s: float) -> None:
-        """A send has ended: answered, or given up for the time it took."""
+        """A send has ended, with an answer or a timeout."""
         self._latency.add(latency_s)
         self._sends += 1
 
     def decide(self, backlog: int, busy: int) -> int:
-        """The count from now on."""
+        """Decides the count from now on."""
         seen = Load(backlog, busy, self._sends, self._latency.value or 0.0, self._best_s)
         self._best_s = next_best_s(self.count, seen, self.settings)
         count = next_count(
@@ -109,7 +110,7 @@ class AdaptiveCount:
 
 
 def first_count(settings: WorkersSettings, cores: int) -> int:
-    """What a group starts with, and stays at unless it is adaptive."""
+    """The count a group starts with, and keeps unless it is adaptive."""
     count = settings.count or COUNT_PER_CORE * cores
     return _within(count, settings, cores) if settings.adaptive else count
 
@@ -132,7 +133,7 @@ def next_count(count: int, seen: Load, settings: WorkersSettings, cores: int) ->
 
 
 def next_best_s(count: int, seen: Load, settings: WorkersSettings) -> float:
-    """The best latency from now on; learnt under load alone, for idle batches are small."""
+    """The best latency from now on; learnt only under load, because idle batches are small."""
     if not seen.backlog or not seen.tells_of(count):
         return seen.best_s
     if not seen.best_s or count <= settings.min:

@@ -1,4 +1,4 @@
-"""What consumers say about leased items, in terms of the items of the run. Pure functions."""
+"""Translates what consumers report about leases into items of the run. Pure functions."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, assert_never
@@ -16,26 +16,26 @@ RESULT_TEXT_MAX: Final = SETTLE_TEXT_BYTES_MAX
 
 class FailedPart(NamedTuple):
     bits: int
-    """Of the run."""
+    """Items of the run."""
     failure: Failure
 
 
 class Ended(NamedTuple):
-    """What became of a lease: each of its slice's items is in one of the three."""
+    """The outcome of a lease: each item of its slice is in one of the three."""
 
     leased: Leased
     delivered: int
     failed: tuple[FailedPart, ...]
     released: int
     results: tuple[tuple[int, str], ...] = ()
-    """What was said of items that are delivered: bits of the run, and text."""
+    """Result texts of delivered items, as (bits of the run, text)."""
     holder: HeldBy | None = None
 
 
 def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = None) -> Ended:
-    """What a consumer says about the items of its lease; what it does not name is released.
+    """The outcome that a consumer reports for its lease; items it does not name are released.
 
-    BadFrame if it names an item twice, or one that is not there.
+    Raises BadFrame if it names an item twice, or one that is not in the lease.
     """
     slice_ = leased.slice
     places = Places(slice_.bits)
@@ -66,10 +66,10 @@ def what_became(leased: Leased, parts: Sequence[Part], holder: HeldBy | None = N
 
 
 class Places:
-    """Where the items of a slice are in its run.
+    """Maps the items of a slice to their places in its run.
 
-    By stretches of neighbours, or one by one, whatever is less work: one error for each of 2,048
-    items with gaps between them took 2.6 s by stretches alone.
+    Works by ranges of neighbours or item by item, whichever is less work: one error for each of
+    2,048 items with gaps between them took 2.6 s by ranges alone.
     """
 
     __slots__ = ("_indexes", "_slice_bits", "_stretches")

@@ -1,11 +1,11 @@
-"""Dispatch: what a queue needs to be delivered, started when the queue is first seen.
+"""Dispatch: starts everything that delivers a queue when the queue is first seen.
 
-For each queue the router's lane of work, the promoter's, and a group of workers, unless its items
-wait to be pulled. A queue whose settings change gets a new group: the old one finishes what it has
-in hand while the new one starts, and no other queue notices. A handler that cannot be opened leaves
-its queue waiting, with one line in the log; the next change tries again.
+For each queue it starts the router's lane, the promoter's tasks and a group of workers, unless
+consumers pull its items. A queue whose settings change gets a new group: the old one finishes its
+batches while the new one starts, and no other queue notices. If a handler cannot be opened, its
+queue waits, one line is logged, and the next change tries again.
 
-Also the ticks of warm: leases that ran out go back.
+It also puts expired leases back into warm once per second.
 
 On drain no group leases more; `run` returns when all are done. On cancel nothing is settled.
 """
@@ -57,7 +57,7 @@ class Dispatch:
         open_handler: OpenHandler,
         fleet_rate: FleetRate | None = None,
     ) -> None:
-        """`fleet_rate`: with whom the rates of destinations are shared."""
+        """`fleet_rate`: the token buckets shared with other daemons."""
         self._inbox = inbox
         self._catalogue = catalogue
         self._router = router
@@ -77,7 +77,7 @@ class Dispatch:
             task_status.started()
 
     async def _move(self) -> None:
-        """Everything that ends at once when draining begins."""
+        """Runs everything that ends at once when draining begins."""
         with self._moving:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire)
@@ -93,7 +93,7 @@ class Dispatch:
                         nursery.start_soon(self._promoter.promote, seen.queue)
 
     def drain(self) -> None:
-        """No group leases more. `run` returns when all are done."""
+        """Stops leasing in all groups. `run` returns when all are done."""
         self._is_draining = True
         self._moving.cancel()
         for group in self.groups():
@@ -105,11 +105,11 @@ class Dispatch:
                 yield crew.group
 
     async def _follow_changes(self, nursery: trio.Nursery) -> None:
-        """Pauses, definitions and reloads."""
+        """Applies pauses, new definitions and reloads."""
         seen = self._catalogue.changes
         while True:
             seen = await self._catalogue.wait_changed(seen)
-            # Queues may be seen for the first time meanwhile; those know the newest settings.
+            # Queues first seen meanwhile already have the newest settings.
             for queue, crew in list(self._crews.items()):
                 newly_paused = self._catalogue.paused_flows(queue) - crew.gate.except_flows
                 self._staff(queue)
@@ -117,7 +117,8 @@ class Dispatch:
                     nursery.start_soon(self._set_aside, queue, flow)
 
     async def _clear_the_way(self, nursery: trio.Nursery) -> None:
-        """What came back to warm after its flow was paused, or could not leave it then."""
+        """Sets aside slices that came back to warm after their flow was paused, or could not leave
+        warm at that time."""
         while True:
             await trio.sleep(CLEAR_S)
             for queue in list(self._crews):
@@ -127,9 +128,9 @@ class Dispatch:
     async def _set_aside(
         self, queue: str, flow: str | None = None, positions: range | None = None
     ) -> None:
-        """Out of warm: a paused flow would keep the others out, an old item its chunk on disk.
+        """Moves slices out of warm: a paused flow would keep others out, an old item its chunk.
 
-        One at a time for a queue: it may take as long as there is no room."""
+        One call at a time per queue: it may take as long as there is no room."""
         if queue in self._setting_aside:
             return
         self._setting_aside.add(queue)
@@ -141,7 +142,7 @@ class Dispatch:
             self._setting_aside.remove(queue)
 
     def _staff(self, queue: str) -> None:
-        """Gives a queue the workers that its settings ask for."""
+        """Starts the workers that the queue's settings ask for."""
         crew = self._crews[queue]
         settings = self._catalogue.settings_of(queue)
         crew.gate.set(
@@ -182,7 +183,7 @@ class Dispatch:
 
 
 def concerns(settings: QueueSettings) -> QueueSettings:
-    """As much of a queue's settings as its workers are built from."""
+    """The part of a queue's settings that its workers are built from."""
     return QueueSettings(
         handler=settings.handler,
         lease_time=settings.lease_time,

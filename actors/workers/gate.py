@@ -1,6 +1,6 @@
-"""The gate of a queue: open while the queue may deliver, but for flows that are paused.
+"""The gate of a queue: open while the queue may deliver, except for its paused flows.
 
-Plain state that dispatch sets and the queue's workers look at; those that wait for it cost nothing.
+Plain state that dispatch sets and the queue's workers read; waiting for it costs nothing.
 """
 
 import trio

@@ -1,8 +1,8 @@
-"""What is in the hands of workers and consumers at this moment, for whoever wants to see it.
+"""The batches that workers and consumers hold at this moment, for display.
 
-A group of workers takes a place here for each batch that it sends, and leaves it when the send has
-ended, however it ended. Places are numbered from 1 to as many as are busy at once, so that a
-number stands for one sender, more or less. Plain data, of one group.
+A worker group takes a place for each batch that it sends and leaves it when the send has ended,
+with any outcome. Places are numbered from 1 to the number of busy senders, so a number stands
+roughly for one sender. Plain data of one group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from actors.ports.tiers import Leased
 
 
 class Task(NamedTuple):
-    """A batch that somebody works on."""
+    """A batch that a worker or consumer works on."""
 
     queue: str
     worker: str
@@ -22,7 +22,7 @@ class Task(NamedTuple):
     slices: tuple[Slice, ...]
     began_ms: int
     lease_ms: int
-    """How long the lease lasts that it is held under."""
+    """The duration of its lease."""
 
     @property
     def items(self) -> int:
@@ -45,7 +45,7 @@ class InHand:
         return len(self._held)
 
     def take(self, leased: Sequence[Leased], now_ms: int) -> int:
-        """A place for a batch; `leave` it."""
+        """Takes a place for a batch; the caller must `leave` it."""
         place = len(self._held) + 1
         while place in self._held:
             place -= 1

@@ -1,9 +1,8 @@
-"""When leases end, by queue: which are late, and when the next one will be. Plain data.
+"""When leases end, per queue: which have expired, and when the next one will. Plain data.
 
-Owns nothing but the order. Whether a lease is still held, and until when, is its holder's to say:
-a lease that was settled or extended leaves its old entry behind, which is passed over when it
-comes up, and cleared away when there are more of those than of leases. So a lease costs an entry,
-however it ends, and to ask costs next to nothing.
+It owns only the order. The holder knows whether a lease is still held, and until when: a settled or
+extended lease leaves its old entry behind, which is skipped when it comes up and cleared when such
+entries outnumber the leases. So a lease costs one entry, and a query almost nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 SPARE: Final = 1024
-"""So many entries more than twice the leases may be listed before the lists are made anew."""
+"""How many entries beyond twice the number of leases may be listed before the lists are rebuilt."""
 
 EndOf = Callable[[str, int], int | None]
 """Queue and token: when that lease ends now; None: it is not held."""
@@ -23,11 +22,11 @@ class LeaseEnds:
     def __init__(self, end_of: EndOf) -> None:
         self._end_of = end_of
         self._queues: dict[str, list[tuple[int, int]]] = {}
-        """End and token; no heap here is empty."""
+        """Per queue a heap of (end, token); no heap is empty."""
         self._entries = 0
 
     def __len__(self) -> int:
-        """Entries, those that are no longer true included."""
+        """The number of entries, including outdated ones."""
         return self._entries
 
     @property
@@ -35,12 +34,12 @@ class LeaseEnds:
         return list(self._queues)
 
     def note(self, queue: str, token: int, ends_ms: int) -> None:
-        """A lease that was taken, extended, or is to be looked at again then."""
+        """Adds a lease that was taken or extended, or that must be checked again at that time."""
         heappush(self._queues.setdefault(queue, []), (ends_ms, token))
         self._entries += 1
 
     def take_late(self, queue: str, now_ms: int) -> list[int]:
-        """The leases of a queue that are over, once."""
+        """The expired leases of a queue; each is returned once."""
         late: dict[int, None] = {}
         while (heap := self._queues.get(queue)) and heap[0][0] <= now_ms:
             token = self._pop(queue, heap)
@@ -50,7 +49,7 @@ class LeaseEnds:
         return list(late)
 
     def next_ms(self, queue: str) -> int | None:
-        """When the next lease of a queue may be over."""
+        """When the next lease of a queue may expire."""
         while heap := self._queues.get(queue):
             if self._end_of(queue, heap[0][1]) is not None:
                 return heap[0][0]
@@ -58,7 +57,7 @@ class LeaseEnds:
         return None
 
     def tidy(self, held: Iterable[tuple[str, int]], leases: int) -> None:
-        """Makes the lists anew of what is `held`, if too much in them is no longer true."""
+        """Rebuilds the lists from `held` if too many entries are outdated."""
         if self._entries <= 2 * leases + SPARE:
             return
         self._queues, self._entries = {}, 0

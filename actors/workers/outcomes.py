@@ -1,7 +1,7 @@
-"""What has ended, and what its owner is told of it: the pure part of settlement.
+"""The pure part of settlement: what ended, and what the owner is told about it.
 
 An outcome is quick if its owner can be told at once: journal items that were delivered, or that
-failed and wait in warm for their next try. The rest takes its time (actors/workers/settlement.py).
+failed and wait in warm for their next try. All others are slow (actors/workers/settlement.py).
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ from forebay.ids import new_run_id
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Concluded:
-    """A lease that has ended, with an outcome that takes its time."""
+    """A lease that has ended, with its conclusion."""
 
     queue: str
     slice: Slice
     conclusion: Conclusion
     stays: tuple[Slice, ...]
-    """What is back in warm."""
+    """Slices that are back in warm."""
 
     @property
     def items(self) -> int:
@@ -39,20 +39,20 @@ def ending(leased: Leased, conclusion: Conclusion, stays: tuple[Slice, ...]) -> 
 
 
 def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) -> bool:
-    """Whether nothing changes its owner, and no row has to be told."""
+    """Whether no item changes its owner and no row of the cold store is involved."""
     if conclusion.dead or len(stays) < len(conclusion.again):
         return False
     return not conclusion.delivered or isinstance(slice_.run.owner, InJournal)
 
 
 def rows_of(batch: Iterable[Concluded]) -> list[bytes]:
-    """Of the cold store; one for each outcome."""
+    """The rows of the cold store among these outcomes, one entry per outcome."""
     owners = [concluded.slice.run.owner for concluded in batch]
     return [owner.row for owner in owners if isinstance(owner, InCold)]
 
 
 def concluded_bits(concluded: Concluded) -> int:
-    """The items that something has become of."""
+    """The items that have an outcome: all but those given back untried."""
     untried = 0
     for again in concluded.conclusion.again:
         if again.attempt == concluded.slice.attempt:
@@ -61,14 +61,14 @@ def concluded_bits(concluded: Concluded) -> int:
 
 
 def failed(slice_: Slice, conclusion: Conclusion) -> tuple[Slice, ...]:
-    """Of what is tried again: what has failed, not what was given back untried."""
+    """Slices to retry that have failed, without those given back untried."""
     return tuple(again for again in conclusion.again if again.attempt > slice_.attempt)
 
 
 def journal_outcomes(
     slice_: Slice, delivered: int, stays: tuple[Slice, ...]
 ) -> list[Settled | Retried]:
-    """What the spooler is told: what was delivered, and what has failed and stays in warm."""
+    """What the spooler is told: delivered items, and failed items that stay in warm."""
     run, owner = slice_.run, slice_.run.owner
     assert isinstance(owner, InJournal)
     where = (owner.token, owner.position, run.head.run_id)
@@ -91,7 +91,7 @@ def journal_outcomes(
 
 
 def row_outcome(slice_: Slice, conclusion: Conclusion) -> RowOutcome:
-    """What the cold store is told of its own: what failed becomes rows on the same body."""
+    """What the cold store is told about its row: failed items become rows on the same body."""
     run, owner = slice_.run, slice_.run.owner
     assert isinstance(owner, InCold)
     moved = [

@@ -1,24 +1,24 @@
-"""Pull: lends items to consumers that take them themselves, and hears what became of them.
+"""Pull: leases items to consumers that fetch them, and takes their reports.
 
-Owns what is lent that way: every lease that a consumer has and has not settled, by queue and
-token. The leases of a connection are its `Holdings`: when it ends they are given back, unless
-they were taken to be kept. Called by the tasks of connections, one a request, and beside them by
-`run`; what it owns is touched between awaits only.
+It owns these leases: every lease that a consumer has and has not settled, by queue and token. The
+leases of a connection are its `Holdings`: they are given back when the connection ends, unless the
+consumer asked to keep them. Its callers are the tasks of connections, one per request, and its own
+`run`; its state changes only between awaits.
 
-Durable when: nothing here is. What became of items is told to the `Settling` port, and an answer
-is given when that has taken note and ended the leases. It is on disk within a second after
-that, dead letters and late retries once they have their new owner; a crash before that delivers
-again. A report under a token that is not held is refused and changes nothing; the warm queue has
-the last word. Tokens are this life's own: one of an earlier life fits no lease.
+Nothing here is durable. Reports go to the `Settling` port, and the consumer is answered when the
+port has noted them and ended the leases. They are on disk within a second after that, dead letters
+and late retries once they have their new owner; after a crash before that the items are delivered
+again. A report under a token that is not held is refused and changes nothing; the warm queue
+decides last. Tokens belong to one run of the daemon: a token from before a restart fits no lease.
 
-A lease that runs out is an attempt that failed, and is settled as one (`end_late`): so whoever
-looks sees that the items come again, and why. In warm it lasts `MARGIN_S` longer, so that it is
-ended here; what this daemon does not live to say, or cannot, warm puts back as it was.
+A lease that expires is settled as a failed attempt (`end_late`), so that the item's history shows
+why it comes again. In warm it lasts `MARGIN_S` longer, so that it is ended here; if this daemon
+dies or cannot report it, warm puts the items back unchanged.
 
-Cancelled while it waits for items, it holds nothing. Cancelled right after a lease, it lets it run
-out. A report that has begun is carried through, within a deadline.
+Cancelled while it waits for items, it holds nothing. Cancelled right after a lease, it lets the
+lease expire. A report that has begun is completed, within a deadline.
 
-What it can't do: notice at once that a paused queue was resumed (it looks every 250 ms), and
+It cannot notice at once that a paused queue was resumed (it looks every 250 ms), and it does not
 remember leases across a restart.
 """
 
@@ -48,11 +48,11 @@ from forebay.errors import BadFrame
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish
 
 LEASE_S: Final = 60.0
-"""Where neither the consumer nor the queue says how long."""
+"""Used if neither the consumer nor the queue names a lease time."""
 LOOK_S: Final = 0.25
-"""How often a paused queue is looked at for a consumer that waits."""
+"""How often a paused queue is checked for a waiting consumer."""
 LATE_S: Final = 1.0
-"""How often it looks for leases that ran out, and how soon it tries again to say so."""
+"""How often expired leases are looked for, and how soon a failed report of one is repeated."""
 MARGIN_S: Final = 5.0
 MARGIN_MS: Final = round(MARGIN_S * 1000)
 RAN_OUT: Final = Failure("the lease ran out", blames_destination=False, has_waited=True)
@@ -60,19 +60,19 @@ SETTLE_S: Final = 30.0
 GIVE_BACK_S: Final = 5.0
 SWEEP_S: Final = 10.0
 GRACE_MS: Final = 60_000
-"""So long after its end a lease is remembered: until it is put back, nobody else has it."""
+"""How long an expired lease is remembered: until warm puts it back, no other consumer has it."""
 NAMELESS: Final = "consumer"
 TOKEN_BITS: Final = 62
-"""Of the first token: so no life of a daemon comes to the end of them."""
+"""Size of the first token: small enough that the daemon never reaches the end of the range."""
 UNPACK_BYTES_MAX: Final = 128 * 1024
-"""To unpack more than that is a thread's work: 128 KiB take about 0.1 ms."""
+"""Above this size a thread unpacks: 128 KiB take about 0.1 ms."""
 
 log = structlog.get_logger(__name__)
 
 
 class Settling(Protocol):
     async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
-        """Takes note of outcomes and ends the leases. False: the lease was lost, nothing changed.
+        """Notes outcomes and ends the leases. False: the lease was lost, nothing changed.
 
         Raises StoreUnavailable: it is unknown what was noted, and repeating it is harmless.
         """
@@ -84,7 +84,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Holdings:
-    """What one connection has leased, and its requests that wait for items."""
+    """The leases of one connection, and its requests that wait for items."""
 
     consumer: str = ""
     keys: set[Key] = field(default_factory=set)
@@ -92,7 +92,7 @@ class Holdings:
     _waits: set[trio.CancelScope] = field(default_factory=set)
 
     def end_waits(self) -> None:
-        """Nothing is leased any more; what waits is answered now."""
+        """Stops leasing for this connection; its waiting requests are answered now."""
         self.is_ending = True
         for scope in self._waits:
             scope.cancel()
@@ -130,8 +130,8 @@ class Pull:
         tallies: Tallies | None = None,
         host: str = "",
     ) -> None:
-        """`paused` gives the flows of a queue that are paused; None: all of it is. `host`: this
-        one's name, for the record of who had what."""
+        """`paused` gives the paused flows of a queue; None: the whole queue is paused. `host`: this
+        host's name, for the record of which consumer held an item."""
         self._host = host
         self._warm = warm
         self._settling = settling
@@ -142,32 +142,32 @@ class Pull:
         self._steady_ms = lease_clock(now_ms, None)
         self._held: dict[Key, _Held] = {}
         self._ends = LeaseEnds(self._end_of)
-        # Whoever kept the token of a lease may come with it in the daemon's next life, or to
-        # another daemon. Where to count from is left to chance, and not to the clock: that may
-        # have been set back, and daemons of a fleet are started at the same moment.
+        # A consumer may bring a token to the restarted daemon, or to another daemon. The first
+        # token is random and not taken from the clock: the clock may have been set back, and
+        # daemons of a fleet may start at the same moment.
         self._tokens = count(randbits(TOKEN_BITS))
         self._sweep_at = 0.0
 
     @property
     def leases(self) -> int:
-        """How many leases consumers have."""
+        """How many leases consumers hold."""
         return len(self._held)
 
     def tasks(self) -> Iterator[Task]:
-        """What consumers have in hand, a lease each."""
+        """What consumers hold, one task per lease."""
         for (queue, _), held in self._held.items():
             leased = held.leased
             lease_ms = leased.until_ms - held.began_ms
             yield Task(queue, held.consumer, (leased.slice,), held.began_ms, lease_ms)
 
     def is_awaited(self, holdings: Holdings) -> bool:
-        """Whether a report may come that would count: a lease of this connection still runs."""
+        """Whether a report that counts may still come: a lease of this connection still runs."""
         now_ms = self._steady_ms()
         return any(self._held[key].ends_ms > now_ms for key in holdings.keys)
 
     async def run(self, stop: trio.Event) -> None:
-        """Ends leases that run out, also of queues that nobody asks for items of, until `stop`.
-        When it has returned, nothing that it began is under way."""
+        """Ends expired leases until `stop`, also of queues that no consumer asks for. When it
+        returns, none of its steps is under way."""
         while not stop.is_set():
             with trio.move_on_after(LATE_S):
                 await stop.wait()
@@ -176,7 +176,7 @@ class Pull:
             self._sweep()
 
     async def end_late(self, queue: str) -> None:
-        """Leases of a queue that ran out have failed. Who waits for items does this as well."""
+        """Settles a queue's expired leases as failed. Consumers that wait for items call it too."""
         late = self._ends.take_late(queue, self._steady_ms())
         held = {(queue, token): self._held[queue, token] for token in late}
         ended = {key: ran_out(one.leased, self._holder(queue, one)) for key, one in held.items()}
@@ -185,14 +185,14 @@ class Pull:
         try:
             settled = await self._settle(queue, ended, GIVE_BACK_S)
         except StoreUnavailable:
-            # Tried again until warm has put them back, which it says where it does.
+            # Tried again until warm has put them back; warm logs that itself.
             return
         items = sum(end.leased.slice.items for key, end in ended.items() if settled[key])
         if items:
             log.warning("dispatch.leases_ran_out", queue=queue, items=items)
 
     async def lease(self, wish: LeaseWish, holdings: Holdings) -> list[LeasedRun]:
-        """The next items, once there are some; none if the wait is over before."""
+        """Leases the next items as soon as there are some; none if the wait ends before."""
         self._sweep()
         if wish.consumer:
             holdings.consumer = wish.consumer
@@ -211,7 +211,7 @@ class Pull:
             seconds = deadline - trio.current_time()
             if seconds <= 0:
                 break
-            # A warm queue says when there is something new, not when something old is resumed.
+            # A warm queue announces new items, but not that paused ones were resumed.
             if paused != frozenset():
                 seconds = min(seconds, LOOK_S)
             with holdings.waiting(min(seconds, self._until_late_s(wish.queue))):
@@ -222,7 +222,8 @@ class Pull:
         return []
 
     async def settle(self, queue: str, reports: Sequence[LeaseReport]) -> list[bool]:
-        """What became of leased items. BadFrame if that cannot be, and then nothing is done."""
+        """Settles what consumers report. Raises BadFrame for an impossible report, changing
+        nothing."""
         keys = [(queue, report.token) for report in reports]
         _check_each_once(keys)
         ended = {
@@ -237,7 +238,7 @@ class Pull:
         return holder(self._host, queue, held.consumer or NAMELESS, held.began_ms)
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_ms: int) -> list[bool]:
-        """Leases last that long from now."""
+        """Extends leases to last that long from now."""
         keys = [(queue, token) for token in tokens]
         _check_each_once(keys)
         settings = self._queue_settings(queue)
@@ -265,12 +266,12 @@ class Pull:
         return [extended.get(key, False) for key in keys]
 
     def held(self, queue: str, token: int) -> Leased | None:
-        """What was leased under a token; None: it is not held, or not any more."""
+        """What was leased under a token; None: it is not held, or no longer."""
         held = self._held.get((queue, token))
         return None if held is None else held.leased
 
     async def give_back(self, holdings: Holdings) -> None:
-        """The connection has ended: others may have what it leased. Shielded, and bounded."""
+        """Releases the leases of a connection that has ended. Shielded, and bounded."""
         holdings.end_waits()
         for queue in sorted({queue for queue, _ in holdings.keys}):
             ended = {
@@ -297,7 +298,7 @@ class Pull:
     async def _send(
         self, wish: LeaseWish, leased: list[Leased], holdings: Holdings
     ) -> list[LeasedRun]:
-        """Notes who has the leases, and makes what is sent of them."""
+        """Records the holder of the leases and makes the answer."""
         leased = [Leased(one.token, one.slice, one.until_ms - MARGIN_MS) for one in leased]
         now_ms = self._now_ms()
         keys = [(wish.queue, next(self._tokens)) for _ in leased]
@@ -312,10 +313,10 @@ class Pull:
         rest = {
             key: Ended(lease, 0, (), lease.slice.bits)
             for key, lease in zip(keys[fit:], leased[fit:], strict=True)
-            # A short lease may have run out while the shipment was made.
+            # A short lease may have expired while the shipment was made.
             if key in self._held
         }
-        # What cannot be given back runs out.
+        # Leases that cannot be given back expire.
         with suppress(StoreUnavailable):
             await self._settle(wish.queue, rest, GIVE_BACK_S)
         return [
@@ -329,7 +330,7 @@ class Pull:
         return await trio.to_thread.run_sync(ship, leased)
 
     async def _settle(self, queue: str, ended: dict[Key, Ended], seconds: float) -> dict[Key, bool]:
-        """Tells the port. While it is told, nobody else can settle these leases."""
+        """Tells the port. Meanwhile no other task can settle these leases."""
         if not ended:
             return {}
         taken = {key: self._let_go(key) for key in ended}
@@ -342,7 +343,7 @@ class Pull:
                 again_ms = self._steady_ms() + round(LATE_S * 1000)
                 for key, held in taken.items():
                     self._take_back(key, held)
-                    # While it was not held, its end may have been passed over.
+                    # While it was not held, its end may have been skipped.
                     self._ends.note(*key, max(held.ends_ms, again_ms))
         if settled is None:
             raise StoreUnavailable(f"no report was taken note of within {seconds:g} s")
@@ -351,8 +352,8 @@ class Pull:
         return answers
 
     def _count(self, queue: str, ended: dict[Key, Ended], taken: dict[Key, _Held]) -> None:
-        """How long consumers had what they report on. What they give back they did not work on, and
-        of a lease that ran out nobody knows for how long anybody did."""
+        """Tallies how long consumers held the items they report on. Items given back do not count,
+        nor those of expired leases: how long they were worked on is unknown."""
         now_ms = self._now_ms()
         for key, end in ended.items():
             items = end.delivered.bit_count()
@@ -376,12 +377,12 @@ class Pull:
         return None if held is None else held.ends_ms
 
     def _until_late_s(self, queue: str) -> float:
-        """Until a lease of the queue runs out, and its items may be had."""
+        """Seconds until a lease of the queue expires and its items become available."""
         ends_ms = self._ends.next_ms(queue)
         return math.inf if ends_ms is None else max(0, ends_ms - self._steady_ms()) / 1000
 
     def _sweep(self) -> None:
-        """Forgets leases that ran out and were never settled, once in a while."""
+        """From time to time, forgets expired leases that were never settled."""
         self._ends.tidy(self._held, len(self._held))
         now = trio.current_time()
         if now < self._sweep_at:
@@ -393,12 +394,12 @@ class Pull:
 
 
 def ran_out(leased: Leased, had: HeldBy) -> Ended:
-    """Nothing was said about any of the items in time."""
+    """The outcome of a lease without any report in time: all items failed."""
     return Ended(leased, 0, (FailedPart(leased.slice.bits, RAN_OUT),), 0, holder=had)
 
 
 def lease_s(lease_ms: int, settings: QueueSettings) -> float:
-    """How long a lease lasts: as the consumer says, or the queue, or by default."""
+    """How long a lease lasts: as the consumer says, or the queue, or the default."""
     return lease_ms / 1000 or settings.lease_time or LEASE_S
 
 

@@ -1,4 +1,4 @@
-"""What consumers report, concluded like what workers report: retries, dead letters, and all."""
+"""Concludes the reports of consumers as those of workers: retries, dead letters, results."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def conclude_all(ended: Sequence[Ended], settings: QueueSettings, now_ms: int) -
 
 
 def conclude_pulled(ended: Ended, settings: QueueSettings, now_ms: int) -> Conclusion:
-    """What was released is tried again as it was: no attempt is spent."""
+    """Released items are retried unchanged: no attempt is spent."""
     slice_ = ended.leased.slice
     tried = slice_.bits & ~ended.released
     conclusion = Conclusion(0)

@@ -1,16 +1,16 @@
-"""How fast, and how many at once: a token bucket for each destination, and limits on sends.
+"""How fast and how many at once: a token bucket per destination, and limits on sends.
 
-Owns who waits for their turn. Whoever comes first goes first, also past a smaller batch that could
-go now. Nothing polls: the first in line sleeps until its tokens are there, the others until they
-are first. A waiter that is cancelled leaves the line and has taken nothing; tokens that were taken
-are not given back, whatever becomes of the send.
+It owns the lines of waiting workers. They are served first come, first served, even if a smaller
+batch behind could go now. Nothing polls: the first in line sleeps until its tokens are there, the
+others until they are first. A cancelled waiter leaves the line and has taken nothing; tokens that
+were taken are not given back, whether the send succeeds or not.
 
-Where there is no limit, or the tokens are there and nobody waits, nothing is awaited: that is no
-checkpoint, and the send that follows is one.
+Without a limit, or if tokens are available and the line is empty, `take` awaits nothing. That is
+not a checkpoint; the send that follows is one.
 
-Where daemons share their rates (`FleetRate`), tokens come from the fleet's bucket instead of the
-clock: one question for a batch, and none where there is no limit; what was not used is given back.
-While the fleet cannot be asked, each daemon goes on alone, at the whole rate.
+If daemons share their rates (`FleetRate`), tokens come from the fleet's bucket instead of the
+clock: one request per batch, and none without a limit; unused tokens are given back. While the
+fleet's bucket is unreachable, each daemon continues alone, at the whole rate.
 """
 
 import math
@@ -26,42 +26,42 @@ import trio
 from actors.ports.tiers import StoreUnavailable
 
 BURST_S: Final = 1.0
-"""So much of the rate may be saved up, unless a batch is bigger."""
+"""How many seconds' worth of the rate may be saved up, unless a batch is bigger."""
 CLOSE_S: Final = 1e-6
-"""Tokens that are that near are there: a clock of floating seconds may never reach the rest."""
+"""Tokens due within this time count as present: floating-point time may never reach the rest."""
 
 
 ALONE_S: Final = 1.0
-"""So long a daemon goes on alone before it asks the fleet again."""
+"""How long a daemon continues alone before it asks the fleet's bucket again."""
 
 
 class Granted(NamedTuple):
     items: float
-    """All that were wanted, or 0."""
+    """All tokens that were wanted, or 0."""
     wait_s: float
-    """Until there may be enough."""
+    """Seconds until there may be enough."""
 
 
 class FleetRate(Protocol):
     async def take(self, destination: str, rate: float, burst: float, want: float) -> Granted:
-        """Takes tokens of all daemons' bucket; a negative number gives some back. The bucket is
-        full at first, and a batch bigger than the burst leaves a debt, as in `TokenBucket`.
-        StoreUnavailable: nobody knows."""
+        """Takes tokens from the bucket of all daemons; a negative number gives some back. The
+        bucket starts full, and a batch bigger than the burst leaves a debt, as in `TokenBucket`.
+        Raises StoreUnavailable if the bucket is unreachable."""
 
 
 Share = Callable[[float, float, float], Awaitable[Granted]]
-"""The fleet's bucket of one destination: rate, burst, how many."""
+"""The fleet's bucket of one destination: rate, burst, number of tokens."""
 
 
 class TokenBucket:
-    """Lets `rate` items a second through, after a pause at most `burst` at once; 0: no limit.
+    """Lets `rate` items per second through, and at most `burst` at once after a pause; 0: no limit.
 
-    A batch that is bigger than the burst goes when the bucket is full, and leaves a debt that the
-    next one waits for: the rate holds in the mean, whatever the size of the batches.
+    A batch bigger than the burst goes when the bucket is full and leaves a debt that the next batch
+    waits for: the mean rate holds for batches of any size.
     """
 
     def __init__(self, rate: float, burst: float = 0.0, share: Share | None = None) -> None:
-        """`burst` 0: a second's worth, at least one item. Starts full."""
+        """`burst` 0: one second's worth, at least one item. The bucket starts full."""
         self._share = share
         self._alone_until = -math.inf
         self._rate = rate
@@ -85,7 +85,7 @@ class TokenBucket:
         return statistics.tasks_waiting + statistics.locked
 
     async def take(self, items: int) -> None:
-        """Returns when so many items may go, and has taken their tokens then."""
+        """Returns when this many items may go; their tokens are then taken."""
         if not self._rate:
             return
         if self._share is None and not self._line.locked() and self._try(items):
@@ -96,10 +96,10 @@ class TokenBucket:
                 self._tokens -= items
 
     async def take_turn(self, items_max: int, take: Callable[[], Awaitable[int]]) -> None:
-        """Calls `take` when so many items may go; it says how many did.
+        """Calls `take` when `items_max` items may go; `take` returns how many did.
 
-        For those who do not know it before: they would hold what they have in hand while they
-        stand in line, and a line may be longer than that can be held.
+        For callers that do not know the number before: if they leased first, they would hold the
+        lease while they wait in line, and the line may outlast the lease.
         """
         if not self._rate:
             await take()
@@ -116,8 +116,8 @@ class TokenBucket:
                 await self._give_back(items_max - items)
 
     def change(self, rate: float, burst: float = 0.0) -> None:
-        """Another rate from now on, for those that wait as well. A debt stays a debt."""
-        # Before the first take there need be no clock either: queues join before trio runs.
+        """Changes the rate from now on, also for waiting callers. A debt stays a debt."""
+        # Before the first take there may be no clock yet: queues join before trio runs.
         is_full = not self._rate or self._seen_at == -math.inf
         if not is_full:
             self._fill()
@@ -133,8 +133,8 @@ class TokenBucket:
                 await self._changed.wait()
 
     async def _granted(self, items: int) -> bool:
-        """Waits for the fleet's tokens, and has taken them then. False: there is no fleet to ask,
-        or the limit is gone meanwhile: this bucket decides."""
+        """Waits for tokens of the fleet and takes them. False: there is no reachable fleet, or the
+        limit was removed meanwhile, so this bucket decides."""
         while self._share is not None and self._rate:
             if trio.current_time() < self._alone_until:
                 return False
@@ -150,7 +150,7 @@ class TokenBucket:
         return False
 
     async def _give_back(self, items: int) -> None:
-        """Of what the fleet granted; if that fails they are lost, and others are slower for it."""
+        """Returns tokens to the fleet; if that fails they are lost, and all daemons slow down."""
         if items > 0 and self._share is not None and self._rate:
             with suppress(StoreUnavailable), trio.CancelScope(shield=True):
                 await self._share(self._rate, self._burst, -items)
@@ -177,7 +177,7 @@ class TokenBucket:
 
 
 class SendLimit:
-    """At most `limit` at once are inside `async with`, first come, first served; 0: no limit."""
+    """At most `limit` tasks are inside `async with`, first come, first served; 0: no limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -193,16 +193,16 @@ class SendLimit:
         return len(self._lot)
 
     def change(self, limit: int) -> None:
-        """Another limit. Those that are inside stay."""
+        """Changes the limit. Tasks that are inside stay."""
         self._limit = limit
         self._let_in()
 
     async def __aenter__(self) -> None:
-        # Where there is room nobody waits: whoever makes it lets in all that it is enough for.
+        # If there is room, no task waits: a task that leaves lets in all that now fit.
         if self._has_room():
             self._inside += 1
         else:
-            # It is counted by whoever lets it in, before it wakes up.
+            # The task that lets this one in counts it, before it wakes up.
             await self._lot.park()
 
     async def __aexit__(
@@ -225,20 +225,20 @@ class SendLimit:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one queue asks of its destination."""
+    """The destination and the rate that one queue asks for."""
 
     destination: str
     rate: float
 
 
 class Destinations:
-    """The buckets, one for each destination, shared by the queues that go there.
+    """The buckets, one per destination, shared by the queues that send there.
 
-    Of their rates the smallest counts, 0 being none; the burst is a second's worth.
+    The smallest of the queues' rates applies (0 means none); the burst is one second's worth.
     """
 
     def __init__(self, fleet: FleetRate | None = None) -> None:
-        """`fleet`: whom they share their rates with."""
+        """`fleet`: the bucket shared with other daemons."""
         self._fleet = fleet
         self._shares: dict[str, _Share] = {}
         self._buckets: dict[str, TokenBucket] = {}
@@ -248,7 +248,7 @@ class Destinations:
         return self._buckets
 
     def join(self, queue: str, destination: str, rate: float) -> TokenBucket:
-        """The bucket of a queue's destination; again on reload, with what has changed."""
+        """The bucket of a queue's destination; call it again on reload, with the new values."""
         before = self._shares.get(queue)
         self._shares[queue] = _Share(destination, rate)
         if before is not None and before.destination != destination:
@@ -257,7 +257,7 @@ class Destinations:
         return self._buckets[destination]
 
     def leave(self, queue: str) -> None:
-        """The queue is gone, and its rate with it."""
+        """Removes the queue and its rate."""
         share = self._shares.pop(queue, None)
         if share is not None:
             self._reckon(share.destination)
@@ -265,11 +265,11 @@ class Destinations:
     def _reckon(self, destination: str) -> None:
         shares = [share for share in self._shares.values() if share.destination == destination]
         if not shares:
-            # Whoever still waits at that bucket goes on at its rate.
+            # Workers still waiting at that bucket continue at its rate.
             del self._buckets[destination]
             return
         rate = min((share.rate for share in shares if share.rate), default=0.0)
-        # Workers send no more than that at once, however big their batches may be.
+        # Workers send at most this much at once, however big their batches may be.
         burst = max(rate * BURST_S, 1.0)
         bucket = self._buckets.get(destination)
         if bucket is None:

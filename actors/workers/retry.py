@@ -1,11 +1,11 @@
-"""What follows from a failure: another attempt, when, or a dead letter; and what became of a batch.
+"""What follows from a failure: a retry after a pause, or a dead letter; and a batch's conclusions.
 
-Pure: time and chance are given. A batch's conclusion keeps the books whatever a report says: each
-item of each slice is delivered, tried again or dead, exactly one of them.
+Pure: time and chance are arguments. The conclusions balance whatever a report says: each item of
+each slice is delivered, retried or dead, exactly one of them.
 
-What it can't do: items of a slice whose failures differ in as much as a letter become slices of
-their own, so that each keeps its own history; a destination that words every refusal differently
-breaks runs up into single items.
+Items of a slice whose failures differ by even one letter become separate slices, so that each keeps
+its own history. So a destination that words every refusal differently breaks runs up into single
+items.
 """
 
 import math
@@ -20,12 +20,12 @@ from actors.model.slices import HeldBy, ItemError, Slice, remember
 from forebay.limits import ATTEMPT_MAX
 
 SEARCHES_MAX: Final = 4
-"""More searches for a rule's pattern than this are a thread's work: one may take 16 ms, and a
-consumer may report thousands of different errors at once. A thread costs 0.1 ms."""
+"""Above this many pattern searches a thread concludes: one search may take 16 ms, and a consumer
+may report thousands of different errors at once. A thread costs 0.1 ms."""
 FAILURES_MAX: Final = 1000
-"""So are more different failures than this: each takes about 10 µs."""
+"""Above this many different failures a thread concludes as well: each takes about 10 µs."""
 RETRY_AFTER_MAX_S: Final = 86400.0
-"""A destination that asks for more does not get it: a typing error must not park items."""
+"""The longest pause a destination can ask for: a typing error must not park items."""
 
 
 def conclude(
@@ -36,10 +36,10 @@ def conclude(
     random: Callable[[], float],
     holder: HeldBy | None = None,
 ) -> list[Conclusion]:
-    """One conclusion for each slice, in order.
+    """One conclusion per slice, in order.
 
-    A failure stands for all items of the batch. Of a report what makes no sense is ignored:
-    slices and items that are not there, and items that were named before.
+    A failure applies to all items of the batch. Nonsense in a report is ignored: slices and items
+    that do not exist, and items that were named before.
     """
     if isinstance(report, Failure):
         failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
@@ -56,16 +56,16 @@ def conclude(
 
 
 def takes_long(failures: int, settings: QueueSettings) -> bool:
-    """Whether to conclude from so many failures is a thread's work."""
+    """Whether concluding this many failures should be done in a thread."""
     patterns = sum(bool(rule.error) for rule in settings.retry_rules)
     return failures > FAILURES_MAX or failures * patterns > SEARCHES_MAX
 
 
 def decide(failure: Failure, attempt: int, settings: QueueSettings, random: float) -> Retry | Dead:
-    """`attempt`: failed attempts, this one included. `random`: from 0 to 1, for the jitter.
+    """`attempt`: failed attempts, including this one. `random`: from 0 to 1, for the jitter.
 
-    A rule that matches has the word, a permanent failure included; without one a permanent failure
-    is dead at once. A pause that the destination asks for is kept if it is the longer one.
+    A matching rule decides, even for a permanent failure; without a rule a permanent failure is
+    dead at once. A longer pause that the destination asks for is honoured.
     """
     rule = next((rule for rule in settings.retry_rules if _matches(rule, failure)), None)
     if rule is None and failure.is_permanent:
@@ -84,8 +84,8 @@ def decide(failure: Failure, attempt: int, settings: QueueSettings, random: floa
 def next_delay_s(backoff: BackoffSettings, attempt: int, random: float) -> float:
     """The pause after the `attempt`-th failure: `initial × multiplier^(attempt-1)`, at most `max`.
 
-    `jitter` is the share of it that is random, and it only ever shortens: with 0.2 a pause of 5 s
-    is one of 4 to 5 s, so that `max` holds, and what failed together does not come back together.
+    `jitter` is the random share of the pause, and it only shortens: with 0.2 a pause of 5 s becomes
+    4 to 5 s. So `max` holds, and items that failed together do not come back together.
     """
     if not backoff.enabled:
         return 0.0
@@ -99,7 +99,7 @@ def next_delay_s(backoff: BackoffSettings, attempt: int, random: float) -> float
 def _failed(
     batch: Sequence[Slice], failures: Sequence[ItemsFailed]
 ) -> dict[int, dict[Failure, int]]:
-    """By slice and by failure, which items failed that way; none of them twice."""
+    """Which items failed, per slice and failure; no item twice."""
     failed: dict[int, dict[Failure, int]] = {}
     left: dict[int, int] = {}
     for named in failures:
@@ -127,7 +127,7 @@ def _conclude(
     delivered = piece.bits
     again: list[Slice] = []
     dead: list[Slice] = []
-    # A run may come with as many attempts as it has room for.
+    # A run may arrive with the highest attempt number that fits into its field.
     attempt = min(piece.attempt + 1, ATTEMPT_MAX)
     for failure, bits in failed.items():
         delivered &= ~bits
@@ -144,7 +144,7 @@ def _conclude(
 
 def _asked_for_s(failure: Failure) -> float:
     asked = failure.retry_after_s
-    # Not a number compares as false.
+    # NaN compares as false.
     return min(asked, RETRY_AFTER_MAX_S) if asked is not None and asked > 0 else 0.0
 
 
@@ -156,7 +156,7 @@ def _matches(rule: RetryRule, failure: Failure) -> bool:
 
 @lru_cache(maxsize=1024)
 def _statuses(patterns: tuple[str, ...]) -> frozenset[int]:
-    """All statuses that the patterns stand for."""
+    """All status codes that match the patterns."""
     found: set[int] = set()
     for pattern in patterns:
         if pattern.endswith("xx"):

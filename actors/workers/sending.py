@@ -1,12 +1,11 @@
-"""What a worker does with a batch that it has leased: sends it, and settles what became of it.
+"""What a worker does with a leased batch: it sends the batch and settles the outcome.
 
-One for each group of workers, whose counts it keeps: how many send at this moment, what they have
-in hand, what was sent. Nothing is awaited here but the limit of sends, the send itself, and warm
-where that is not in this process.
+There is one per worker group. It keeps the group's counts: sends in flight, batches being sent,
+totals. It awaits only the send limit, the send itself, and warm if that is outside this process.
 
-A batch that has waited for long may have lost its lease, and is not sent then. Leases outlive the
-handler's deadline, so that they run out only if the process hangs; what comes back after that
-changes nothing. On cancel nothing is settled, and the owner's next life delivers it again.
+A batch that has waited long may have lost its lease and is then not sent. Leases outlive the
+handler's deadline, so they expire only if the process hangs; a late outcome changes nothing. On
+cancel nothing is settled, and the owner delivers again after the restart.
 """
 
 import random
@@ -40,12 +39,12 @@ LEASE_MARGIN_S: Final = 30.0
 
 @dataclass(slots=True)
 class Sent:
-    """What a group has done, for the metrics."""
+    """What a group has sent, for the metrics."""
 
     batches: int = 0
     items: int = 0
     failures: int = 0
-    """Batches of which something failed."""
+    """Batches with at least one failed item."""
 
     def note(self, items: int, *, is_failed: bool) -> None:
         self.batches += 1
@@ -68,7 +67,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all groups use."""
+    """What all groups share."""
 
     warm: WarmQueue
     settlement: Settlement
@@ -79,7 +78,7 @@ class Shared:
     events: EventLog | None = None
     tallies: Tallies = field(default_factory=Tallies)
     host: str = ""
-    """This one's name, for the record of who had what."""
+    """This host's name, for the record of which worker held an item."""
 
 
 class Delivering:
@@ -91,7 +90,7 @@ class Delivering:
         count: AdaptiveCount,
         shared: Shared,
     ) -> None:
-        """`count` is told how long sends take."""
+        """`count` is told how long each send took."""
         self._queue = queue
         self._settings = settings
         self._destination = handler.destination
@@ -99,13 +98,13 @@ class Delivering:
         self._shared = shared
         self._in_hand = InHand()
         self._names: dict[int, str] = {}
-        """Of those who send, by their place."""
+        """Names of the senders, by place."""
         self.lease_s = max(settings.lease_time, 2 * handler.timeout_s + LEASE_MARGIN_S)
-        """Longer than any send: `lease_time` can make it longer still, not shorter."""
+        """Longer than any send; `lease_time` can only make it longer."""
         self.busy = 0
-        """So many sends are in flight."""
+        """Sends in flight."""
         self.busy_max = 0
-        """The most that were, since whoever asks has set it."""
+        """The highest value of `busy` since a reader last reset it."""
         self.sent = Sent()
 
     def tasks(self) -> Iterator[Task]:
@@ -149,7 +148,7 @@ class Delivering:
         await shared.settlement.settle(self._queue, batch.leased, conclusions, sending)
 
     async def give_back(self, leased: Sequence[Leased]) -> None:
-        """Untried, no attempt spent."""
+        """Puts leased items back into warm untried; no attempt is spent."""
         endings = [Ending(lease.token, (lease.slice,)) for lease in leased]
         await self._shared.warm.end(self._queue, endings)
 
@@ -160,7 +159,8 @@ class Delivering:
         self._shared.tallies.sent(self._queue, items, took_s, is_failed=is_failed)
 
     async def _is_still_ours(self, batch: Batch) -> bool:
-        """What has waited long may have run out: then it is somebody else's, and not sent."""
+        """Extends the leases of a batch that has waited long. False: one has expired, and another
+        worker may have its items, so the batch is not sent."""
         tokens = [lease.token for lease in batch.leased]
         kept = await self._shared.warm.extend(self._queue, tokens, self.lease_s)
         if all(kept):
@@ -172,7 +172,7 @@ class Delivering:
     async def _send(
         self, sender: Sender, batch: Batch, now_ms: int
     ) -> tuple[Report | Failure, int]:
-        """What became of it, and the number of who sent it."""
+        """Sends the batch; returns the outcome and the place it was sent from."""
         self.busy += 1
         self.busy_max = max(self.busy_max, self.busy)
         place = self._in_hand.take(batch.leased, now_ms)

@@ -1,14 +1,14 @@
-"""Settlement: what was concluded about leased items goes to their owners, and their leases end.
+"""Settlement: ends leases and reports the conclusions about their items to the owners.
 
-The lease ends first: from then on the outcome is certain, and nobody else's. A lease that has run
-out concludes nothing: somebody else has the items, or will. Then the spooler is told, at once, of
-journal items that were delivered, or have failed and wait in warm for their next try. The rest
-takes its time and is the settler's (actors/workers/settler.py).
+The lease ends first: from then on the outcome is certain, and no other worker can report one. An
+expired lease concludes nothing: another worker has the items, or will. Then the spooler is told at
+once of journal items that were delivered, or that failed and wait in warm for their next try. All
+other outcomes need more time and go to the settler (actors/workers/settler.py).
 
-Durable when: the owners say so. On drain what was concluded is recorded before `run` returns. On
-cancel it is lost, and the owners deliver again. History hears of journal items that were delivered
-when their owner has been told. Outcomes of another daemon's runs go to its mailbox with the end of
-the lease (actors/workers/posts.py).
+Outcomes are durable once the owners have recorded them. On drain all conclusions are recorded
+before `run` returns. On cancel they are lost, and the owners deliver again. The history gets
+delivered journal items after their owner was told. Outcomes of another daemon's runs go to its
+mailbox with the end of the lease (actors/workers/posts.py).
 """
 
 from collections import Counter, deque
@@ -36,7 +36,7 @@ __all__ = ["AT_ONCE_MAX", "INBOX", "NO_LIMITS", "Concluded", "Settlement"]
 log = structlog.get_logger()
 
 REST_S: Final = 1.0
-"""How often what the spooler could not be told is told again."""
+"""How often messages that the spooler could not take are sent again."""
 
 
 class Settlement:
@@ -54,8 +54,8 @@ class Settlement:
         observers: Observers,
         presence: Presence | None = None,
     ) -> None:
-        """`unrecorded` counts, by queue, the items that have left warm and are still to be
-        recorded: others read it."""
+        """`unrecorded` counts, per queue, items that have left warm and are not recorded yet; other
+        actors read it."""
         self._limits = limits
         self._warm = warm
         self._spooler = spooler
@@ -73,9 +73,9 @@ class Settlement:
             self._count_stale,
         )
         self._untold: deque[Settle] = deque()
-        """What somebody was cancelled with while the spooler's inbox was full."""
+        """Messages of callers that were cancelled while the spooler's inbox was full."""
         self.stale_total = 0
-        """Outcomes of leases that had run out."""
+        """Outcomes of leases that had expired."""
 
     async def settle(
         self,
@@ -84,9 +84,9 @@ class Settlement:
         conclusions: Sequence[Conclusion],
         sending: Sending | None = None,
     ) -> list[bool]:
-        """Ends leases with what was concluded. False: the lease had run out, nothing changed.
+        """Ends leases with their conclusions. False: the lease had expired, nothing changed.
 
-        `sending` is for the event log; None: a consumer's."""
+        `sending` is for the event log; None: the outcome comes from a consumer."""
         pairs = list(zip(leased, conclusions, strict=True))
         endings: list[Ending] = []
         for one, what in pairs:
@@ -97,7 +97,7 @@ class Settlement:
             [
                 Concluded(queue, one.slice, what, ended.again)
                 for (one, what), ended, is_ours in zip(pairs, endings, answers, strict=True)
-                # Of another daemon's: it has a post.
+                # Another daemon's items are reported by post.
                 if is_ours and not isinstance(one.slice.run.owner, Abroad)
             ]
         )
@@ -110,9 +110,9 @@ class Settlement:
         ended: Sequence[Concluded],
         recorded: Callable[[list[bool]], None] | None = None,
     ) -> None:
-        """Leases have ended, here or on another host: the owners are told, in their turn.
+        """Reports the outcomes of leases that ended, here or on another host, to the owners.
 
-        `recorded` is called when what the journal is told at once is durable."""
+        `recorded` is called when the part that the journal is told at once is durable."""
         outcomes: list[Settled | Retried] = []
         for one in ended:
             if isinstance(one.slice.run.owner, InJournal):
@@ -131,14 +131,14 @@ class Settlement:
 
     @property
     def unrecorded_rows(self) -> set[bytes]:
-        """Rows of the cold store of which something has become that it was not told yet: the
-        settler's, and what the failover holds. Nobody may lend them anew before."""
+        """Rows of the cold store with an outcome that it was not told yet: those of the settler and
+        of the failover. They must not be lent again before that."""
         return self._settler.unrecorded_rows
 
     async def _staying(
         self, queue: str, slice_: Slice, conclusion: Conclusion
     ) -> tuple[Slice, ...]:
-        """What stays in warm: what was not tried, and what the journal keeps for a try soon."""
+        """What stays in warm: untried items, and failed items of the journal that are due soon."""
         is_of_cold = isinstance(slice_.run.owner, InCold)
         fill, limits, now_ms = await self._warm.fill(queue), self._limits(queue), self._now_ms()
         return tuple(
@@ -149,11 +149,11 @@ class Settlement:
         )
 
     async def _tell_spooler(self, message: Settle) -> None:
-        """Delivered is delivered, even if whoever says so is cancelled now."""
+        """Delivered items stay delivered, even if the reporting task is cancelled now."""
         try:
             self._spooler.send_nowait(message)
         except trio.WouldBlock:
-            # However long it takes: the lease has ended, and nobody else would say it.
+            # Wait as long as it takes: the lease has ended, so no other task will report this.
             try:
                 await self._spooler.send(message)
             except trio.Cancelled:
@@ -171,7 +171,7 @@ class Settlement:
             log.warning("delivery.lease_lost", queue=queue, leases=stale)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until `close`; then what is left is recorded, as far as that is possible at once."""
+        """Runs until `close`; then records what is left, as far as the stores take it at once."""
         task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_rest_again)
@@ -181,7 +181,7 @@ class Settlement:
         await self._failover.try_again()
 
     def close(self) -> None:
-        """Nothing more is settled."""
+        """Nothing is settled after this call."""
         self._settler.close()
 
     async def _tell_rest_again(self) -> None:

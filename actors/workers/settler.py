@@ -1,13 +1,13 @@
-"""The settler: records outcomes that take their time.
+"""The settler: records outcomes that take more than a message to the spooler.
 
-Outcomes of rows of the cold store, many in one transaction, and journal items that change their
-owner: dead letters, and retries due later than a minute. They come from settlement
-(actors/workers/settlement.py), whose leases have ended: nobody else would say it again. So whoever
-is cancelled while the inbox is full leaves them here all the same.
+These are outcomes of rows of the cold store, many in one transaction, and journal items that change
+their owner: dead letters, and retries due in more than a minute. They come from settlement
+(actors/workers/settlement.py), and their leases have ended, so no other task would report them. A
+task that is cancelled while the inbox is full therefore leaves its outcomes here.
 
-Durable when: the cold store says so, within a second. On drain all that came is recorded before
-`run` returns. On cancel it is lost, and the owners deliver again. What the cold store does not take
-is the failover's; what that lets go enters warm again.
+They are durable within a second, when the cold store syncs. On drain all of them are recorded
+before `run` returns. On cancel they are lost, and the owners deliver again. Outcomes that the cold
+store does not take go to the failover; if the failover drops one, its items enter warm again.
 """
 
 import sys
@@ -44,8 +44,8 @@ class Settler:
         presence: Presence,
         lost: Callable[[str, int], None],
     ) -> None:
-        """`unrecorded` counts, by queue, the items that have left warm and are still to be
-        recorded. `lost` is told of outcomes that the cold store refused: the lease had moved on."""
+        """`unrecorded` counts, per queue, items that have left warm and are not recorded yet.
+        `lost` is told of outcomes that the cold store refused because the lease had moved on."""
         self._warm = warm
         self._cold = cold
         self._hand_over = hand_over
@@ -56,23 +56,23 @@ class Settler:
         self._lost = lost
         self._to_inbox, self._inbox = trio.open_memory_channel[Concluded](INBOX)
         self._left: deque[Concluded] = deque()
-        """What somebody was cancelled with while the inbox was full: no more than there were
-        leases. They are taken behind what is in the inbox."""
+        """Outcomes of tasks that were cancelled while the inbox was full: at most one per lease.
+        They are recorded after those in the inbox."""
         self._rows: Counter[bytes] = Counter()
-        """How many outcomes of each row of the cold store are still to be recorded."""
+        """How many outcomes per row of the cold store are not recorded yet."""
 
     @property
     def unrecorded_rows(self) -> set[bytes]:
         return set(self._rows)
 
     def expect(self, batch: Sequence[Concluded]) -> None:
-        """These will be taken, or left: they count as unrecorded from now on."""
+        """Counts outcomes as unrecorded from now on; `take` or `leave` must follow."""
         for one in batch:
             self._unrecorded[one.queue] += one.items
         self._rows.update(rows_of(batch))
 
     async def take(self, batch: deque[Concluded]) -> None:
-        """Takes one after the other out of `batch`, and waits while there is no room."""
+        """Moves outcomes from `batch` to the inbox one by one, waiting while the inbox is full."""
         while batch:
             try:
                 self._to_inbox.send_nowait(batch[0])
@@ -81,7 +81,8 @@ class Settler:
             batch.popleft()
 
     def leave(self, batch: Iterable[Concluded]) -> None:
-        """Whoever says it is cancelled, and the leases have ended: nobody else would say it."""
+        """Keeps the outcomes of a cancelled task: their leases have ended, so no other task would
+        report them."""
         for one in batch:
             try:
                 self._to_inbox.send_nowait(one)
@@ -89,11 +90,11 @@ class Settler:
                 self._left.append(one)
 
     def close(self) -> None:
-        """Nothing more is settled."""
+        """Nothing is settled after this call."""
         self._to_inbox.close()
 
     async def run(self) -> None:
-        """Until `close`, and what came before it is recorded, or the failover's."""
+        """Runs until `close` and until earlier outcomes are recorded or held by the failover."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._failover.run)
             nursery.start_soon(self._sync)
@@ -111,17 +112,17 @@ class Settler:
             nursery.cancel_scope.cancel()
 
     def _forget(self, batch: list[Concluded]) -> None:
-        """These are recorded, or the failover's."""
+        """These outcomes are recorded, or held by the failover."""
         for concluded in batch:
             self._unrecorded[concluded.queue] -= concluded.items
         for queue in {concluded.queue for concluded in batch}:
             self._wake_promoter(queue)
 
     async def _sync(self) -> None:
-        """What the cold store has written, it makes durable within a second."""
+        """Makes what the cold store has written durable, once per second."""
         while True:
             await trio.sleep(SYNC_S)
-            # It is logged where it matters, at the next step that fails.
+            # The next step that fails logs it, where it matters.
             with suppress(StoreUnavailable):
                 await self._cold.sync()
 
@@ -142,7 +143,7 @@ class Settler:
             await self._hand_over.give(dead, self._enter_again, is_dead=True)
 
     async def _record_rows(self, batch: list[Concluded]) -> None:
-        """Outcomes of the cold store's own rows, in one transaction."""
+        """Records outcomes of the cold store's own rows in one transaction."""
         outcomes = [row_outcome(c.slice, c.conclusion) for c in batch]
 
         async def again() -> None:
@@ -168,14 +169,14 @@ class Settler:
             await self._failover.hold(Held(size, again, let_go))
 
     def _told(self, batch: Sequence[Concluded]) -> None:
-        """The cold store knows what became of these, or never will."""
+        """The cold store has recorded these outcomes, or never will."""
         for row in rows_of(batch):
             self._rows[row] -= 1
             if not self._rows[row]:
                 del self._rows[row]
 
     async def _enter_again(self, slices: Sequence[Slice]) -> None:
-        """What became of them could not be recorded: they are delivered again. They were in warm a
-        while ago, and go back whatever the limits say."""
+        """Enters items whose outcome could not be recorded, to be delivered again. They were in
+        warm a while ago, so they go back regardless of the limits."""
         for slice_ in slices:
             await self._warm.enter(slice_.run.head.queue, [slice_], NO_LIMITS)

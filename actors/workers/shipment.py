@@ -1,10 +1,10 @@
-"""What is sent of leased runs: the run as it is stored, or a run of just the leased items.
+"""What a consumer gets for its leases: the run as stored, or a new run of just the leased items.
 
-Sending a whole run for a few of its items would send a run of 4,096 items that many times to a
-consumer that leases them one by one. So where less than half of a run is leased, and the run is
-not small anyway, the items are packed into a run of their own, in which they keep their ids.
+A consumer that leases a run of 4,096 items one by one would otherwise receive the whole run 4,096
+times. So if less than half of a run is leased and the run is not small, the leased items are packed
+into a run of their own, in which they keep their ids.
 
-A body that cannot be unpacked is sent as it is: its consumer finds out and reports it.
+A body that cannot be unpacked is sent as it is: the consumer finds out and reports it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from forebay.part import take_items
 from forebay.run import Run
 
 SMALL_BYTES: Final = 4096
-"""A run of that size is sent as it is, whatever is leased of it."""
+"""A run up to this size is sent whole, however few of its items are leased."""
 _ROOM_BYTES: Final = ANSWER_BYTES_MAX - 2
 _ENTRY_BYTES: Final = LEASE_HEAD_BYTES + ITEM_BITS_BYTES_MAX
 
@@ -27,11 +27,11 @@ _ENTRY_BYTES: Final = LEASE_HEAD_BYTES + ITEM_BITS_BYTES_MAX
 class Shipment(NamedTuple):
     runs: list[LeasedRun]
     rest: Sequence[Leased]
-    """What one answer cannot hold."""
+    """Leases that do not fit into one answer."""
 
 
 def ship(leased: Sequence[Leased]) -> Shipment:
-    """Unpacks and packs where it pays: CPU alone, for a thread if it is much (`unpacks_bytes`)."""
+    """Unpacks and packs where it pays. Pure CPU; use a thread if it is much (`unpacks_bytes`)."""
     runs: list[LeasedRun] = []
     room = _ROOM_BYTES
     for order, lease in enumerate(leased):
@@ -54,7 +54,7 @@ def pays_to_cut(part: Slice) -> bool:
 
 
 def shipped_run(part: Slice) -> tuple[int, bytes]:
-    """The bits that a LEASED names, and the bytes of the run that they are about."""
+    """The bits that a LEASED names, and the bytes of the run that they refer to."""
     head, data = part.run.head, part.run.data
     if part.items == head.count:
         return 0, data

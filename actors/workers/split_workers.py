@@ -1,9 +1,9 @@
 """Workers of a queue with `pipeline_split`: preparers lease, unpack, encode and compress; senders
-send. A bounded channel of batches is between them.
+send. A bounded channel of batches connects them.
 
-A batch may wait in the channel: a sender sends it only if the lease still stands and the queue is
-not paused; otherwise it gives the items back, no attempt spent. The number of senders does not
-adapt. On drain preparers lease no more, and senders send what is in the channel.
+A batch may wait in the channel: a sender sends it only if its lease still holds and the queue is
+not paused; otherwise it gives the items back, and no attempt is spent. The number of senders does
+not adapt. On drain preparers lease no more, and senders send the rest of the channel.
 """
 
 import trio
@@ -44,7 +44,7 @@ class SplitWorkerGroup(WorkerGroup):
                     continue
                 slices = [lease.slice for lease in leased]
                 leased_at = trio.current_time()
-                # Compression lets the interpreter go, which only a thread can use.
+                # Compression releases the interpreter lock, which only a thread can exploit.
                 prepared = await trio.to_thread.run_sync(self._handler.prepare, slices)
                 await senders.send(Batch(leased, prepared, leased_at))
 
@@ -69,7 +69,7 @@ class SplitWorkerGroup(WorkerGroup):
         await self._delivering.give_back(batch.leased)
 
     async def _admission(self) -> Admission | None:
-        """Leave to send; None if draining begins while it would have to wait for it."""
+        """The admission to send; None if draining begins while it waits for one."""
         breakers, destination = self._shared.breakers, self._handler.destination
         admission = breakers.admit_nowait(destination)
         if admission is None:

@@ -1,14 +1,13 @@
-"""Workers: a group for each queue, so that a slow queue cannot starve another.
+"""Worker groups: one per queue, so that a slow queue cannot starve another.
 
-A worker leases the next items from warm, sends them over a connection of its own, and settles
-what became of them. Before it leases, it waits until there is something, until the queue is not
-paused, and until the destination's breaker lets it: a group that waits costs nothing and spends
-no attempt. Under a rate limit workers stand in line before they lease. With `pipeline_split`
-leasing and preparing are tasks of their own (actors/workers/split_workers.py).
+A worker leases the next items from warm, sends them over its own connection and settles the
+outcome. Before it leases, it waits until there are items, the queue is not paused and the
+destination's breaker admits it: a waiting group costs nothing and spends no attempt. Under a rate
+limit, workers queue up before they lease. With `pipeline_split`, leasing and preparing are separate
+tasks (actors/workers/split_workers.py).
 
-What is done with a batch is in actors/workers/sending.py. On `drain` no worker leases more; each
-finishes what it has in hand. On cancel nothing is settled, and the owner's next life delivers it
-again.
+actors/workers/sending.py handles a leased batch. On `drain` no worker leases more; each finishes
+its current batch. On cancel nothing is settled, and the owner delivers again after the restart.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,20 +33,20 @@ __all__ = ["Gate", "Shared", "Staff", "WorkerGroup"]
 ADAPT_S: Final = 1.0
 LOOK_S: Final = 0.25
 RATE_SLICE_S: Final = 1.0
-"""Under a rate limit a batch is at most what may go in that time."""
+"""Under a rate limit a batch holds at most what the rate allows in this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staff:
-    """Who works for a queue at this moment, for the metrics."""
+    """The workers of a queue at this moment, for the metrics."""
 
     alive: int
     busy: int
-    """Those that send: as many sends are in flight."""
+    """Workers that are sending, which is the number of sends in flight."""
     preparers: int
     """0: each worker prepares what it sends."""
     latency_s: float | None
-    """Of a send, smoothed; None: there was none yet."""
+    """Smoothed latency of a send; None before the first send."""
 
 
 class WorkerGroup:
@@ -72,7 +71,7 @@ class WorkerGroup:
         self._delivering = Delivering(queue, settings, handler, self._count, shared)
         self._idle: set[trio.CancelScope] = set()
         self._waiting: set[trio.CancelScope] = set()
-        """Of workers that have nothing to do."""
+        """Cancel scopes of workers that have nothing to do."""
         self._is_draining = False
 
     @property
@@ -98,7 +97,7 @@ class WorkerGroup:
         return self._delivering.tasks()
 
     async def run(self) -> None:
-        """Until `drain`, and then until all are done."""
+        """Runs until `drain`, and then until all workers are done."""
         self._shared.breakers.name(self._handler.destination, self._settings.breaker)
         self._note_staff()
         try:
@@ -136,13 +135,13 @@ class WorkerGroup:
             nursery.start_soon(self._work)
 
     def _dismiss(self) -> None:
-        """Those that are too many and wait go now; those that are busy when they are done."""
+        """Ends surplus workers: waiting ones now, busy ones after their batch."""
         too_many = max(0, self._alive - self._wanted)
         for scope in list(self._waiting)[:too_many]:
             scope.cancel()
 
     def _note_staff(self) -> None:
-        """How many may send, and in which bounds: for the event log."""
+        """Notes the number of workers and their limits in the event log."""
         shared, settings, split = self._shared, self._settings, self._settings.pipeline_split
         if shared.events is None:
             return
@@ -178,7 +177,7 @@ class WorkerGroup:
                 await sender.aclose()
 
     async def _next_batch(self) -> tuple[Admission, Batch] | None:
-        """A batch, and leave to send it; None if draining began, or others were faster."""
+        """A batch and the admission to send it; None if draining began or others took the items."""
         if not await self._may_send():
             return None
         found: tuple[Admission, Batch] | None = None
@@ -212,11 +211,11 @@ class WorkerGroup:
         prepared = self._handler.prepare([lease.slice for lease in leased])
         return admission, Batch(leased, prepared, trio.current_time())
 
-    # What those with split tasks do as well.
+    # Shared with SplitWorkerGroup.
 
     async def _may_send(self) -> bool:
-        """Waits until the queue is not paused and the breaker lets something through; False if
-        draining begins first. Nothing is awaited where nothing is in the way."""
+        """Waits until the queue is not paused and the breaker admits a send; False if draining
+        begins first. Awaits nothing if nothing is in the way."""
         breakers, destination = self._shared.breakers, self._handler.destination
         if self._gate.is_open and breakers.state(destination).phase == "closed":
             return True
@@ -229,7 +228,7 @@ class WorkerGroup:
         return False
 
     async def _in_turn(self, take: Callable[[], Awaitable[int]]) -> None:
-        """Calls `take` when the destination's rate allows it, if it does before draining."""
+        """Calls `take` when the destination's rate allows it, unless draining begins first."""
         if not self._bucket.rate:
             await take()
             return
@@ -244,7 +243,7 @@ class WorkerGroup:
         return items_max
 
     async def _lease(self) -> list[Leased]:
-        """The next items, if there are any and the queue may deliver."""
+        """Leases the next items, if there are any and the queue may deliver."""
         if not self._gate.is_open:
             return []
         shared = self._shared
@@ -259,8 +258,8 @@ class WorkerGroup:
         return leased
 
     async def _wait(self) -> None:
-        """Until there may be something, or draining begins. Warm says when something comes, not
-        when a flow that was paused is resumed."""
+        """Waits until there may be items or draining begins. Warm announces new items, but not that
+        a paused flow was resumed."""
         with self._until_drain(), trio.CancelScope() as scope:
             if self._gate.except_flows or not self._gate.is_open:
                 scope.deadline = trio.current_time() + LOOK_S
@@ -272,7 +271,7 @@ class WorkerGroup:
 
     @contextmanager
     def _until_drain(self) -> Iterator[None]:
-        """What is done in it ends when draining begins."""
+        """Cancels its body when draining begins."""
         with trio.CancelScope() as scope:
             if self._is_draining:
                 scope.cancel()
