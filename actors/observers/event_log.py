@@ -1,16 +1,16 @@
-"""The event log: collects what happened, and has it written, behind the work and never in its way.
+"""The event log: collects events and writes them in the background, never holding up the work.
 
-Owns the events that are not written yet, and the thread that writes them. What it is told is a
-plain call that adds to a list, not a message: whoever delivers must neither wait for a full
-channel nor pay for a task's turn, and a list that is swapped once a second is one hop for
-thousands of events. Between two awaits trio runs one task, so that the list is touched by one at
-a time. Past `EVENTS_MAX` events are dropped and counted; a line in the log says when that begins
-and when it ends, and an event (`lost`) says how many.
+It owns the events that are not written yet and the thread that writes them. Noting an event is a
+plain call that adds to a list, not a message: workers must neither wait for a full channel nor pay
+for a task switch, and a list that is swapped once per second is one hop for thousands of events.
+Between two awaits trio runs one task, so only one task touches the list at a time. Past
+`EVENTS_MAX` events are dropped and counted; the log says when that begins and ends, and a `lost`
+event says how many.
 
-Nothing here is a promise: events are written within a second, and synced when their file is
-finished. On `close` everything is written and the file finished. On cancel, and in a crash, what
-is not written is lost; the next life finishes the file. A disk that takes nothing costs events,
-and nothing else.
+Nothing here is guaranteed: events are written within a second and synced when their file is
+finished. On `close` everything is written and the file is finished. On cancel, and in a crash,
+unwritten events are lost; the restarted daemon finishes the file. A disk that takes nothing costs
+events, and nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +29,19 @@ log = structlog.get_logger()
 FLUSH_S: Final = 1.0
 FLUSH_EVENTS: Final = 8192
 EVENTS_MAX: Final = 65536
-"""About 30 MB of them."""
+"""About 30 MB."""
 WATCH_S: Final = 1.0
 
 
 class EventSink(Protocol):
-    """Where events are written. All of it blocks, and is called in one thread."""
+    """Where events are written. All methods block and are called in one thread."""
 
     def write(self, events: Sequence[Event], now_s: float) -> None:
-        """Writes them, and rolls what is due, also without events. OSError: none of them counts as
-        written, and the next call may try again."""
+        """Writes events and rolls files that are due, also without events. After an OSError none of
+        the events counts as written, and the next call may try again."""
 
     def close(self, now_s: float) -> None:
-        """Finishes the file that is being written."""
+        """Finishes the current file."""
 
 
 class EventLog:
@@ -52,7 +52,7 @@ class EventLog:
         now_ms: Callable[[], int],
         also: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """Without a sink nothing is written. `also` is told what happens rarely, always."""
+        """Without a sink nothing is written. `also` gets every rare event, sink or not."""
         self._also = also
         self._share = settings.share if sink is not None else 0.0
         self._mode = settings.mode
@@ -64,7 +64,7 @@ class EventLog:
         self._is_closing = False
         self._closed = trio.Event()
         self._lost = 0
-        """Since the last write that went well."""
+        """Events lost since the last successful write."""
         self._cannot_write = False
         self.written_total = 0
         self.dropped_total = 0
@@ -80,7 +80,7 @@ class EventLog:
             "dropped_total": self.dropped_total,
         }
 
-    # What others call.
+    # Called by other actors.
 
     def settled(self, batch: Batch) -> None:
         if self.is_on and self._share:
@@ -91,13 +91,13 @@ class EventLog:
             self._add(slices_ended(batch.queue, sending, ours, batch.at_ms, self._share))
 
     def note(self, event: Event) -> None:
-        """Something that happens rarely: it is never left out of a sample."""
+        """Notes a rare event, which is never sampled out."""
         self._also(event)
         if self.is_on:
             self._add([event])
 
     async def close(self) -> None:
-        """Nothing more is noted; returns when everything is written."""
+        """Accepts no more events; returns when all are written."""
         self._is_closing = True
         self._full.set()
         await self._closed.wait()
@@ -119,7 +119,7 @@ class EventLog:
     # The actor.
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until `close`."""
+        """Runs until `close`."""
         task_status.started()
         if self._sink is None:
             self._closed.set()
@@ -154,7 +154,7 @@ class EventLog:
             self._keeps_up()
 
     def _keeps_up(self) -> None:
-        """Nothing was lost while the last events were written."""
+        """Ends an outage: nothing was lost while the last events were written."""
         log.info("events.written_again", lost=self._lost)
         lost, self._lost, self._cannot_write = self._lost, 0, False
         if lost:
@@ -170,9 +170,9 @@ class EventLog:
 async def watch_stores(
     events: EventLog, is_away: Mapping[str, Callable[[], bool]], now_ms: Callable[[], int]
 ) -> None:
-    """Notes when stores go away and come back, as those that use them have seen it.
+    """Notes when stores go away and come back, as seen by the actors that use them.
 
-    It looks once a second, so that nobody has to tell; an outage shorter than that may be missed.
+    Looks once per second, so that those actors need not report it; shorter outages may be missed.
     """
     away = dict.fromkeys(is_away, False)
     while True:

@@ -1,8 +1,8 @@
-"""The latest events that happen rarely, in memory, for whoever watches.
+"""The latest rare events, in memory, for pages and clients that watch.
 
-Breakers, stores, the daemon itself, queues that get workers: what the event log also writes, if it
-is on; here it is always kept. Bounded: a watcher that is too slow misses the oldest, and sees it by
-their numbers. Nothing is durable.
+It holds events of breakers, stores, the daemon and queues that get workers: those that the event
+log also writes, if it is on. Bounded: a watcher that is too slow misses the oldest events and
+notices it by their numbers. Nothing is durable.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ EVENTS_KEPT: Final = 1000
 
 class Numbered(NamedTuple):
     number: int
-    """From 1, in the order in which they were noted."""
+    """From 1, in the order of noting."""
     row: dict[str, Any]
 
 
@@ -30,7 +30,7 @@ class EventRing:
 
     @property
     def latest(self) -> int:
-        """The number of the latest event; 0: there was none."""
+        """The number of the latest event; 0 if there was none."""
         return self._latest
 
     def note(self, event: Event) -> None:
@@ -40,7 +40,7 @@ class EventRing:
         self._noted = trio.Event()
 
     def after(self, number: int) -> list[Numbered]:
-        """Those that are kept with a higher number, oldest first."""
+        """The kept events with a higher number, oldest first."""
         return [event for event in self._events if event.number > number]
 
     async def wait_after(self, number: int) -> None:

@@ -1,10 +1,10 @@
-"""Events: what the event log notes. Slices that ended, breakers, stores, queues, the daemon's life,
+"""Events: what the event log records. Ended slices, breakers, stores, queues, the daemon's state,
 notices.
 
-Words and pure functions; actors/observers/event_log.py collects them, daemon/events/ writes them.
-An event holds no payload and no reference to a run's bytes: it may wait in memory when they are
-gone. All kinds share one flat row, so that a directory of files is one table; what a kind does not
-have is null.
+Types and pure functions; actors/observers/event_log.py collects the events, daemon/events/ writes
+them. An event holds neither a payload nor a reference to a run's bytes, because it may outlive them
+in memory. All kinds share one flat row, so that a directory of files is one table; columns that a
+kind does not have are null.
 """
 
 from collections.abc import Sequence
@@ -48,17 +48,17 @@ COLUMNS: Final[dict[str, ColumnType]] = {
     "rate_limit": "real",
     "warm_max_items": "whole",
 }
-"""What a row has, in this order; docs/operations.md says what each is."""
+"""The columns of a row, in this order; docs/operations.md explains each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """The send that outcomes came from."""
+    """The send that produced the outcomes."""
 
     destination: str
     batch_items: int
     started_ms: int | None = None
-    """None: consumers pulled the items, and nobody knows when they began."""
+    """None: consumers pulled the items, and when they began is unknown."""
     processing_ms: float | None = None
 
 
@@ -79,13 +79,13 @@ class SliceEnded(NamedTuple):
     error: str | None
     enqueued_ms: int
     ready_ms: int
-    """From when on it waited for nothing but a worker."""
+    """Since when it waited only for a worker."""
     sending: Sending
 
     @property
     def wait_ms(self) -> int | None:
         started_ms = self.sending.started_ms
-        # Clocks of two hosts differ, and clocks are set: time does not run backwards here.
+        # Clocks of two hosts differ, and clocks are set: a negative wait becomes 0.
         return None if started_ms is None else max(0, started_ms - self.ready_ms)
 
     def row(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class BreakerChanged(NamedTuple):
 
 
 class StoreChanged(NamedTuple):
-    """A store went away, or came back; seen within a second."""
+    """A store went away or came back; seen within a second."""
 
     at_ms: int
     store: str
@@ -151,7 +151,7 @@ class DaemonChanged(NamedTuple):
 
 
 class QueueStaffed(NamedTuple):
-    """A queue got workers: how many, and what else its pace depends on."""
+    """A queue got workers: how many, and the other settings that determine its pace."""
 
     at_ms: int
     queue: str
@@ -166,14 +166,14 @@ class QueueStaffed(NamedTuple):
 
 
 class NoticeMade(NamedTuple):
-    """For those who watch: a notice was made, or could not be given to somebody."""
+    """A notice was made, or could not be delivered."""
 
     at_ms: int
     notification: str
     state: Literal["dead", "trigger_failed", "not_sent"]
     source: str
     number: int
-    """Items; of a trigger, how often it has failed."""
+    """Items; for a trigger, how many times it has failed."""
     error: str
 
     def row(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class TriggerFailed(NamedTuple):
 
 
 class EventsLost(NamedTuple):
-    """So many events were not written."""
+    """`number` events were not written."""
 
     at_ms: int
     number: int
@@ -228,7 +228,7 @@ Event = (
 
 
 def is_sampled(run_id: bytes, share: float) -> bool:
-    """Whether a run is among the share: the same answer on every host, at every attempt."""
+    """Whether a run is in the sample: the same answer on every host and at every attempt."""
     return share >= 1 or crc32(run_id) < share * 2**32
 
 
@@ -239,8 +239,8 @@ def slices_ended(
     at_ms: int,
     share: float,
 ) -> list[SliceEnded]:
-    """What became of a batch: an event for each outcome of each slice of the runs in the sample.
-    What was given back untried is no outcome."""
+    """The events of a batch: one per outcome of each slice whose run is in the sample. Items given
+    back untried have no outcome."""
     events: list[SliceEnded] = []
     for leased, conclusion in pairs:
         piece = leased.slice

@@ -1,13 +1,13 @@
-"""A line in the log for what failed: an item that stands for those that failed with it, and why.
+"""Logs failures: one line names one item, for all that failed with it, and the reason.
 
-A line is about items of one run that failed alike: how many, the id of the first, the attempt, the
-error, whose fault it was, who had them, and what the run is correlated by. `delivery.failed`: they
-are tried again. `delivery.dead`: they are dead letters now. Nothing is said of what is delivered.
+A line covers items of one run that failed alike: how many, the id of the first, the attempt, the
+error, whose fault it was, which worker had them, and the run's correlation ids. `delivery.failed`:
+they will be retried. `delivery.dead`: they are now dead letters. Deliveries are not logged.
 
-Owns how many lines may still be written: `LINES` at once, and one more each `EVERY_S`, so that a
-destination that refuses everything fills no disk. What is left out is counted, by queue, and the
-next line that is written of that queue says how many items it was (`more_items`). Called between
-awaits; does no I/O but the log's.
+It owns the budget of lines: `LINES` at once, and one more every `EVERY_S`, so that a destination
+that refuses everything does not fill the disk. Suppressed items are counted per queue, and the next
+line of that queue says how many they were (`more_items`). Called between awaits; does no I/O except
+logging.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ log = structlog.get_logger()
 LINES: Final = 20
 EVERY_S: Final = 0.5
 UNPACK_BYTES_MAX: Final = 128 * 1024
-"""A larger run is not unpacked for the id of one of its items: the run's own has to do."""
+"""A larger run is not unpacked for the id of one of its items: the line names the run instead."""
 QUEUES_MAX: Final = 1000
-"""Of so many queues it is known what was left out."""
+"""For how many queues suppressed items are counted."""
 
 
 class FailureLog:
@@ -83,7 +83,7 @@ class FailureLog:
 
 
 def name_of(failed: Slice) -> str:
-    """The id of its first item, or of its run where that would take long."""
+    """The id of its first item, or of its run if finding that would take long."""
     head = failed.run.head
     return (
         first_item_id(failed) if head.raw_bytes <= UNPACK_BYTES_MAX else format_run_id(head.run_id)

@@ -1,19 +1,18 @@
-"""History: what was finished stays visible for a while, for people, where its queue wants that.
+"""History: keeps finished items visible for a while, for queues that ask for it.
 
-Items that end in the cold store go to its history in the transaction that ends them, by what
-`keep` says. Items of the journal are noted here when their outcome has been told: a plain call
-that adds to a list, as with the event log, so that whoever delivers never waits; rows of the list
-go to the cold store a moment later, many in one transaction. Owns that list, its writer, and the
-forgetting: once a minute, what is older than its queue's `retention`, in steps that others can get
-between.
+Items that end in the cold store go to its history in the transaction that ends them, as `keep`
+says. Items of the journal are noted here after their owner was told: a plain call that adds to a
+list, as in the event log, so that workers never wait; a moment later the rows go to the cold store,
+many in one transaction. It owns that list, its writer, and the expiry: once per minute it deletes
+rows older than their queue's `retention`, in steps that other work can get between.
 
-Nothing here is a promise, and the books do not know of it. Rows are dropped, and counted, when the
-list is full or the cold store is away; a line in the log says when that begins and when it ends.
-While the disk has less than twice the room at which pushes are refused, nothing is kept at all:
-history is the first to stop. On `close` what is in the list is written; on cancel and in a crash it
-is lost. Items that are delivered twice, because of a crash, are seen twice.
+Nothing here is guaranteed, and the books do not include it. Rows are dropped and counted when the
+list is full or the cold store is away; the log says when that begins and ends. While the disk has
+less than twice the space at which pushes are refused, nothing is kept: history is the first to
+stop. On `close` the list is written; on cancel and in a crash it is lost. Items that a crash
+delivers twice appear twice.
 
-What it can't do: give disk space back. What is forgotten makes room in the cold store's file.
+It cannot give disk space back: deleted rows make room inside the cold store's file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,14 +33,14 @@ log = structlog.get_logger()
 
 ROWS_MAX: Final = 1024
 BYTES_MAX: Final = 16 * 1024 * 1024
-"""What waits to be written, by the runs' bytes."""
+"""Bytes of the runs that wait to be written."""
 WRITTEN_ROWS: Final = 256
 WRITTEN_BYTES: Final = 4 * 1024 * 1024
-"""What is written in one transaction; as much is also worth being written at once."""
+"""Bytes per transaction; this much is also written at once."""
 FLUSH_S: Final = 1.0
 FORGET_S: Final = 60.0
 QUIET_S: Final = 10.0
-"""When nothing was dropped for so long, it is over: a line in the log at each change, not more."""
+"""After this long without a drop, dropping counts as over: one log line per change."""
 ROOM_FACTOR: Final = 2
 
 
@@ -54,7 +53,7 @@ class History:
         min_free_bytes: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """`free_bytes`: of the disk; `min_free_bytes`: where pushes are refused."""
+        """`free_bytes`: of the disk; `min_free_bytes`: below this pushes are refused."""
         self._cold = cold
         self._queue_settings = queue_settings
         self._free_bytes = free_bytes
@@ -68,18 +67,18 @@ class History:
         self._closed = trio.Event()
         self._is_paused = False
         self._lost = 0
-        """Items, since rows began to be dropped."""
+        """Items lost since rows began to be dropped."""
         self._lost_at = 0.0
         self.dropped_total = 0
         """Items."""
 
     def keep(self, queue: str) -> Keep:
-        """What is kept of a queue now. For any thread."""
+        """What is kept of a queue now. Safe in any thread."""
         if self._free_bytes() < self._free_bytes_min:
             return "none"
         return self._queue_settings(queue).history
 
-    # What others call.
+    # Called by other actors.
 
     def settled(self, batch: Batch) -> None:
         keep = self.keep(batch.queue)
@@ -87,21 +86,21 @@ class History:
             return
         for leased, conclusion in batch.ours:
             part = leased.slice
-            # A run that lists ids is made of others' items: of dead letters that were mended.
+            # A run that lists ids was made of items of other runs: of edited dead letters.
             has_failed = bool(part.errors) or bool(part.run.head.flags & IDS)
             if keeps_delivered(keep, has_failed):
                 for row in finished_rows(leased, conclusion, batch.at_ms):
                     self._add(row)
 
     def noted(self, run_id: bytes) -> list[FinishedRow]:
-        """Rows that are still to be written and may have items of this run, newest first."""
+        """Rows that are not written yet and may have items of this run, newest first."""
         waiting = (*self._being_written, *self._rows)
         return [
             row for row in reversed(waiting) if row.head.run_id == run_id or row.head.flags & IDS
         ]
 
     async def close(self) -> None:
-        """Nothing more is noted; returns when what was noted is written, or dropped."""
+        """Accepts no more rows; returns when the noted ones are written or dropped."""
         self._is_closing = True
         self._wanted.set()
         await self._closed.wait()
@@ -128,7 +127,7 @@ class History:
     # The actor.
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until `close`."""
+        """Runs until `close`."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._forget_old)
@@ -137,7 +136,7 @@ class History:
                 while not is_last:
                     with trio.move_on_after(FLUSH_S):
                         await self._wanted.wait()
-                    # What is noted while rows are written is written as well.
+                    # Rows noted during a write are written by the next one.
                     is_last = self._is_closing
                     self._look_at_the_disk()
                     await self._write()
@@ -146,7 +145,7 @@ class History:
             self._closed.set()
 
     async def _write(self) -> None:
-        """What is in the list, a part at a time."""
+        """Writes the rows of the list, several per transaction."""
         rows, self._rows, self._bytes = self._rows, [], 0
         self._being_written = rows
         if not self._is_closing:
@@ -192,8 +191,7 @@ class History:
 
 
 def finished_rows(leased: Leased, conclusion: Conclusion, now_ms: int) -> Iterator[FinishedRow]:
-    """What was delivered of a slice of a journal; nothing where the cold store has noted it by
-    itself."""
+    """The delivered items of a journal's slice; none for the cold store, which notes its own."""
     slice_ = leased.slice
     run = slice_.run
     if isinstance(run.owner, InCold):
@@ -213,7 +211,7 @@ def finished_rows(leased: Leased, conclusion: Conclusion, now_ms: int) -> Iterat
 
 
 def parts_of(rows: Sequence[FinishedRow]) -> list[list[FinishedRow]]:
-    """Rows, as many together as make a transaction of bearable length."""
+    """Groups rows so that each group makes a transaction of acceptable length."""
     parts: list[list[FinishedRow]] = []
     size = 0
     for row in rows:

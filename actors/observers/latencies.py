@@ -1,9 +1,9 @@
-"""How long things took, in buckets whose bounds grow by a factor, so that a sum of batches tells
-the percentiles of items without remembering any.
+"""Durations, counted in buckets with exponentially growing bounds, so that sums over batches give
+the percentiles of items without storing any.
 
-One addition stands for all items of a slice: a search among the bounds and three sums, whatever
-the slice holds. A percentile is exact to within a bucket, which is a fifth of its value at most.
-Plain data; whoever owns a histogram adds to it, others read a frozen copy.
+One addition covers all items of a slice: a search among the bounds and three sums, however many
+items there are. A percentile is exact to within a bucket, at most a fifth of its value. Plain data;
+the owner of a histogram adds to it, others read a frozen copy.
 """
 
 import math
@@ -16,21 +16,21 @@ STEPS_A_DOUBLING: Final = 4
 FIRST_S: Final = 2.0**-10
 """About a millisecond."""
 DOUBLINGS: Final = 22
-"""The last bound is 4,096 s; what takes longer is in the bucket behind it."""
+"""The last bound is 4,096 s; longer durations are in the bucket behind it."""
 
 BOUNDS_S: Final = tuple(
     FIRST_S * 2 ** (step / STEPS_A_DOUBLING) for step in range(DOUBLINGS * STEPS_A_DOUBLING + 1)
 )
 SHOWN_EVERY: Final = 2 * STEPS_A_DOUBLING
 SHOWN_BOUNDS_S: Final = BOUNDS_S[::SHOWN_EVERY]
-"""What is exposed: each four times the one before it, 12 bounds from 1 ms to 4,096 s."""
+"""The exposed bounds: each four times the one before, 12 bounds from 1 ms to 4,096 s."""
 
 assert SHOWN_BOUNDS_S[-1] == BOUNDS_S[-1] == 4096.0
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of items, in seconds."""
+    """Durations of items, in seconds."""
 
     items: int
     average_s: float
@@ -41,10 +41,10 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram as it was at one moment."""
+    """A histogram at one moment."""
 
     counts: tuple[int, ...]
-    """By bucket; the last one has what is above all bounds."""
+    """By bucket; the last one counts durations above all bounds."""
     sum_s: float
     max_s: float
 
@@ -53,12 +53,12 @@ class Distribution:
         return sum(self.counts)
 
     def cumulated(self) -> list[int]:
-        """How many took at most so long, for each shown bound, and all of them."""
+        """How many items took at most each shown bound, and the total."""
         below = list(accumulate(self.counts))
         return [*below[:-1:SHOWN_EVERY], below[-1]]
 
     def quantile_s(self, share: float) -> float:
-        """At most so long took that share of the items; 0 if there are none."""
+        """The duration that this share of the items did not exceed; 0 if there are no items."""
         wanted = math.ceil(share * self.items)
         if wanted <= 0:
             return 0.0
@@ -70,7 +70,7 @@ class Distribution:
         return self.max_s
 
     def _within(self, at: int, share: float) -> float:
-        """Items are taken to lie evenly in their bucket, and none above the greatest seen."""
+        """Assumes that items are spread evenly in their bucket, and none above the maximum."""
         lower = BOUNDS_S[at - 1] if at else 0.0
         upper = min(BOUNDS_S[at], self.max_s) if at < len(BOUNDS_S) else self.max_s
         return lower + max(0.0, upper - lower) * share
@@ -99,7 +99,7 @@ class Histogram:
         self._max_s = 0.0
 
     def add(self, seconds: float, items: int) -> None:
-        """So many items took that long, each. Clocks are set: no time is below 0."""
+        """Adds items that took this long each. Clocks are set: a negative time counts as 0."""
         seconds = max(seconds, 0.0)
         self._counts[bisect_left(BOUNDS_S, seconds)] += items
         self._sum_s += seconds * items

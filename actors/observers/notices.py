@@ -1,13 +1,13 @@
-"""Notices: what happened, put together by likeness, and when each group is told. Pure decisions.
+"""Notices: groups similar incidents and decides when each group is reported. Pure decisions.
 
-An `Incident` is what became of a batch: so many items of a queue are dead letters for one kind of
-error, or a trigger has failed. Incidents of a group are told in one `Notice`: the first at once,
-and what comes after it once in a window, with the count and a few ids. A group of which nothing
-was heard for a window is forgotten, and its next incident is told at once again. At most `rate`
-notices are made in any minute: what is due meanwhile waits, and gathers more, so that nothing is
-left out of the counts.
+An `Incident` comes from one batch: a number of items of a queue became dead letters for one kind of
+error, or a trigger has failed. A `Notice` reports the incidents of a group: the first at once,
+later ones once per window, with the count and a few ids. A group without incidents for a whole
+window is forgotten, and its next incident is reported at once again. At most `rate` notices are
+made in any minute: groups that are due meanwhile wait and gather more, so that the counts stay
+complete.
 
-Time is given. Memory is bounded: past `GROUPS_MAX` groups what is new is one group, of others;
+Time is an argument. Memory is bounded: past `GROUPS_MAX` groups, new ones share a group of others;
 of a group a few ids and one error are kept.
 """
 
@@ -29,9 +29,9 @@ GROUPS_MAX: Final = 200
 SAMPLES_MAX: Final = 10
 MINUTE_S: Final = 60.0
 OTHERS: Final = "(others)"
-"""The group of what is new past GROUPS_MAX."""
+"""The group of all new groups past GROUPS_MAX."""
 SEVERAL: Final = "(several)"
-"""What stands for a queue, a trigger or an error type where a group has more than one."""
+"""Stands for the queue, trigger or error type of a group that has more than one."""
 
 GroupName = tuple[str, ...]
 
@@ -44,22 +44,22 @@ class Incident:
     error_type: str
     error: str
     count: int
-    """Items; of a trigger 1."""
+    """Items; 1 for a trigger."""
     ids: tuple[str, ...]
-    """Of some of the items."""
+    """The ids of some of the items."""
     at_ms: int
     polled: str | None = None
     """The queue that a trigger takes its items from."""
 
     @property
     def queue(self) -> str | None:
-        """By which it is chosen."""
+        """The queue by which notifications select it."""
         return self.source if self.occasion == "dead" else self.polled
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is told of a group."""
+    """A report about a group."""
 
     id: str
     notification: str
@@ -67,7 +67,7 @@ class Notice:
     source: str
     error_type: str
     error: str
-    """The latest one."""
+    """The latest error."""
     count: int
     ids: tuple[str, ...]
     first_ms: int
@@ -75,7 +75,7 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """In a sentence."""
+        """The notice as one sentence."""
         if self.occasion == "trigger_failed":
             times = "" if self.count == 1 else f" {self.count} times"
             return f"trigger {self.source} has failed{times}: {self.error}"
@@ -83,7 +83,7 @@ class Notice:
         return f"{self.count} {are} of {self.source}: {self.error}"
 
     def fields(self) -> dict[str, Any]:
-        """As it is sent; docs/notifications.md says what each is."""
+        """The notice as it is sent; docs/notifications.md explains each field."""
         is_dead = self.occasion == "dead"
         return {
             "notice": self.id,
@@ -107,9 +107,9 @@ class _Group:
     source: str
     error_type: str
     due: float
-    """When it may be told of again."""
+    """When it may be reported again."""
     count: int = 0
-    """Items that were not told yet."""
+    """Items that are not reported yet."""
     incidents: int = 0
     error: str = ""
     ids: list[str] = field(default_factory=list)
@@ -148,7 +148,7 @@ class _Group:
 
 
 class Grouping:
-    """What one notification has to tell, and when. Its clock is the caller's, in seconds."""
+    """The groups of one notification. The caller supplies the time, in seconds."""
 
     def __init__(self, name: str, settings: NotificationSettings) -> None:
         self._name = name
@@ -157,13 +157,13 @@ class Grouping:
         self._told: deque[float] = deque(maxlen=settings.rate)
         """When the last notices were made."""
         self.suppressed_total = 0
-        """Incidents that were told in a notice with others, beyond one each."""
+        """Incidents that shared a notice with others, not counting the first of each notice."""
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def add(self, incident: Incident, now: float) -> None:
-        """Takes an incident in; `due` says whether somebody is to be told of it now."""
+        """Adds an incident; `due` decides whether it is reported now."""
         name = self._group_name(incident)
         group = self._groups.get(name)
         if group is None and len(self._groups) >= GROUPS_MAX:
@@ -176,8 +176,8 @@ class Grouping:
         group.add(incident)
 
     def due(self, now: float, new_id: Callable[[], str], *, is_last: bool = False) -> list[Notice]:
-        """The notices that are to be sent now, those that have waited longest first. `is_last`:
-        windows are not waited for any more."""
+        """The notices to send now, those that have waited longest first. `is_last`: do not wait for
+        windows any more."""
         for name in [name for name, each in self._groups.items() if is_over(each, now)]:
             del self._groups[name]
         waiting = [each for each in self._groups.values() if each.count]
@@ -193,7 +193,7 @@ class Grouping:
         return notices
 
     def next_at(self) -> float | None:
-        """When `due` is to be asked again; None: not before something happens."""
+        """When to call `due` again; None: not before the next incident."""
         silent = min((each.due for each in self._groups.values() if not each.count), default=None)
         waiting = min((each.due for each in self._groups.values() if each.count), default=None)
         if waiting is not None and len(self._told) == self._settings.rate:
@@ -210,7 +210,7 @@ class Grouping:
 
 
 def is_over(group: _Group, now: float) -> bool:
-    """Nothing was heard of it for a whole window."""
+    """Whether the group had no incident for a whole window."""
     return not group.count and group.due <= now
 
 
@@ -237,8 +237,8 @@ def _incident(queue: str, kind: str, slices: Sequence[Slice], at_ms: int) -> Inc
 
 
 def sample_ids(slices: Sequence[Slice]) -> tuple[str, ...]:
-    """The ids of the first few items. Where a run lists its ids it has to be unpacked for them:
-    that is done for one item alone, of a run that is not large (4 MiB take 4 ms)."""
+    """The ids of the first few items. A run that lists its ids must be unpacked for them: that is
+    done for one item only, of a run that is not large (4 MiB take 4 ms)."""
     listed = [
         each
         for each in slices

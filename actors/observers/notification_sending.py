@@ -1,11 +1,11 @@
-"""One way out of a notification: gives its notices to one receiver, one after the other.
+"""One channel of a notification: gives its notices to one receiver, one after the other.
 
-Owns a bounded line of notices. One that is not taken is tried again after 1, 5 and 25 s, or when
-the receiver asks for it, then given up and counted, as is one for which the line has no room. A
-line in the log says when a way out begins to fail, and one when it works again.
+It owns a bounded line of notices. A notice that is not accepted is retried after 1, 5 and 25 s, or
+when the receiver asks for it; then it is given up and counted, as is a notice that finds the line
+full. The log says when a channel begins to fail and when it works again.
 
-After `close` what waits is still sent, and `run` returns. On cancel it is lost. It can't know
-whether a receiver that gave no answer has taken a notice: the notice's id is for that.
+After `close` waiting notices are still sent, and `run` returns. On cancel they are lost. It cannot
+know whether a receiver that did not answer has accepted a notice: the notice's id is for that.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,30 +21,30 @@ log = structlog.get_logger()
 
 PAUSES_S: Final = (1.0, 5.0, 25.0)
 PAUSE_S_MAX: Final = 60.0
-"""A receiver that asks for a longer one does not get it."""
+"""The longest pause that a receiver can ask for."""
 
 
 class NotSent(Exception):
-    """The text says why a notice was not taken."""
+    """The text says why a notice was not accepted."""
 
     def __init__(self, text: str, *, is_final: bool = False, pause_s: float = 0.0) -> None:
         super().__init__(text)
         self.is_final = is_final
-        """It would not be taken the next time either."""
+        """A retry would fail as well."""
         self.pause_s = pause_s
-        """Not before so long, says the receiver."""
+        """The pause that the receiver asks for."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Of one way out of one notification."""
+    """Counts of one channel of one notification."""
 
     sent: int = 0
     failed: int = 0
 
 
 class Sender:
-    """One way out: gives notices to one receiver, in order."""
+    """One channel: gives notices to one receiver, in order."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Sender:
             self._give_up(notice, "too many notices wait to be sent")
 
     def close(self) -> None:
-        """What waits is still sent."""
+        """Accepts no more notices; waiting ones are still sent."""
         self._line.close()
 
     async def run(self) -> None:

@@ -1,20 +1,21 @@
-"""Notifications: tells people, by webhook or by an item in a queue, of what went wrong.
+"""Notifications: reports failures to people, by webhook or by an item in a queue.
 
-Owns what happened and was not told yet, a `Grouping` for each notification
-(actors/observers/notices.py has the decisions), and a sender for each way out of it. What others
-say (`settled`, `dead`, `trigger_failed`) is a plain call that adds to a list, once a batch: nobody
-waits for it. Past `INCIDENTS_MAX` incidents are dropped and counted. For a batch of 10 slices such
-a call takes 0.1 µs where nothing is configured, 2 µs where something is, and 120 µs if all of its
-5,000 items are dead.
+It owns the incidents that are not reported yet, one `Grouping` per notification
+(actors/observers/notices.py decides), and one sender per channel. Other actors report incidents
+(`settled`, `dead`, `trigger_failed`) with a plain call that adds to a list, once per batch: they
+never wait. Past `INCIDENTS_MAX` incidents are dropped and counted. For a batch of 10 slices such a
+call takes 0.1 µs without notifications, 2 µs with one, and 120 µs if all of its 5,000 items are
+dead.
 
-Each sender (actors/observers/notification_sending.py) has a task and a bounded line of its own, so
-that a webhook that hangs holds up nobody else.
+Each sender (actors/observers/notification_sending.py) has its own task and bounded line, so that a
+webhook that hangs delays no other.
 
-Nothing here is durable: the dead letters are, and these are words about them. On `close` what is
-known is told without waiting for windows, within `LAST_S`; on cancel and in a crash it is lost.
+Nothing here is durable: the dead letters are, and notices only report them. On `close` known
+incidents are reported within `LAST_S`, without waiting for windows; on cancel and in a crash they
+are lost.
 
-What it can't do: tell of the dead letters of a queue that notices are pushed to, which could make
-notices without end; or group what several daemons see: each speaks for itself.
+It does not report dead letters of a queue that receives notices, which could cause an endless loop,
+and it does not group incidents of several daemons: each reports its own.
 """
 
 import json
@@ -39,28 +40,28 @@ log = structlog.get_logger()
 
 INCIDENTS_MAX: Final = 1024
 LINE_MIN: Final = 32
-"""Notices that may wait for one sender: so many, or a minute's."""
+"""How many notices may wait for one sender: this many, or one minute's worth."""
 QUIET_S: Final = 60.0
 LAST_S: Final = 5.0
 
 
 class Webhook(Protocol):
     async def post(self, notice_id: str, body: bytes) -> None:
-        """Returns when it was taken, within the webhook's timeout; NotSent if it was not."""
+        """Returns when it was accepted, within the webhook's timeout; raises NotSent if not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How the world is reached."""
+    """The channels out of the daemon."""
 
     open_webhook: Callable[[WebhookSettings], Webhook]
     push: Callable[[str, str, bytes], Awaitable[None]]
-    """Makes an item of a queue: (queue, notice id, payload). NotSent if it is not stored."""
+    """Makes an item of a queue: (queue, notice id, payload). Raises NotSent if it is not stored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Told:
-    """One notification as it is in force."""
+    """One notification in force."""
 
     settings: NotificationSettings
     grouping: Grouping
@@ -77,7 +78,7 @@ class Notifier:
         host: str,
         note: Callable[[NoticeMade], None] = lambda _: None,
     ) -> None:
-        """`note` is told of every notice, for those who watch."""
+        """`note` is called with every notice, for the event log."""
         self._ways = ways
         self._now_ms = now_ms
         self._host = host
@@ -90,7 +91,7 @@ class Notifier:
         self._closed = trio.Event()
         self._dropped_at = -QUIET_S
         self.dropped_total = 0
-        """Incidents nobody was told of, because too many came at once."""
+        """Incidents that were never reported because too many came at once."""
 
     def figures(self) -> dict[str, Any]:
         by_name = {
@@ -103,7 +104,7 @@ class Notifier:
         }
         return {"dropped_total": self.dropped_total, "by_name": by_name}
 
-    # What others call.
+    # Called by other actors.
 
     def settled(self, batch: Batch) -> None:
         if not self._configured or not any(conclusion.dead for _, conclusion in batch.pairs):
@@ -112,25 +113,25 @@ class Notifier:
             self._add(dead_incidents(batch))
 
     def dead(self, queue: str, error: str, count: int = 1, ids: Sequence[str] = ()) -> None:
-        """Items of a queue have become dead letters in another way than by a settled lease."""
+        """Reports dead letters that did not come from a settled lease."""
         if self._wants_dead(queue):
             text, at_ms = error[:ERROR_TEXT_MAX], self._now_ms()
             self._add([Incident("dead", queue, error_type(text), text, count, tuple(ids), at_ms)])
 
     def trigger_failed(self, name: str, error: str, queue: str | None = None) -> None:
-        """`queue`: the one that it polls, if it does."""
+        """`queue`: the queue that the trigger polls, if any."""
         if any(each.wants("trigger_failed", queue) for each in self._configured.values()):
             text, kind = error[:ERROR_TEXT_MAX], error_type(error)
             what = Incident("trigger_failed", name, kind, text, 1, (), self._now_ms(), queue)
             self._add([what])
 
     def reload(self, configured: Mapping[str, NotificationSettings]) -> None:
-        """What is not changed goes on where it is; what is, begins anew."""
+        """Unchanged notifications continue; changed ones begin anew."""
         self._configured = configured
         self._woken.set()
 
     async def close(self) -> None:
-        """Nothing more happens; returns when what did is told, or given up."""
+        """Accepts no more incidents; returns when all are reported or given up."""
         self._is_closing = True
         self._woken.set()
         await self._closed.wait()
@@ -154,7 +155,7 @@ class Notifier:
     # The actor.
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until `close`."""
+        """Runs until `close`."""
         try:
             async with trio.open_nursery() as nursery:
                 self._install(nursery)
@@ -177,7 +178,7 @@ class Notifier:
         return min((at for at in found if at is not None), default=float("inf"))
 
     def _install(self, nursery: trio.Nursery) -> None:
-        """Brings what is in force up to what is configured."""
+        """Makes the notifications in force match the configuration."""
         wanted = self._configured
         for name, told in list(self._told.items()):
             if wanted.get(name) != told.settings:
@@ -203,7 +204,7 @@ class Notifier:
         return told
 
     def _tell(self, *, is_last: bool = False) -> None:
-        """Takes in what has happened, and hands out the notices whose time it is."""
+        """Groups new incidents and hands out the notices that are due."""
         incidents, self._incidents = self._incidents, []
         now = trio.current_time()
         for told in self._told.values():
@@ -238,5 +239,5 @@ def made(notice: Notice, at_ms: int) -> NoticeMade:
 
 
 def new_notice_id() -> str:
-    """Also the id of the run that is pushed, so that a push that is tried again is known."""
+    """Also the id of the pushed run, so that a repeated push is recognised."""
     return format_run_id(new_run_id())

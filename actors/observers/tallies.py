@@ -1,9 +1,9 @@
-"""What was counted of every queue since the daemon started: sends, retries, and how long all took.
+"""Counts per queue since the daemon started: sends, retries and durations.
 
-Plain numbers that workers, consumers' leases and settlement add to between awaits: one call for a
-batch, a few additions for each slice of it, nothing for an item. They outlive the groups of workers
-that a change of settings replaces. Nothing is durable: these are rates to be watched, and the books
-(actors/model/books.py) are what must add up.
+Plain numbers that workers, pull and settlement add to between awaits: one call per batch, a few
+additions per slice, nothing per item. They outlive the worker groups that a change of settings
+replaces. Nothing is durable: these are rates to watch, and the books (actors/model/books.py) are
+what must add up.
 """
 
 from collections import Counter
@@ -21,8 +21,8 @@ from forebay.failure_reason import FailureReason
 
 QUEUES_MAX: Final = 10_000
 OTHER: Final = "other"
-"""What is counted of queues past that number, in one place. No queue of that name is hidden: its
-own counts are added to these."""
+"""Where queues past that number are counted together. A queue of this name is not hidden: its own
+counts are added to these."""
 
 
 @dataclass(slots=True)
@@ -30,22 +30,22 @@ class QueueTally:
     batches: int = 0
     """Sends that have ended."""
     failed_batches: int = 0
-    """Those of which something failed."""
+    """Batches with at least one failed item."""
     retried: Counter[ErrorType] = field(default_factory=Counter)
-    """Items that failed and will be tried again, by what they failed with."""
+    """Items that failed and will be retried, by kind of error."""
     retry_successes: int = 0
-    """Items that were delivered after they had failed before."""
+    """Items that were delivered after an earlier failure."""
     retry_failures: Counter[ErrorType] = field(default_factory=Counter)
-    """Items that had failed before and failed again."""
+    """Items that failed again after an earlier failure."""
     died: Counter[ErrorType] = field(default_factory=Counter)
     """Items that became dead letters."""
     failed: Counter[FailureReason] = field(default_factory=Counter)
-    """Attempts of items that failed, tried again or not, by whose fault it was."""
+    """Failed attempts of items, retried or not, by whose fault it was."""
     backoff_slices: int = 0
     backoff_s: float = 0.0
-    """The pauses that these were given, added up."""
+    """The sum of their pauses."""
     lost_leases: int = 0
-    """Outcomes that came after their lease had run out, and changed nothing."""
+    """Outcomes that came after their lease had expired and changed nothing."""
     processing: Histogram = field(default_factory=Histogram)
     dequeue: Histogram = field(default_factory=Histogram)
 
@@ -63,20 +63,20 @@ class Tallies:
         return tally
 
     def leased(self, queue: str, leased: Sequence[Leased], now_ms: int) -> None:
-        """Somebody has these in hand: how long they had waited, from when they were ready."""
+        """Counts how long leased items had waited since they were ready."""
         dequeue = self.of(queue).dequeue
         for lease in leased:
             dequeue.add((now_ms - ready_ms(lease.slice)) / 1000, lease.slice.items)
 
     def sent(self, queue: str, items: int, took_s: float, *, is_failed: bool) -> None:
-        """A send has ended, well or not."""
+        """Counts a send that has ended, successfully or not."""
         tally = self.of(queue)
         tally.batches += 1
         tally.failed_batches += is_failed
         tally.processing.add(took_s, items)
 
     def pulled(self, queue: str, items: int, took_s: float) -> None:
-        """A consumer has reported on what it had leased."""
+        """Counts the report of a consumer on its lease."""
         self.of(queue).processing.add(took_s, items)
 
     def settled(self, batch: Batch) -> None:
@@ -87,7 +87,7 @@ class Tallies:
 
 
 def ready_ms(slice_: Slice) -> int:
-    """From when on a slice waited for nothing but a worker."""
+    """Since when a slice waited only for a worker."""
     head = slice_.run.head
     return max(head.enqueued_ms, head.due_ms, slice_.due_ms)
 

@@ -1,1 +1,5 @@
-"""What actors need from outside: the journal, the warm and the cold tier, handlers, threads."""
+"""What actors need from outside, as interfaces; `daemon/` implements them.
+
+The room owns no state except presence.py and thread.py. Read tiers.py (warm, cold, dead letters),
+journal.py, handler.py, then ticks.py, trigger_jobs.py, writes.py and fleet.py.
+"""

@@ -1,8 +1,8 @@
-"""What delivers: a handler for each queue, and a sender for each of its workers.
+"""What delivers: one handler per queue, and one sender per worker.
 
-A batch is slices of one queue, maybe of several runs. `prepare` turns it into what is sent, with
-CPU alone; `send` sends it and says what became of it. Where the two are split, preparers and
-senders are tasks of their own with a bounded channel between them.
+A batch is slices of one queue, possibly of several runs. `prepare` turns it into what is sent,
+using only CPU; `send` sends it and reports the outcome. With `pipeline_split`, preparers and
+senders are separate tasks with a bounded channel between them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from actors.model.slices import Slice
 
 
 class DeliveryFailed(Exception):
-    """Nothing of the batch was taken, as far as can be told."""
+    """No item of the batch was accepted, as far as is known."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -27,13 +27,13 @@ class Prepared:
 
     batch: Sequence[Slice]
     content: Any
-    """The handler's own."""
+    """Private to the handler."""
     rejected: tuple[ItemsFailed, ...] = field(default=())
-    """What could not be unpacked, and is not part of `content`."""
+    """Items that could not be unpacked and are not part of `content`."""
 
 
 class Sender(Protocol):
-    """Sends for one worker; a connection is its own."""
+    """Sends for one worker, over its own connection."""
 
     async def send(self, prepared: Prepared) -> Report:
         """Sends a batch, within the handler's own deadline.
@@ -43,7 +43,7 @@ class Sender(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Lets go of files and connections; does not wait for the other side."""
+        """Closes files and connections without waiting for the other side."""
 
 
 class Handler(Protocol):
@@ -51,7 +51,7 @@ class Handler(Protocol):
 
     @property
     def destination(self) -> str:
-        """What the breaker and the limits are about; handlers of several queues may share it."""
+        """What the breaker and the limits apply to; handlers of several queues may share it."""
 
     @property
     def batch_items(self) -> int: ...
@@ -64,9 +64,9 @@ class Handler(Protocol):
         """No `send` takes longer."""
 
     def prepare(self, batch: Sequence[Slice]) -> Prepared:
-        """Never raises for what is wrong with an item: that is `rejected`, permanently."""
+        """Never raises for a bad item: it reports it in `rejected`, as a permanent failure."""
 
     def open_sender(self) -> Sender: ...
 
     async def aclose(self) -> None:
-        """After its senders: lets go of what they share."""
+        """Called after its senders are closed: releases what they share."""

@@ -1,7 +1,7 @@
-"""What actors need from the outside, as interfaces. Implementations live in `daemon/`.
+"""The journal as an interface. The implementation lives in `daemon/journal/`.
 
-The journal blocks: each method says on which of the spooler's threads it runs. A call that has
-begun is never abandoned by cancellation; the spooler waits for it in a shielded section.
+The journal blocks: each method says on which of the spooler's threads it runs. Cancellation never
+abandons a call that has begun; the spooler waits for it in a shielded section.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,28 +20,28 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ItemMark:
-    """What became of items of a run in the chunk `number`."""
+    """The fate of items of a run in the chunk `number`."""
 
     number: int
     offset: int
     run_id: bytes | None
-    """None: nobody has read the run yet; the journal looks it up."""
+    """None: the run was not read yet; the journal looks the id up."""
     first: int
     last: int
     fate: Fate
     note: RetryNote | None = None
-    """Of `Fate.RETRY`."""
+    """Only for `Fate.RETRY`."""
 
 
 @dataclass(slots=True)
 class Committed:
-    """What a commit did: the first `len(positions)` runs are durable, the rest is not stored."""
+    """The result of a commit: the first `len(positions)` runs are durable, the rest not stored."""
 
     positions: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Bytes on disk, in the order of `positions`."""
     fingerprints: list[int] = field(default_factory=list)
-    """Of the runs (actors/spooler/recent.py), in the order of `positions`."""
+    """Fingerprints of the runs (actors/spooler/recent.py), in the order of `positions`."""
     started: list[int] = field(default_factory=list)
     """Chunks that came into use, by number."""
     sealed: list[int] = field(default_factory=list)
@@ -49,12 +49,12 @@ class Committed:
     failure: Refused | None = None
     """Why the rest was not stored."""
     marks_failure: OSError | None = None
-    """The marks of this commit are not written and must come again. No mark is written when a
-    run was not stored: the mark may be about the run that was to make room for it."""
+    """The marks of this commit are not written and must be repeated. No mark is written if a run
+    was not stored: the mark may be the drop of a run that was to make room for it."""
     abandoned: list[tuple[int, OSError]] = field(default_factory=list)
     """Chunks given up because a write or a sync failed."""
     records_failure: Refused | None = None
-    """Why the records of this commit are not stored: none of them is."""
+    """Why no record of this commit is stored."""
 
 
 class LiveRun(NamedTuple):
@@ -67,7 +67,7 @@ class LiveRun(NamedTuple):
     priority: int
     due_ms: int
     done: int
-    """A bit for each item that is settled."""
+    """Settled items, as bits."""
     portions: Portions = ()
     run_id: bytes = b""
 
@@ -90,13 +90,13 @@ class RecoveredChunk:
     used_bytes: int
     totals: Books
     live: Iterable[LiveRun]
-    """In the order of their positions; may be read once."""
+    """In order of position; may be read once."""
     ended: Callable[[int, bytes], int] = _nothing_ended
-    """Of the run at this position with this id, the items that met their end here: settled, and
-    not handed over. A bit each."""
+    """The items of the run at this position with this id that ended here (settled, not handed
+    over), as bits."""
     newest_runs: Callable[[int], list[tuple[bytes, int]]] = _no_runs
-    """Ids and fingerprints of its last runs, at most this many, settled or not, without those that
-    are lost."""
+    """Ids and fingerprints of its last runs, at most this many, settled or not, without lost
+    ones."""
 
 
 @dataclass(slots=True)
@@ -107,26 +107,26 @@ class Damage:
     """Stretches of bytes between good blocks, or before a known end, that hold no whole block."""
     block_bytes: int = 0
     heads: int = 0
-    """Chunks whose head had to be made anew."""
+    """Chunks whose head had to be rebuilt."""
     torn_tails: int = 0
-    """Blocks that were begun and never acknowledged, as far as anyone can tell."""
+    """Blocks that were begun and, as far as is known, never acknowledged."""
     mark_bytes: int = 0
     records: int = 0
-    """Lines of the record log: what they said of writes is not known."""
+    """Lines of the record log: what they said about writes is unknown."""
     files: list[str] = field(default_factory=list)
     """Files that could not be used at all."""
     moved_blocks: int = 0
-    """Good blocks that stood at a wrong place and were put back."""
+    """Good blocks at a wrong place that were put back."""
     lost_items: int = 0
-    """Items that were counted as lost now. Earlier losses are in the books."""
+    """Items newly counted as lost. Earlier losses are in the books."""
 
     def __bool__(self) -> bool:
-        """A torn tail is what a crash leaves, and no damage."""
+        """A torn tail is what a crash leaves; it does not count as damage."""
         damaged = self.blocks or self.heads or self.mark_bytes or self.records
         return bool(damaged or self.files or self.moved_blocks or self.lost_items)
 
     def as_dict(self) -> dict[str, object]:
-        """What there is of it, by name."""
+        """The non-zero counts, by name."""
         found = {name: getattr(self, name) for name in self.__slots__}
         return {f"damaged_{name}": value for name, value in found.items() if value}
 
@@ -143,7 +143,7 @@ class Recovered:
 
 
 class Located(NamedTuple):
-    """Where a run was stored, whatever has become of it; the place counts all of its items."""
+    """Where a run was stored, whatever its state now; the place counts all of its items."""
 
     place: Place
     queue: str
@@ -152,7 +152,7 @@ class Located(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A block that is no longer whole. Its bytes are in the quarantine."""
+    """A block that is damaged. Its bytes are in the quarantine."""
 
     position: int
     reason: str
@@ -160,7 +160,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What upkeep saw of the disk."""
+    """The disk space that upkeep measured."""
 
     free_bytes: int
     spares: int
@@ -169,7 +169,7 @@ class Room:
 
 class Journal(Protocol):
     def recover(self, recent_max: int, progress: Callable[[int, int], None]) -> Recovered:
-        """Before anything else, once. `progress` gets (chunks done, chunks in all)."""
+        """Called once, before anything else. `progress` gets (chunks done, chunks in all)."""
 
     def commit(
         self,
@@ -180,28 +180,28 @@ class Journal(Protocol):
         stages: Sequence[bytes] = (),
         records: Sequence[Record] = (),
     ) -> Committed:
-        """Commit thread. Runs are durable on return; `stages` says for each run in which stage it
-        is, empty for none. Marks are written; if `durable`, these and all that were written before
-        are durable as well. Records are durable on return, all of them or none."""
+        """Commit thread. Runs are durable on return; `stages` names the stage of each run, empty
+        for none. Marks are written; if `durable`, these and all earlier marks are durable as well.
+        Records are durable on return, all of them or none."""
 
     def seal(self) -> Committed:
-        """Commit thread. The active chunk takes no more runs, so that it can be freed."""
+        """Commit thread. Seals the active chunk, so that it can be freed."""
 
     def keep_records(self, records: Sequence[Record]) -> None:
-        """Commit thread. These are all that need be remembered."""
+        """Commit thread. Replaces the record log: only these records must be remembered."""
 
     def read(self, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
-        """Reader thread. Runs by chunk number and place, in the order asked for.
+        """Reader thread. Reads runs by chunk number and place, in the order asked for.
 
-        OSError if the disk cannot be read for now; nothing is known of the runs then.
+        Raises OSError if the disk cannot be read for now; this says nothing about the runs.
         """
 
     def locate(self, run_id: bytes, numbers: Sequence[int]) -> list[Located]:
-        """Reader thread. Where runs of this id were stored, as far as the indexes of these chunks
-        know. OSError as with `read`."""
+        """Reader thread. Where runs of this id were stored, according to the indexes of these
+        chunks. Raises OSError as `read` does."""
 
     def look(self) -> Room:
-        """Upkeep thread. How much room there is."""
+        """Upkeep thread. Measures the free space."""
 
     def write_indexes(self) -> None:
         """Upkeep thread. Indexes sealed chunks."""
@@ -210,17 +210,16 @@ class Journal(Protocol):
         """Upkeep thread. Makes the next chunk and the spares ready."""
 
     def keep_ballast(self) -> None:
-        """Upkeep thread. Sets room aside for marks on a full disk, if there is some to spare."""
+        """Upkeep thread. Reserves space for marks on a full disk, if there is some to spare."""
 
     def free(self, numbers: Sequence[int], base: Books, recent: Mapping[bytes, int]) -> None:
-        """Upkeep thread. Makes `base` and what is known of the newest runs durable, then recycles
-        these chunks."""
+        """Upkeep thread. Makes `base` and the newest runs durable, then recycles these chunks."""
 
     def write_meta(self, reader: int, writer: int, entries: int, total_bytes: int) -> None:
         """Upkeep thread."""
 
     def write_draft(self) -> None:
-        """Upkeep thread. Notes which runs the active chunk has, so that a loss can be counted."""
+        """Upkeep thread. Records which runs the active chunk has, so that a loss can be counted."""
 
     def close(self) -> None:
         """Commit thread, last. Seals the active chunk and makes everything durable."""

@@ -1,15 +1,15 @@
-"""Whether the cold store is there: one line in the log, one gauge and one counter, for everybody.
+"""Whether the cold store is reachable: one log line, one gauge and one counter for all actors.
 
-Many actors use the store, and each finds out by itself that it is away. They say so here, each
-step by its name: the store is away from the first step that fails until all that have failed have
-succeeded again. So a server that is only read, or has no room for what is new, is away as long as
-something is refused, however well other steps go; who counts lines counts outages.
+Many actors use the store, and each discovers an outage separately. They report it here under the
+name of the step: the store is away from the first failed step until all failed steps have succeeded
+again. So a server that is read-only or has no room counts as away while any step is refused, even
+if others succeed, and the number of log lines is the number of outages.
 
-A step that has failed and is not tried any more, since nobody needs it, must not keep the store
-away: `QUIET_S` after its last failure another's success speaks for it, too. Everything that waits
-for the store tries more often than that.
+A step that failed and is no longer tried must not keep the store away: `QUIET_S` after its last
+failure, the success of another step counts for it as well. Every step that waits for the store is
+tried more often than that.
 
-Owns what it was told. What it can't do: know more than the steps that were taken.
+It owns what it was told, and knows nothing beyond the steps that were taken.
 """
 
 from typing import Final
@@ -25,17 +25,17 @@ QUIET_S: Final = 10.0
 class Presence:
     def __init__(self) -> None:
         self._failing: dict[str, float] = {}
-        """When each step has failed last, of those that have not succeeded since."""
+        """The time of the last failure of each step that has not succeeded since."""
         self._since = 0.0
         self.away_total = 0
-        """How often it went away."""
+        """How many times the store went away."""
 
     @property
     def is_away(self) -> bool:
         return bool(self._failing)
 
     def lost(self, step: str, problem: Exception) -> None:
-        """A step has failed for want of the store."""
+        """A step has failed because the store was unavailable."""
         now = trio.current_time()
         if not self._failing:
             self.away_total += 1
@@ -49,7 +49,7 @@ class Presence:
             self._see(still_failing(self._failing, step, trio.current_time()))
 
     def passed(self, step: str) -> None:
-        """A step has succeeded, and perhaps did not need the store: it speaks for itself alone."""
+        """A step has succeeded, perhaps without the store: this clears only its own failure."""
         if step in self._failing:
             self._see({name: at for name, at in self._failing.items() if name != step})
 

@@ -1,18 +1,18 @@
-"""A thread of an actor's own, for blocking work, one piece at a time.
+"""A thread of an actor's own, for blocking work, one call at a time.
 
-The order of the calls is the order of the work. The actor may go on between `submit` and `wait`.
-Waiting cannot be cancelled: a thread cannot be stopped, and whoever gave it work gets the result
-or the exception.
+Calls run in the order they are submitted. The actor may go on between `submit` and `wait`. Waiting
+cannot be cancelled: a thread cannot be stopped, and the caller always gets the result or the
+exception.
 
-The thread tells through an eventfd that work is done. A task of trio's own waits for that all the
-time and wakes whoever waits for the work: there and back takes 75 to 90 µs beside other work, and
-20 µs more where each waiter waits for the eventfd itself. What counts is how soon the actor's
-thread sleeps once the work is handed over: until then it has the interpreter, and the other thread
-waits for it. trio's `run_sync_soon` takes 40 µs more, its thread pool 70.
+The thread signals through an eventfd that work is done. A system task of trio listens all the time
+and wakes the task that waits for the work: the round trip takes 75 to 90 µs next to other work, and
+20 µs more if each waiter listens to the eventfd directly. What counts is how soon the actor's
+thread sleeps after it has handed the work over: until then it holds the interpreter lock, and the
+other thread waits for it. trio's `run_sync_soon` takes 40 µs more, its thread pool 70.
 
-Tried and rejected: work that answers a client from the thread itself, so that the actor's wake-up
-does not count. Pushes of one item took 85 µs longer: three threads then want two cores and one
-interpreter at the same moment.
+Tried and rejected: answering a client from the work thread, so that the actor's wake-up does not
+count. Pushes of one item took 85 µs longer: three threads then want two cores and one interpreter
+at the same moment.
 """
 
 import os
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Work that was given to the thread."""
+    """Work that was submitted to the thread."""
 
     __slots__ = ("_result", "_work", "waiter")
 
@@ -40,11 +40,11 @@ class Job(Generic[T]):
         self.waiter: trio.lowlevel.Task | None = None
 
     def run(self) -> None:
-        """In the thread."""
+        """Runs in the thread."""
         self._result = outcome.capture(self._work)
 
     async def wait(self) -> T:
-        """The result, once; or the exception."""
+        """The result, or the exception; call it once."""
         if self._result is None:
             self.waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(_carry_on)
@@ -62,13 +62,13 @@ class OwnThread:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Called in trio, which listens to the thread from then on."""
+        """Call it in trio, which listens to the thread from then on."""
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         trio.lowlevel.spawn_system_task(self._listen)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, after what was submitted. Nobody waits for any of it by then."""
+        """Ends the thread after the submitted work. No task may wait for any of it by then."""
         self._work.put(None)
         self._thread.join()
         self._is_stopped = True
@@ -76,7 +76,7 @@ class OwnThread:
         os.close(self._done_fd)
 
     def submit(self, work: Callable[[], T]) -> Job[T]:
-        """Starts `work`, after what was submitted before."""
+        """Starts `work` after all earlier submissions."""
         job = Job(work)
         self._work.put(job)
         return job
@@ -92,12 +92,12 @@ class OwnThread:
             os.eventfd_write(self._done_fd, 1)
 
     async def _listen(self) -> None:
-        """A task of trio's own: it ends with the thread, or with the run."""
+        """A system task of trio: it ends with the thread, or with the run."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._done_fd)
                 if self._is_stopped:
-                    # It was woken for a job that it had told of already; the descriptor is gone.
+                    # It was woken for a job that is already reported; the descriptor is closed.
                     return
                 os.eventfd_read(self._done_fd)
                 while self._done:
@@ -109,5 +109,5 @@ class OwnThread:
 
 
 def _carry_on(_: Callable[[], object]) -> trio.lowlevel.Abort:
-    """What is cancelled waits all the same."""
+    """Refuses cancellation: a cancelled task waits all the same."""
     return trio.lowlevel.Abort.FAILED

@@ -1,11 +1,11 @@
-"""Ticks in the cold store: how far each schedule's are installed, and how that is changed.
+"""Ticks in the cold store: how far each schedule's ticks are installed, and how that changes.
 
-A schedule has one mark, in the store that all daemons of a fleet share. Whoever installs ticks
-says which mark the decision was made on, and moves it in the same transaction; if it has moved
-meanwhile nothing is changed, so that each moment of a schedule is decided on once, by one daemon,
-however slow the others are. A tick is an item of the schedule's queue, a run of one that is due at
-its time, with the key `{name}/{fingerprint}/{epoch ms}`: the table of keys arbitrates it as well
-(policy `ignore`), whatever the queue's own policy, and ticks are found by their keys again.
+A schedule has one mark, in the store that all daemons of a fleet share. A daemon that installs
+ticks names the mark its decision was based on, and moves it in the same transaction; if the mark
+has moved meanwhile, nothing changes. So each moment of a schedule is decided once, by one daemon,
+however slow the others are. A tick is an item of the schedule's queue: a run of one item, due at
+its time, with the key `{name}/{fingerprint}/{epoch ms}`. The table of keys arbitrates it (policy
+`ignore`), regardless of the queue's own policy, and ticks are found by their keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from actors.model.keys import KeyRule, Offer, Phase
 
 TICK_RULE: Final = KeyRule("ignore")
 TICK_DIGITS: Final = 13
-"""Of the milliseconds in a key, so that keys sort as their times do; enough until 2286."""
+"""Digits of the milliseconds in a key, so that keys sort like their times; enough until 2286."""
 
 
 class TickMark(NamedTuple):
@@ -24,27 +24,27 @@ class TickMark(NamedTuple):
 
     queue: str
     fingerprint: str
-    """Of the schedule's settings."""
+    """Fingerprint of the schedule's settings."""
     until_ms: int
-    """What becomes of ticks up to here is decided."""
+    """All ticks up to here are decided."""
     seen_ms: int
     """When a daemon last looked after it."""
     since_ms: int = 0
-    """From when on its ticks are those of this configuration."""
+    """Since when its ticks follow this configuration."""
     missed: int = 0
-    """Ticks that nobody was there for, and that were given up."""
+    """Ticks that were given up because no daemon ran at their time."""
     missed_ms: int = 0
-    """When the latest of them would have been."""
+    """The time of the latest missed tick."""
 
 
 class Marks(NamedTuple):
     now_ms: int
-    """The store's clock: the one by which items are due."""
+    """The store's clock, which decides when items are due."""
     by_name: Mapping[str, TickMark]
 
 
 class Span(NamedTuple):
-    """Ticks later than `after_ms`, and not later than `until_ms`."""
+    """Ticks later than `after_ms` and not later than `until_ms`."""
 
     after_ms: int
     until_ms: int
@@ -52,20 +52,20 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TickChange:
-    """One schedule's next step: all of it, or none if `before` is no longer so."""
+    """One schedule's next step: all of it, or nothing if `before` no longer holds."""
 
     name: str
     before: TickMark | None
     after: TickMark | None
     """None: the schedule is gone."""
     drop: Span | None = None
-    """Of the ticks of `before`, those to be deleted; what has started is left alone."""
+    """Which ticks of `before` are deleted; ticks that have started are left alone."""
     offers: tuple[Offer, ...] = ()
     missed_ms: int | None = None
-    """What is deleted was missed, the latest of it at this time."""
+    """The deleted ticks were missed, the latest at this time."""
 
     def mark_after(self, dropped: int) -> TickMark | None:
-        """The mark that is left when so many ticks were deleted."""
+        """The mark after `dropped` ticks were deleted."""
         if self.after is None or self.missed_ms is None or not dropped:
             return self.after
         missed_ms = max(self.after.missed_ms, self.missed_ms)
@@ -73,14 +73,14 @@ class TickChange:
 
 
 class Tick(NamedTuple):
-    """One of a schedule, wherever it is."""
+    """A tick of a schedule, in any state."""
 
     queue: str
     key: bytes
 
 
 class TickOutcome(NamedTuple):
-    """None of it, where the mark had moved."""
+    """The result of a change; all zero if the mark had moved."""
 
     is_done: bool
     dropped: int = 0
@@ -88,7 +88,7 @@ class TickOutcome(NamedTuple):
 
 
 class TickStore(Protocol):
-    """As with `ColdQueue`: each method is one transaction, carried through when it has begun;
+    """As with `ColdQueue`: each method is one transaction, completed once it has begun; raises
     StoreUnavailable if it may not have happened."""
 
     async def marks(self) -> Marks: ...
@@ -97,7 +97,7 @@ class TickStore(Protocol):
         """Durable on return, all in one transaction."""
 
     async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
-        """Where each of them is; None: it is not there, or not any more."""
+        """The phase of each tick; None: it does not exist, or no longer."""
 
 
 def tick_key(name: str, fingerprint: str, tick_ms: int) -> bytes:
@@ -105,7 +105,7 @@ def tick_key(name: str, fingerprint: str, tick_ms: int) -> bytes:
 
 
 def key_span(name: str, mark: TickMark, span: Span) -> tuple[bytes, bytes]:
-    """Keys greater than the one, and not greater than the other."""
+    """The range of keys: greater than the first, not greater than the second."""
     last_ms = min(span.until_ms, 10**TICK_DIGITS - 1)
     return (
         tick_key(name, mark.fingerprint, max(0, span.after_ms)),

@@ -1,18 +1,18 @@
-"""The tiers as interfaces: a warm queue to dispatch from, a cold one that stores, dead letters.
+"""The tiers as interfaces: a warm queue to dispatch from, a cold store, and dead letters.
 
-Warm is never the only copy: whatever it forgets, the owners enter again. Cold is an owner: what
-it has confirmed is its own, durable, until it is settled, and its books say so.
+Warm is never the only copy: whatever it forgets, the owners enter again. Cold is an owner: it
+durably owns every row it has confirmed until that row is settled, and its books account for it.
 
-Every method is one step: it has happened as a whole or not at all. Under cancellation:
+Every method is one step: it happens as a whole or not at all. Under cancellation:
 
-- a method of `WarmQueue` may be cancelled before it takes effect, never in the middle; a caller
-  that is cancelled does not know whether it happened, and a lease that nobody knows of runs out.
-- a method of `ColdQueue` and `DeadLetters` that has begun is carried through (a store waits for
-  it, shielded, within its own deadline), so that nothing is committed behind the caller's back
-  without the caller being there to hear of it.
+- a method of `WarmQueue` may be cancelled before it takes effect, never halfway; a cancelled caller
+  does not know whether it happened, and a lease that was never received expires.
+- a method of `ColdQueue` and `DeadLetters` that has begun is completed (the store waits for it,
+  shielded, within its own deadline), so that nothing is committed without the caller learning of
+  it.
 
-A store that cannot be reached, is too slow or refuses raises `StoreUnavailable`; whether the step
-was taken is unknown then, and repeating it is harmless. Times are milliseconds since 1970.
+A store that is unreachable, too slow or refuses raises `StoreUnavailable`; then it is unknown
+whether the step was taken, and repeating it is harmless. Times are milliseconds since 1970.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,22 +28,22 @@ from forebay.run import RunHead
 
 
 class StoreUnavailable(Exception):
-    """The store did not answer, or not in time. It is tried again; the operator must look."""
+    """The store did not answer in time. The step is retried; the operator must look."""
 
 
 class StoreCorrupt(Exception):
-    """What the store gave back makes no sense: it is set aside, and somebody must look."""
+    """The store returned invalid data: it is set aside, and the operator must look."""
 
 
 class WrongClaim(Exception):
-    """A stream's reader names a claim that is not where the store is; nothing was changed."""
+    """The reader of a stream names a claim that the store does not expect; nothing was changed."""
 
 
 # Warm.
 
 
 class Limits(NamedTuple):
-    """How much of a queue may be warm, in all: waiting, scheduled and leased."""
+    """How much of a queue may be warm: waiting, scheduled and leased together."""
 
     items: int
     bytes: int
@@ -63,9 +63,9 @@ class Fill:
     scheduled: int = 0
     """Items that are not due yet."""
     leased: int = 0
-    """Items in the hands of workers."""
+    """Items leased to workers and consumers."""
     cold_items: int = 0
-    """Those of `items` that belong to the cold store."""
+    """Items owned by the cold store."""
 
     @property
     def waiting(self) -> int:
@@ -79,15 +79,15 @@ class WarmFlow(NamedTuple):
     flow: str
     action: str
     waiting: int
-    """Items that nobody has leased, due or not."""
+    """Items that are not leased, due or not."""
     from_cold: int
-    """Items that belong to the cold store, leased or not."""
+    """Items owned by the cold store, leased or not."""
     oldest_ms: int | None
-    """When the oldest of those that wait was enqueued; None: none waits."""
+    """When the oldest waiting item was enqueued; None: none waits."""
 
 
 class Whereabouts(NamedTuple):
-    """What a warm queue has of one run: a bit for each item, in one of the three."""
+    """What a warm queue has of one run: each item is a bit in one of the three."""
 
     waiting: int = 0
     scheduled: int = 0
@@ -96,13 +96,13 @@ class Whereabouts(NamedTuple):
 
 class Entered(NamedTuple):
     rest: list[Slice]
-    """What did not fit, in order; its first slice may be the end of one that was cut."""
+    """Slices that did not fit, in order; the first may be the rest of one that was cut."""
     fill: Fill
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leased:
-    """A slice in a worker's hands until `until_ms`. The token is never used again."""
+    """A slice that is leased to a worker until `until_ms`. The token is never used again."""
 
     token: int
     slice: Slice
@@ -115,8 +115,8 @@ class Ending(NamedTuple):
     token: int
     again: tuple[Slice, ...] = ()
     post: bytes = b""
-    """For the owner, where the run is another daemon's: what became of the items. It is in the
-    owner's mailbox in the same step in which the lease ends."""
+    """For the owner, if the run is another daemon's: the outcome of the items. It reaches the
+    owner's mailbox in the same step that ends the lease."""
 
 
 class WarmQueue(Protocol):
@@ -143,13 +143,13 @@ class WarmQueue(Protocol):
         """Returns when there may be more room for the queue than at the call."""
 
     async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
-        """Ends leases, each as a whole. False: the lease had run out or ended, nothing changed."""
+        """Ends leases, each as a whole. False: the lease had expired or ended, nothing changed."""
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:
-        """Leases last `lease_s` from now. False: the lease had run out or ended."""
+        """Extends leases to `lease_s` from now. False: the lease had expired or ended."""
 
     async def expire(self) -> dict[str, int]:
-        """Puts back what was leased for too long, at its old place; how many items, by queue."""
+        """Puts items with expired leases back at their old place; returns how many, by queue."""
 
     async def withdraw(
         self,
@@ -158,21 +158,21 @@ class WarmQueue(Protocol):
         positions: range | None = None,
         run_id: bytes | None = None,
     ) -> list[Slice]:
-        """Takes out, in one step, all that is not leased: of this flow, of runs that lie in the
-        journal at these positions, of the run of this id, where given."""
+        """Takes out, in one step, all slices that are not leased: those of this flow, of runs at
+        these positions of the journal, or of the run with this id, if given."""
 
     async def locate(self, queue: str, run_ids: frozenset[bytes]) -> Mapping[bytes, Whereabouts]:
-        """Where items of these runs are; runs that are not here are left out. For people who look
-        for an item: it may look at all that the queue has."""
+        """Where items of these runs are; runs that are not here are left out. For operators who
+        look for an item: it may look at everything the queue has."""
 
     async def fill(self, queue: str) -> Fill: ...
 
     async def fills(self) -> Mapping[str, Fill]:
-        """All queues that hold anything."""
+        """All queues that are not empty."""
 
     async def flows(self) -> Sequence[WarmFlow]:
-        """All that is held, by flow, for the metrics: from maintained counters, or not older than
-        5 s. `StoreUnavailable` as with the others."""
+        """Counts per flow, for the metrics: from maintained counters, or at most 5 s old. Raises
+        `StoreUnavailable` like the others."""
 
 
 # Cold.
@@ -182,23 +182,23 @@ class WarmQueue(Protocol):
 class NewRow:
     """Items that change their owner, or their state within the cold store.
 
-    Several rows may share a body: a body is stored once, and goes with its last row.
+    Several rows may share a body: a body is stored once and deleted with its last row.
     """
 
     row: bytes
-    """16 bytes, the row's id: storing it twice stores it once."""
+    """The row's id, 16 bytes: storing it twice stores it once."""
     head: RunHead
-    """Of the body; its run id is the body's id."""
+    """The head of the body; its run id is the body's id."""
     data: bytes
     bits: int
     attempt: int = 0
     due_ms: int = 0
-    """Not to be acquired before; 0: at once."""
+    """Not acquired before this time; 0: at once."""
     errors: tuple[ItemError, ...] = ()
     is_dead: bool = False
     """A dead letter: exactly one item."""
     origin: bytes = b""
-    """Where it came from, in the words of its former owner; empty: from this store itself."""
+    """Where it came from, in the encoding of its former owner; empty: from this store itself."""
     changed_ms: int = 0
     """When an operator changed it last; 0: never."""
 
@@ -218,10 +218,10 @@ class ColdRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOutcome:
-    """What became of items of an acquired row. Items that are named nowhere stay as they are.
+    """The outcome of items of an acquired row. Items that are not named stay as they are.
 
-    When all of the row's items are named, the row is gone. `moved` rows are stored and visible in
-    the same step; their body is the row's own, unless they bring another.
+    A row whose items are all named is deleted. `moved` rows are stored and visible in the same
+    step; they share the row's body unless they bring another.
     """
 
     row: bytes
@@ -229,20 +229,20 @@ class RowOutcome:
     delivered: int = 0
     moved: tuple[NewRow, ...] = ()
     moved_bits: int = 0
-    """The row's items that `moved` stands for."""
+    """The row's items that `moved` replaces."""
     holder: HeldBy | None = None
-    """Who had the items: for history."""
+    """Which worker or consumer had the items, for the history."""
     results: tuple[tuple[int, str], ...] = ()
-    """What was said of items that are delivered, likewise: bits and text."""
+    """Result texts of delivered items, for the history: (bits, text)."""
 
 
 class Outlook(NamedTuple):
-    """What a queue has in cold for the promoter."""
+    """What a queue has in cold, for the promoter."""
 
     has_due: bool
-    """Something can be acquired now."""
+    """Whether something can be acquired now."""
     next_due_ms: int | None
-    """When the next row that is not due yet (or leased) comes due."""
+    """When the next row that is scheduled or leased comes due."""
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ class ColdTotals:
     lost + held, always."""
 
     taken: int = 0
-    """Items that were handed over and confirmed here, ever."""
+    """Items ever handed over and confirmed here."""
     delivered: int = 0
     dead: int = 0
     """Dead letters that are here now."""
@@ -260,13 +260,13 @@ class ColdTotals:
     runs: int = 0
     """Rows that are held."""
     lost: int = 0
-    """Items that cannot be read any more."""
+    """Items that can no longer be read."""
     accepted: int = 0
-    """Items that came here first, and became visible here: those of keyed queues."""
+    """Items that came here first and became visible here: those of keyed queues."""
     duplicate: int = 0
-    """Of the same, items of runs that were answered before. Outside the equation."""
+    """The same for items of runs that were answered before. Outside the equation."""
     taken_from_here: int = field(default=0, compare=False)
-    """Of `taken`, what this daemon has had confirmed; all of it, where the store is its own."""
+    """The part of `taken` that this daemon handed over; all of it if the store is not shared."""
 
 
 class FlowCount(NamedTuple):
@@ -285,44 +285,44 @@ class Unconfirmed(NamedTuple):
 
 
 class ColdReceipt(NamedTuple):
-    """What became, in the cold store, of the items of one write."""
+    """The outcomes, in the cold store, of the items of one write."""
 
     delivered: int = 0
     dead: int = 0
     """Dead letters that are here now."""
     deleted: int = 0
     lost: int = 0
-    """In rows that cannot be read, and were set aside."""
+    """Items in rows that cannot be read and were set aside."""
     updated: int = 0
-    """Items that took the key of another, which was deleted."""
+    """Items that took the key of another item, which was deleted."""
     ignored: int = 0
-    """Of those that are deleted: items whose key was taken when they became visible."""
+    """Deleted items whose key was taken when they became visible."""
     conflict: int = 0
-    """The same, of a queue that rejects them, or where the other could not be replaced."""
+    """The same for a queue that rejects them, or where the other item could not be replaced."""
 
 
 class Stream(NamedTuple):
-    """Where a consumer of a queue stands."""
+    """The position of a consumer in a queue."""
 
     acknowledged: int = 0
-    """The number of the last claim that was acknowledged."""
+    """The number of the last acknowledged claim."""
     claim: int | None = None
     """The number of the open claim."""
     rows: int = 0
     items: int = 0
     bytes: int = 0
-    """Of the open claim; the bytes are those of the bodies, each row's counted."""
+    """Of the open claim; the bytes count the body of each row."""
     waiting: int = 0
-    """Items of the queue that are held here and that no consumer has claimed."""
+    """Items of the queue that are held here and not claimed by any consumer."""
     taken: int = 0
     """As in `ColdTotals`, at the same moment as `waiting`."""
 
 
 class SeenRow(NamedTuple):
-    """A row that was read, and not changed."""
+    """A row that was read without changing it."""
 
     number: int
-    """In its claim, from 0; 0 where it was not read as part of one."""
+    """Its number in the claim, from 0; 0 if it was not read as part of one."""
     due_ms: int
     attempt: int
     bits: int
@@ -339,7 +339,7 @@ class Seen(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Some of the rows that wait."""
+    """Some of the waiting rows."""
 
     rows: list[SeenRow]
     cursor: str | None
@@ -348,16 +348,16 @@ class Look(NamedTuple):
 
 class ColdQueue(Protocol):
     async def open(self) -> None:
-        """Connects and migrates. Before anything else, once."""
+        """Connects and migrates. Called once, before anything else."""
 
     async def store(self, rows: Sequence[NewRow]) -> None:
-        """Durable on return, and invisible until confirmed: not acquired, not counted."""
+        """Stores rows: durable on return, but neither acquired nor counted until confirmed."""
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
-        """The former owner has let go: these are visible and counted from now on."""
+        """Makes rows visible and counted, after the former owner has let go of them."""
 
     async def unconfirmed(self) -> list[Unconfirmed]:
-        """What a crash left between `store` and `confirm`."""
+        """Rows that a crash left between `store` and `confirm`."""
 
     async def forget(self, rows: Sequence[bytes]) -> None:
         """Removes rows that were stored and never confirmed."""
@@ -373,47 +373,47 @@ class ColdQueue(Protocol):
     ) -> list[ColdRow]:
         """Leases the next due rows, in order, within both limits; at least one if there is one.
 
-        A row whose lease has run out is due again, at its old place.
+        A row whose lease has expired is due again, at its old place.
         """
 
     async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
-        """Rows under these locks are leased for `lease_s` from now; how many rows each has."""
+        """Renews the leases of rows under these locks; returns the number of rows per lock."""
 
     async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
-        """Gives rows back that were not tried; they are due again at once."""
+        """Gives back rows that were not tried; they are due again at once."""
 
     async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
         """Records outcomes, all in one transaction. False: the lock had moved on, nothing changed.
 
-        Delivered items may come again after a power loss within a second; nothing else may.
+        A power loss within a second may deliver again what was delivered; it affects nothing else.
         """
 
     async def sync(self) -> None:
-        """What was settled before is durable on return."""
+        """Makes all earlier settlements durable."""
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook: ...
 
     async def put_off_anew(self) -> None:
-        """The wall clock was set back: retries wait for their pause, and no longer."""
+        """After the wall clock was set back: no retry waits longer than its pause."""
 
     async def totals(self) -> Mapping[str, ColdTotals]: ...
 
     async def write_off(self, missing: Mapping[str, int]) -> bool:
-        """The journal has handed over so many items of these queues that are not in the totals.
-        True: the store was found damaged at this start, and counts them as taken and lost."""
+        """Reports items per queue that the journal has handed over and that the totals lack. True:
+        the store was found damaged at this start and counts them as taken and lost."""
 
     async def flows(self) -> Sequence[FlowCount]:
-        """Maintained counters, not a count of rows."""
+        """From maintained counters, without counting rows."""
 
     async def oldest(self) -> Mapping[tuple[str, str, str], int]:
-        """By queue, flow and action: when the oldest item was enqueued that is held here, acquired
-        ones too. For the metrics: found through an index, or not older than 5 s."""
+        """By queue, flow and action: when the oldest held item was enqueued, including acquired
+        ones. For the metrics: found through an index, or at most 5 s old."""
 
     async def receipt(self, write: bytes) -> ColdReceipt:
-        """Of a write that nothing here belongs to, all 0."""
+        """All 0 for a write without items here."""
 
     async def forget_receipts(self, writes: Sequence[bytes]) -> None:
-        """Nobody will ask for these again; what comes of their rows is not counted any more."""
+        """Drops receipts that will not be asked for again; their rows are no longer counted."""
 
     async def claim(
         self,
@@ -423,83 +423,84 @@ class ColdQueue(Protocol):
         items_max: int,
         except_flows: frozenset[str] = frozenset(),
     ) -> Stream:
-        """Acknowledges the claim `after`, if it is the open one: its rows are delivered. Then the
-        open claim, or else a new one of the rows that are due, in order, at least one if there is
-        one. Durable on return. `items_max` 0: no new claim.
+        """Acknowledges the claim `after` if it is open: its rows are delivered. Then returns the
+        open claim, or a new one of the due rows, in order, at least one if there is one. Durable on
+        return. `items_max` 0: no new claim.
 
-        Claimed rows are held, and nobody's but the consumer's: not acquired, not released by the
-        end of a lease or of a life, until the claim is acknowledged or the stream is dropped.
-        WrongClaim if `after` is neither the open claim nor the one before it.
+        Claimed rows are held for the consumer alone: they are not acquired, and neither the end of
+        a lease nor a restart releases them, until the claim is acknowledged or the stream is
+        dropped. Raises WrongClaim if `after` is neither the open claim nor the one before it.
         """
 
     async def stream(self, queue: str, consumer: str) -> Stream:
-        """Of a consumer that was never here, as before its first claim."""
+        """An unknown consumer gets the state before its first claim."""
 
     async def streams(self) -> list[tuple[str, str]]:
-        """Every queue that has a consumer, and the consumer."""
+        """Every consumer, as (queue, consumer)."""
 
     async def drop_stream(self, queue: str, consumer: str) -> int:
-        """Forgets a consumer; what it had claimed is due again at its old place: how many items."""
+        """Forgets a consumer; the items it had claimed are due again at their old place: how
+        many."""
 
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
     ) -> Seen:
         """Rows of the open claim from the number `first` on, within both limits; at least one if
-        there is one. The same each time. WrongClaim if that claim is not open."""
+        there is one. The same each time. Raises WrongClaim if that claim is not open."""
 
     async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
-        """Rows that are held, leased and claimed ones too, in the order in which they came here.
+        """Held rows, including leased and claimed ones, in the order in which they came here.
 
-        ValueError if the cursor (at first "") is none of its own."""
+        Raises ValueError if the cursor (at first "") did not come from an earlier look."""
 
     def keep_keys(self, rules: KeyRules) -> None:
-        """From now on keys are unique as far as `rules` says so (actors/model/keys.py). Before,
-        every queue is without; keys that are held are let go as their items end in any case.
+        """From now on keys are unique as `rules` says (actors/model/keys.py). Before the call no
+        queue has unique keys; held keys are always released when their items end.
 
-        `confirm` arbitrates as well: items of rows that belong to a write, that nobody has tried,
-        of a queue that has a policy. Those that lose are counted as taken, and deleted at once."""
+        `confirm` arbitrates as well, for untried items of a write in a queue with a policy. Items
+        that lose are counted as taken and deleted at once."""
 
     async def offer(self, offers: Sequence[Offer]) -> list[bytes]:
-        """Decides on runs of keyed queues, in order, and stores what may be stored: visible,
-        counted as accepted, durable on return, all in one transaction. A byte (`KeyOutcome`) for
-        each item of each run; none at all for a run whose id another run has, of which nothing is
-        stored.
+        """Decides on runs of keyed queues, in order, and stores the items that may be stored:
+        visible, counted as accepted, durable on return, all in one transaction. Returns one byte
+        (`KeyOutcome`) per item of each run, and no bytes for a run whose id belongs to another run,
+        of which nothing is stored.
 
-        A run that is offered again, also in another life, has the same answer and changes nothing,
+        A run that is offered again, also after a restart, gets the same answer and changes nothing,
         as long as it is remembered (the last tens of thousands are).
         """
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
-        """Who has a key; None: nobody."""
+        """The holder of a key; None: the key is free."""
 
     async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
-        """Of the items that have these keys, those whose row is leased: bits, by the run that they
-        are in. Keys are not empty."""
+        """The items with these keys whose row is leased: bits, by run. Keys must not be empty."""
 
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
-        """Who had it. An item that waited is deleted; one that is done or unreadable has lost its
-        key; of one that has started or is dead nothing is changed."""
+        """Releases a key and returns its holder. A waiting item is deleted; an item that is done or
+        unreadable loses its key; an item that has started or is dead is not changed."""
 
     async def forget_keys(self) -> int:
-        """Forgets keys that are free again, some of them: how many; 0: there are no more."""
+        """Forgets some keys that are free again; returns how many, 0 if there are no more."""
 
     def keep_history(self, keeps: Keeps) -> None:
-        """From now on items that are finished here go to history, as far as `keeps` says so, in
-        the transaction that finishes them. Nothing does before."""
+        """From now on items that finish here go to the history, as `keeps` says, in the transaction
+        that finishes them. Before the call none do."""
 
     async def note_history(self, rows: Sequence[FinishedRow]) -> None:
-        """Items that were finished elsewhere. On disk within a second; noted twice, shown twice."""
+        """Adds items that finished elsewhere. On disk within a second; noted twice, shown twice."""
 
     async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
-        """What was finished, newest first, within both limits; at least one if there is one.
+        """Finished items, newest first, within both limits; at least one if there is one.
 
-        A chain of pages ends with what was there when it began. ValueError as with `peek`."""
+        A chain of pages ends with what was there when it began. Raises ValueError as `peek`
+        does."""
 
     async def history_queues(self) -> list[str]:
-        """The queues that have any."""
+        """The queues that have a history."""
 
     async def forget_history(self, queue: str, before_ms: int) -> int:
-        """Forgets some of what was finished before then, oldest first: how many rows; 0: there
+        """Deletes some rows that finished before then, oldest first; returns how many, 0 if there
         are no more."""
 
     async def close(self) -> None: ...
@@ -510,7 +511,7 @@ class ColdQueue(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdSight:
-    """Items of one row, as it is now; or of a row of history."""
+    """Items of one row in its present state, or of a row of the history."""
 
     state: Literal["COLD_QUEUED", "CLAIMED", "FAILED", "delivered", "deleted"]
     head: RunHead
@@ -520,24 +521,24 @@ class ColdSight:
     due_ms: int
     errors: tuple[ItemError, ...]
     row: bytes = b""
-    """Not of history."""
+    """Empty for the history."""
     lock: bytes | None = None
-    """It is acquired, under this lock."""
+    """The lock under which it is acquired."""
     ended_ms: int | None = None
-    """When it died, or was finished."""
+    """When it died or finished."""
     place: int = 0
-    """Of a scan: where it goes on behind this row."""
+    """In a scan: the position to continue behind this row."""
     holder: HeldBy | None = None
-    """Of history: who had the items last."""
+    """In the history: which worker or consumer had the items last."""
     result: str = ""
     job: str = ""
-    """The job that has claimed the items, or had."""
+    """The job that has, or had, claimed the items."""
     is_spent: bool = False
-    """The dead job of a trigger, whose items were given back: it is not tried again."""
+    """A dead job of a trigger whose items were given back: it is not retried."""
     changed_ms: int = 0
-    """When an operator changed or retried it last; 0: never."""
+    """When an operator last changed or retried it; 0: never."""
     first_due_ms: int = 0
-    """When it was due at first; 0: as its run says."""
+    """When it was first due; 0: as its run says."""
 
 
 class ColdScan(NamedTuple):
@@ -547,7 +548,7 @@ class ColdScan(NamedTuple):
 
 
 class ColdPart(NamedTuple):
-    """Items of a row; `lock`: under which the row was acquired, None: it was not."""
+    """Items of a row; `lock` is the one it was acquired under, None if it was not."""
 
     row: bytes
     bits: int
@@ -555,37 +556,36 @@ class ColdPart(NamedTuple):
 
 
 class ColdItems(Protocol):
-    """The cold store's items one by one, for people and their tools; not for delivery."""
+    """Single items of the cold store, for operators and tools; not for delivery."""
 
     async def find(self, run_id: bytes, index: int) -> list[ColdSight]:
-        """Everything that is known of one item: at most one row that is held, its dead letter, and
-        its history, newest first. `bits` name this item alone."""
+        """Everything known about one item: at most one held row, its dead letter and its history,
+        newest first. `bits` name this item alone."""
 
     async def scan(self, queue: str | None, after: int, rows_max: int, bytes_max: int) -> ColdScan:
-        """Rows that are held, of a queue or of all, in the order in which they came here, from 0
-        on."""
+        """Held rows of a queue, or of all, in the order in which they came here, from 0 on."""
 
     async def scan_history(
         self, queue: str | None, after: int, rows_max: int, bytes_max: int
     ) -> ColdScan:
-        """Rows of history, the last noted first, from 0 on."""
+        """Rows of the history, the last noted first, from 0 on."""
 
     async def delete(self, row: bytes, bits: int, lock: bytes | None) -> bool:
-        """These items of a row are deleted and counted so; history keeps them, if the queue has
-        one. Durable on return. False: the row has not all of them, or is acquired under another
-        lock, or claimed; nothing has changed."""
+        """Deletes items of a row and counts them as deleted; the history keeps them if the queue
+        has one. Durable on return. False: the row lacks some of them, is acquired under another
+        lock, or is claimed; nothing has changed."""
 
     async def delete_all(self, parts: Sequence[ColdPart]) -> list[bool]:
-        """As `delete`, many in one step, and nothing of them is in the history."""
+        """As `delete`, for many rows in one step, without keeping them in the history."""
 
     async def purge(self, queue: str, rows_max: int) -> int:
-        """Deletes rows of a queue that nobody has acquired or claimed, whenever they are due, and
-        counts them so: how many items; 0: there are no more. None of it is in the history.
-        Durable on return."""
+        """Deletes rows of a queue that are neither acquired nor claimed, due or not, and counts
+        them as deleted; returns how many items, 0 if there are no more. The history does not keep
+        them. Durable on return."""
 
     async def change(self, row: bytes, bits: int, lock: bytes | None, new: NewRow) -> bool:
-        """As `delete`, but the items are in `new` from now on: another row of the same queue,
-        due or a dead letter, as it says."""
+        """As `delete`, but the items move to `new`: another row of the same queue, waiting or a
+        dead letter."""
 
 
 # Dead letters.
@@ -593,13 +593,13 @@ class ColdItems(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead letters; what is None does not matter. `ids` are item ids as text."""
+    """Selects dead letters; None matches all. `ids` are item ids as text."""
 
     queue: str | None = None
     flow: str | None = None
     action: str | None = None
     error: str | None = None
-    """Part of the text of the last error, upper and lower case alike."""
+    """Part of the text of the last error, ignoring case."""
     died_before_ms: int | None = None
     died_after_ms: int | None = None
     ids: tuple[str, ...] = ()
@@ -611,7 +611,7 @@ class DeadFilter:
 class DeadLetter:
     row: bytes
     id: str
-    """The item's."""
+    """The item's id."""
     queue: str
     flow: str
     action: str
@@ -623,9 +623,9 @@ class DeadLetter:
     errors: tuple[ItemError, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
     payload: bytes | None = None
-    """Only where it was asked for."""
+    """Only if it was asked for."""
     changed_ms: int = 0
-    """When its payload was changed last; 0: never."""
+    """When its payload was last changed; 0: never."""
 
 
 class DeadPage(NamedTuple):
@@ -635,16 +635,16 @@ class DeadPage(NamedTuple):
 
 
 class DeadChange(NamedTuple):
-    """One step over many dead letters."""
+    """The result of one step over many dead letters."""
 
     done: int
     queues: frozenset[str]
-    """Whose items these were: their promoters may have something to do."""
+    """The queues of these items: their promoters may have work."""
     cursor: bytes | None
-    """Where the next step begins; None: all that match are done."""
+    """Where the next step begins; None: all matching letters are done."""
     spent: int = 0
-    """Of those to be tried again: jobs of triggers that must not be, since their items were given
-    back (actors/ports/trigger_jobs.py)."""
+    """How many of them are jobs of triggers that must not be retried, because their items were
+    given back (actors/ports/trigger_jobs.py)."""
 
 
 class DeadLetters(Protocol):
@@ -657,12 +657,12 @@ class DeadLetters(Protocol):
         """How many match, counted up to `stop_at`."""
 
     async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:
-        """Back to work: due at once, attempts from 0, the error history kept."""
+        """Makes them due at once, with attempts from 0; the error history is kept."""
 
     async def remove(
         self, which: DeadFilter, limit: int, cursor: bytes | None = None
     ) -> DeadChange:
-        """Deleted, and counted as deleted. What the queue's history keeps is still seen there."""
+        """Deletes them and counts them as deleted. A queue's history still shows what it keeps."""
 
     async def edit(self, item_id: str, payload: bytes) -> bool:
-        """Another payload for one dead letter, the id kept. False: there is no such."""
+        """Replaces the payload of one dead letter; the id stays. False: no such dead letter."""

@@ -1,15 +1,15 @@
-"""Jobs of triggers: what a poll of a queue comes to in the cold store, and how a job is made.
+"""Jobs of triggers: what a poll of a queue does in the cold store, and how a job is made.
 
-A poll is one transaction: the trigger's lease is taken or kept, the next items of its queue are
-claimed, a job item that lists them is created in the target, and the claimed rows have its id. So
-a job exists if and only if its claim does. The claim is that of a consumer of its own
-(`job_consumer`), so that nothing else finds the rows. What became of a job is counted as of a
-write (a receipt of one item, under the job's run id), in the transaction that ends it, whoever
-ends it: a worker, an operator, a purge. `end` finds that out, and in one transaction its items are
-delivered, or given back, and the job is forgotten. It may be asked for again, by anybody. A dead
-job's letter is marked in that transaction (`SPENT`): until then it may be tried again, and is the
-same job; from then on it is refused. Items that have had as many dead jobs as their queue allows
-are not given back, but dead letters of their own queue from that transaction on.
+A poll is one transaction: it takes or keeps the trigger's lease, claims the next items of its
+queue, creates a job item that lists them in the target queue, and writes the job's id into the
+claimed rows. So a job exists if and only if its claim does. Each job claims as a consumer of its
+own (`job_consumer`), so that nothing else finds the rows. The job's outcome is counted like a write
+(a receipt of one item, under the job's run id), in the transaction that ends it, whether a worker,
+an operator or a purge does. `end` reads that outcome and in one transaction delivers the job's
+items or gives them back, and forgets the job. Any daemon may repeat `end`. It also marks the letter
+of a dead job (`SPENT`): until then the letter may be retried as the same job; from then on a retry
+is refused. Items that have had as many dead jobs as their queue allows are not given back but
+become dead letters of their own queue in that transaction.
 """
 
 import json
@@ -26,24 +26,24 @@ from forebay.run import Run, encode_run, read_head
 from forebay.stage_frames import WRITE_HEADER
 
 TRIGGER_CONSUMER: Final = "trigger/"
-"""The consumer that keeps a trigger's queue in stream mode: this, and the trigger's name."""
+"""Prefix, followed by the trigger's name, of the consumer that keeps its queue in stream mode."""
 JOB_CONSUMER: Final = "trigger-job/"
 SPENT: Final = ""
-"""In the place of a job's id in the letter of a dead job whose items were given back: it is not
-tried again, or they would be in two jobs."""
+"""Replaces the job id in the letter of a dead job whose items were given back: the job is not
+retried, or its items would be in two jobs."""
 JOB_CLAIM: Final = 1
-"""The number of a job's claim: it has one."""
+"""The number of a job's only claim."""
 JOBS_PAGE: Final = 500
-"""So many jobs are read at once."""
+"""How many jobs are read at once."""
 IDS_TOLD_MAX: Final = 10
-"""So many items that were given up are named to those who are told."""
+"""How many of the items that were given up a notice names."""
 
 Fate = Literal["done", "dead", "deleted", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is to be claimed, and what the job is to be like."""
+    """What to claim, and the properties of the job."""
 
     queue: str
     target: str
@@ -51,7 +51,7 @@ class Claim:
     jobs_max: int
     priority: int
     run_id: bytes
-    """Of the job, if there is one: asked for twice, it is made once."""
+    """The job's run id, if one is made: asked for twice, it is made once."""
     flow: str = ""
     action: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Poll:
     lease_s: float
     interval_ms: int
     claim: Claim | None
-    """None: the lease alone."""
+    """None: only take or keep the lease."""
     is_forced: bool = False
-    """Whenever the last poll was, and paused or not."""
+    """Poll even if it is not time yet or the trigger is paused."""
 
 
 class TriggerJob(NamedTuple):
@@ -83,7 +83,7 @@ class TriggerJob(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The job item's."""
+        """The id of the job item."""
         return format_item_id(self.run_id, 0)
 
 
@@ -91,7 +91,7 @@ class Polled(NamedTuple):
     is_ours: bool
     """False: another daemon has the trigger's lease, and nothing was done."""
     wait_s: float = 0.0
-    """Until the next poll; 0: nothing was claimed because there was no room, or no time."""
+    """Until the next poll; 0: nothing was claimed, for lack of room or because it was not time."""
     made: TriggerJob | None = None
     is_paused: bool = False
 
@@ -104,17 +104,17 @@ class JobList(NamedTuple):
 
 
 class FailedJob(NamedTuple):
-    """A job that is dead, and what that means for its items."""
+    """A dead job, and the consequences for its items."""
 
     job: TriggerJob
     error: ItemError | None
-    """The last one of its letter; None: it has none any more."""
+    """The last error of its letter; None: the letter is gone."""
     retries_max: int
-    """So many dead jobs an item may have had before this one, and is in the next."""
+    """How many dead jobs an item may have had before this one and still be in the next."""
     now_ms: int
 
     def error_of(self, attempt: int) -> ItemError:
-        """What its items remember of it. `attempt`: of theirs, this one included."""
+        """The error its items remember. `attempt`: theirs, including this one."""
         text = self.error.text if self.error is not None else "its letter is gone"
         said = f"trigger {self.job.trigger}: job {self.job.id} is dead: {text}"
         reason = self.error.failure_reason if self.error is not None else "application"
@@ -123,15 +123,15 @@ class FailedJob(NamedTuple):
 
 
 class JobEnd(NamedTuple):
-    """What has become of a job, and with it of its items."""
+    """The outcome of a job and of its items."""
 
     job: TriggerJob
     error: str = ""
-    """Why it is dead."""
+    """Why the job is dead."""
     dead: int = 0
-    """So many of its items are dead letters now."""
+    """How many of its items are dead letters now."""
     dead_ids: tuple[str, ...] = ()
-    """Of the first of them."""
+    """The ids of the first of them."""
 
     @property
     def fate(self) -> Fate | None:
@@ -139,24 +139,24 @@ class JobEnd(NamedTuple):
 
 
 class TriggerStore(Protocol):
-    """As with `ColdQueue`: each method is one transaction, carried through when it has begun;
+    """As with `ColdQueue`: each method is one transaction, completed once it has begun; raises
     StoreUnavailable if it may not have happened."""
 
     async def poll(self, poll: Poll) -> Polled: ...
 
     async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
-        """A page of those that were not ended, by their run id."""
+        """A page of jobs that were not ended, by run id."""
 
     async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
-        """Settles or gives back what the job had claimed; of a dead one, what has failed more
-        often than `retries_max` is given up. Durable on return. None: there is no such job any
-        more, or it is not done yet."""
+        """Settles or gives back what the job had claimed; for a dead job, items that have failed
+        more than `retries_max` times are given up. Durable on return. None: the job no longer
+        exists, or is not done yet."""
 
     async def let_go(self, name: str, holder: bytes) -> None:
-        """Gives the lease up, if it is this daemon's."""
+        """Gives the lease up, if this daemon holds it."""
 
     async def pause(self, name: str, *, is_paused: bool) -> None:
-        """Nothing is claimed for the trigger, by any daemon. Durable on return."""
+        """Stops or resumes claims for the trigger in all daemons. Durable on return."""
 
 
 def job_consumer(run_id: bytes) -> str:
@@ -164,7 +164,7 @@ def job_consumer(run_id: bytes) -> str:
 
 
 def fate_of(receipt: ColdReceipt) -> Fate | None:
-    """What the job's receipt says of it."""
+    """The job's fate according to its receipt."""
     if receipt.delivered:
         return "done"
     if receipt.deleted:
@@ -191,7 +191,7 @@ def job_offer(name: str, claim: Claim, ids: Sequence[str], now_ms: int) -> Offer
 
 
 class Lease(NamedTuple):
-    """Of a trigger, as it stands in the store."""
+    """The lease of a trigger, as it is in the store."""
 
     holder: bytes
     until_ms: int
@@ -203,19 +203,19 @@ class Lease(NamedTuple):
 class Step(NamedTuple):
     is_ours: bool
     is_time: bool
-    """To poll."""
+    """Whether to poll now."""
     is_to_keep: bool
-    """The lease must be taken, or will soon run out."""
+    """Whether the lease must be taken, or will soon expire."""
     wait_s: float
 
 
 def next_step(lease: Lease | None, poll: Poll, now_ms: int) -> Step:
-    """What is to be done, as the store stands."""
+    """What to do, given the state of the store."""
     lease_ms = round(poll.lease_s * 1000)
     is_held = lease is not None and lease.holder == poll.holder
     if lease is None:
         return Step(True, poll.claim is not None, True, 0.0)
-    # A clock that was set back must not keep the others away for longer than a lease.
+    # After the clock was set back, a lease must not keep other daemons away for longer than itself.
     is_valid = now_ms < lease.until_ms <= now_ms + lease_ms
     if is_valid and not is_held:
         return Step(False, False, False, 0.0)
@@ -228,5 +228,5 @@ def next_step(lease: Lease | None, poll: Poll, now_ms: int) -> Step:
 
 
 def is_spent(state: str, job_id: str | None) -> bool:
-    """Of a row of the cold store."""
+    """For a row of the cold store."""
     return state == "FAILED" and job_id == SPENT

@@ -1,12 +1,11 @@
-"""Writes whose stages are with many daemons: what they decide together, and the port to it.
+"""Writes whose stages are spread over several daemons: the decisions about them, and their port.
 
-A write is decided once, in the store that the daemons share: each of its stages that is sealed is
-known there, and publishing, aborting and expiring are competing changes of one row. Every daemon
-carries out what was decided about its own stages (actors/fleet/write_follower.py), whenever it
-comes by.
+A write is decided once, in the store that the daemons share: every sealed stage is known there, and
+publish, abort and expiry compete for one row. Every daemon carries out the decision for its own
+stages (actors/fleet/write_follower.py) when it learns of it.
 
-As with a `ColdQueue`: a step has happened as a whole or not at all, is carried through once it has
-begun, and is durable when it returns. StoreUnavailable: whether it was taken is not known, and
+As with a `ColdQueue`, a step happens as a whole or not at all, is completed once it has begun, and
+is durable when it returns. StoreUnavailable: it is unknown whether the step was taken, and
 repeating it is harmless. Ages are milliseconds until now; times are the store's clock.
 """
 
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 VERDICTS_MAX: Final = 1000
-"""Of so many writes decisions are read in one step."""
+"""For how many writes decisions are read in one step."""
 
 
 class SealedStage(NamedTuple):
-    """A stage that is complete, and durable in the journal of the daemon that names it."""
+    """A complete stage that is durable in the journal of the daemon that names it."""
 
     stage: bytes
     runs: int
@@ -28,17 +27,17 @@ class SealedStage(NamedTuple):
 
 
 class Published(NamedTuple):
-    """How publishing ended."""
+    """The result of a publish."""
 
     outcome: Literal["published", "duplicate"]
     write: bytes | None
-    """The one that is visible now; None: a duplicate of one that is long forgotten."""
+    """The write that is visible now; None: a duplicate of a write that is forgotten."""
     items: int = 0
     published_ms: int = 0
 
 
 class LastVersion(NamedTuple):
-    """The highest version of an application that a journal knows of."""
+    """The highest version of an application that a journal knows."""
 
     version: int
     write: bytes
@@ -47,20 +46,20 @@ class LastVersion(NamedTuple):
 
 
 DECIDED: Final = ""
-"""What a wake of the shared store says that is about writes: no queue has this name."""
+"""Names writes in a wake of the shared store; not a valid queue name."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteView:
-    """What one journal knows of a write, for a request about it."""
+    """What one journal knows about a write, for a request about it."""
 
     phase: Literal["open", "published", "aborted"]
-    """Open also if it has never heard of it."""
+    """Open also if the journal does not know it."""
     items: int
-    """That are staged here, or were published."""
+    """Items that are staged here, or were published."""
     published: Published | None
     sealed: tuple[SealedStage, ...]
-    """Those that were asked for."""
+    """Those of the stages that were asked for."""
     last: LastVersion | None
     """Of the application that was asked for."""
 
@@ -74,7 +73,7 @@ class PublishWish(NamedTuple):
 
 
 class OpenWrite(NamedTuple):
-    """A write that one journal has stages of, and no decision about."""
+    """A write with stages in one journal and without a decision."""
 
     write: bytes
     heard_ms: int
@@ -93,15 +92,15 @@ class Unheard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was decided about a write, as far as it concerns one daemon."""
+    """The decision about a write, as far as it concerns one daemon."""
 
     write: bytes
     is_published: bool
     at_ms: int
     stages: tuple[bytes, ...] = ()
-    """Of this daemon's, those that are published. All others are dropped."""
+    """The stages of this daemon that are published. All others are dropped."""
     items: int = 0
-    """In them."""
+    """Items in these stages."""
     queues: tuple[str, ...] = ()
     app: str | None = None
     version: int | None = None
@@ -114,7 +113,7 @@ class Aborted(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What has become, in one journal, of the items of one write that were published there."""
+    """The outcomes, in one journal, of the items of one write that were published there."""
 
     write: bytes
     delivered: int = 0
@@ -127,7 +126,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedReceipt:
-    """A write that was published, and what has become of its items in the journals."""
+    """A published write, and the outcomes of its items in the journals."""
 
     write: bytes
     published_ms: int
@@ -136,48 +135,48 @@ class SharedReceipt:
     queues: tuple[str, ...]
     accepted: int
     own: Part
-    """As this daemon's journal told it last."""
+    """As last reported by this daemon's journal."""
     others: Part
-    """The same of all others', together."""
+    """The sum of all other journals."""
 
 
 class Decisions(Protocol):
     async def seal(self, write: bytes, stage: SealedStage) -> None:
-        """This daemon has the stage. Refused (STAGE_OVER) if the write is decided without it."""
+        """This daemon has the stage. Refused (STAGE_OVER) if the write was decided without it."""
 
     async def drop(self, write: bytes, stage: bytes) -> bool:
-        """The stage takes no part in its write. False: it is published, and stays so."""
+        """Excludes the stage from its write. False: it is published, and stays so."""
 
     async def publish(self, wish: PublishWish) -> Published:
-        """Makes exactly these stages visible, wherever they are. Refused: nothing is changed."""
+        """Makes exactly these stages visible, on any daemon. Refused: nothing is changed."""
 
     async def abort(self, write: bytes, items: int) -> Aborted:
-        """Drops the write, unless it is published. `items`: what this daemon has of it."""
+        """Drops the write, unless it is published. `items`: how many of them this daemon has."""
 
     async def expire(self, heard: Sequence[Unheard], ttl_ms: int) -> list[bytes]:
-        """Notes when this daemon has heard of its open writes. Then drops all writes, of whatever
-        daemon, of which nobody has heard for so long; which."""
+        """Notes when this daemon last heard of its open writes. Then drops all writes that no
+        daemon has heard of for that long; returns which."""
 
     async def verdicts(self, open_here: Sequence[bytes]) -> list[Verdict]:
-        """What is decided about these writes, and about stages of this daemon that it has not
-        applied; `VERDICTS_MAX` at most."""
+        """Decisions about these writes, and about stages of this daemon that it has not applied; at
+        most `VERDICTS_MAX`."""
 
     async def applied(self, writes: Sequence[bytes]) -> None:
-        """This daemon's journal has recorded what was decided about these."""
+        """This daemon's journal has recorded the decisions about these writes."""
 
     async def unfinished(self) -> list[bytes]:
-        """Published writes of which this daemon's journal holds items, for all that is known."""
+        """Published writes of which this daemon's journal may still hold items."""
 
     async def note_parts(self, parts: Sequence[Part]) -> None:
-        """What this daemon's journal says now, also of writes that were published elsewhere and of
-        which it has items since then."""
+        """Records what this daemon's journal reports now, also about writes that were published
+        elsewhere and have items here since."""
 
     async def note_mail(self, daemon: bytes, parts: Sequence[Part]) -> None:
-        """What is in the mail of a daemon that does not read it, of these writes. It counts as one
-        more journal's part, until that daemon asks what is unfinished."""
+        """Records what is in the mail, about these writes, of a daemon that does not read it. It
+        counts as one more journal until that daemon asks what is unfinished."""
 
     async def receipt(self, write: bytes) -> SharedReceipt | None:
-        """None: it is not published, or nothing is known of it."""
+        """None: the write is not published, or unknown."""
 
     async def forget(self, age_ms: int) -> int:
-        """Forgets writes that ended so long ago and that every daemon has applied; how many."""
+        """Forgets writes that ended this long ago and that every daemon has applied; how many."""

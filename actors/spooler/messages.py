@@ -1,4 +1,4 @@
-"""What the actors say to each other. Requests are imperative, facts are past tense."""
+"""The messages between actors and the spooler. Requests are imperative, facts are past tense."""
 
 import sys
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from forebay.wire import Outcome
 class Answers(Protocol):
     """Where a connection takes the answers to its pushes.
 
-    `put` never blocks: a connection has no more requests in flight than its window allows, so
-    that its answers are bounded as well. `flush` is called once after a batch of answers. Neither
-    raises an exception, whatever is wrong with the connection: the caller works for others too.
+    `put` never blocks: a connection has at most as many requests in flight as its window allows, so
+    its answers are bounded too. `flush` is called once after a batch of answers. Neither raises,
+    even if the connection is broken: the caller works for other connections as well.
     """
 
     def put(self, sequence: int, answer: Outcome | Refused) -> None: ...
@@ -36,13 +36,13 @@ class Append:
     answers: Answers
     sequence: int
     write: bytes = b""
-    """Not empty: it is staged, and invisible until its write is published; or it was published
-    elsewhere, and comes from there: then `stage` is MOVED."""
+    """Not empty: the run is staged and invisible until its write is published; or, if `stage` is
+    MOVED, it was published elsewhere and comes from there."""
     stage: bytes = b""
 
 
 class EncodedAnswers(Protocol):
-    """Where a connection takes answers that are encoded already. As `Answers`, otherwise."""
+    """Where a connection takes answers that are already encoded. Otherwise as `Answers`."""
 
     def answer(self, sequence: int, data: bytes) -> None: ...
 
@@ -53,7 +53,7 @@ class EncodedAnswers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfferRun:
-    """Store those items of this run, of a keyed queue, that get their keys, then answer."""
+    """Store the items of this run of a keyed queue that get their keys, then answer."""
 
     head: RunHead
     data: bytes
@@ -68,29 +68,29 @@ class Lease:
     token: int
     run: StoredRun
     done: int
-    """A bit for each item that was settled before."""
+    """Items that were settled before, as bits."""
     portions: Portions = ()
-    """Items that have failed before, and when they are to be tried again."""
+    """Items that failed before, and when they are due again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Lend the next runs of a queue, in order; `answer` gets at least one, when there is one."""
+    """Lend the next runs of a queue, in order; `answer` gets at least one, once there is one."""
 
     queue: str
     runs_max: int
     bytes_max: Callable[[], int]
-    """Asked when there is something to lend; 0: not now, and asked again later."""
+    """Called when there are runs to lend; 0: not now, call again later."""
     answer: Callable[[list[Lease], bool], None]
-    """Also told whether more of the queue waits on disk, read back only when its turn comes."""
+    """Also told whether more of the queue waits on disk, which is read back only in its turn."""
     items_max: int = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
 class Borrow:
-    """Lend the runs of a queue that lie at these positions and have these ids, out of their turn;
-    what is lent already stays so, under its lease. `answer` gets a lease for each that is live, by
-    position, and whether it was lent just now. OSError: the disk cannot be read for now."""
+    """Lend the runs of a queue at these positions with these ids, out of turn; runs that are lent
+    already keep their lease. `answer` gets a lease for each live run, by position, and whether it
+    was lent just now. OSError: the disk cannot be read for now."""
 
     queue: str
     runs: dict[int, bytes]
@@ -123,7 +123,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """The cold store has stored these items (a bit each) of a leased run: all of them, or none."""
+    """The cold store has stored these items (as bits) of a leased run: all of them, or none."""
 
     token: int
     position: int
@@ -133,8 +133,8 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Voided:
-    """These items (a bit each) of a run that waits in the journal, and that nobody was lent, are
-    deleted, or the cold store has stored them: all of them, or none. `items`: of the whole run."""
+    """These items (as bits) of a run that waits in the journal and is not lent are deleted, or the
+    cold store has stored them: all of them, or none. `items`: of the whole run."""
 
     position: int
     size: int
@@ -148,10 +148,10 @@ class Voided:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """What became of leased items, many at a time.
+    """Outcomes of leased items, many at a time.
 
-    `recorded`, where given, is called when all of it is durable, with an entry for each outcome:
-    False where the token was stale or an item had met its fate before, and nothing was changed.
+    `recorded`, if given, is called when all of them are durable, with one entry per outcome: False
+    if the token was stale or an item had met its fate before, and nothing was changed.
     """
 
     outcomes: tuple[Settled | Retried | HandedOver | Voided, ...]
@@ -160,8 +160,8 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """These leases end without an outcome; the runs are the next of their queue again, or, with
-    `not_before_ms`, join it then."""
+    """End these leases without an outcome; the runs are first in their queue again or, with
+    `not_before_ms`, join it at that time."""
 
     leases: tuple[Lease, ...]
     not_before_ms: int = 0
@@ -169,8 +169,8 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Whether the cold store has taken something of the runs at these positions is open, or is not
-    any more. Their chunks are kept meanwhile."""
+    """From now on (or, if `is_over`, no longer) it is unknown whether the cold store has taken
+    items of the runs at these positions. Their chunks are kept meanwhile."""
 
     positions: tuple[int, ...]
     is_over: bool
@@ -178,7 +178,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A stage is complete, if it has so many runs and items. Answered when that is durable."""
+    """Seal a stage if it has this many runs and items. Answered when that is durable."""
 
     write: bytes
     stage: bytes
@@ -208,13 +208,13 @@ class AbortWrite:
 
 @dataclass(frozen=True, slots=True)
 class DropStage:
-    """What this stage of a write has, and may still get, is dropped: its task has failed."""
+    """Drop everything that this stage has or may still get: its task has failed."""
 
     write: bytes
     stage: bytes
     answer: Callable[[dict[str, Any] | Refused], None]
     also_sealed: bool = True
-    """False: one that is sealed is left as it is, since others know of it; `is_sealed` says so."""
+    """False: leave a sealed stage as it is, because other daemons know it; `is_sealed` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ class FollowPublish:
 
 @dataclass(frozen=True, slots=True)
 class AskWrite:
-    """Answer with what the journal knows of a write, of these stages of it, and of an application.
-    Refused: one of them is damaged."""
+    """Answer with what the journal knows about a write, these stages of it, and an application.
+    Refused: one of the stages is damaged."""
 
     write: bytes
     stages: tuple[bytes, ...]
@@ -250,19 +250,19 @@ class AskOpenWrites:
 
 @dataclass(frozen=True, slots=True)
 class AskParts:
-    """Answer with what has become of these writes here, as far as they are published here, or
-    items of them were moved here."""
+    """Answer with the outcomes here of these writes, if they were published here or items of them
+    were moved here."""
 
     writes: tuple[bytes, ...]
     answer: Callable[[list[Part]], None]
     also_moved: bool = False
-    """And of all others of which items were moved here."""
+    """Also of all other writes with items that were moved here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListWrites:
-    """Answer with `writes`, an object each, those first that were heard of last, and how many
-    `more` there are: of open writes, if `all` also of those that are over; or of one alone."""
+    """Answer with `writes`, one object per write, the last heard of first, and how many `more`
+    there are: open writes, with `all` also those that are over, or a single one."""
 
     all: bool
     write: bytes | None
@@ -272,7 +272,7 @@ class ListWrites:
 
 @dataclass(frozen=True, slots=True)
 class AskReceipt:
-    """Answer with what the journal knows of a write that was published; None if nothing."""
+    """Answer with what the journal knows about a published write; None if nothing."""
 
     write: bytes
     answer: Callable[[dict[str, Any] | None], None]
@@ -280,7 +280,7 @@ class AskReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ForgetWrites:
-    """Forget writes that ended before then, as far as nothing on disk needs them; which."""
+    """Forget writes that ended before then and that nothing on disk needs; answer which."""
 
     before_ms: int
     answer: Callable[[list[bytes]], None]
@@ -292,7 +292,7 @@ WriteQuestion = AskReceipt | ListWrites | AskWrite | AskOpenWrites | AskParts
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Answer with runs of a queue that lie behind a position, as they are; nothing changes."""
+    """Answer with runs of a queue behind a position, as they are; changes nothing."""
 
     queue: str
     after_position: int
@@ -303,18 +303,18 @@ class Peek:
 
 
 class JournalRun(NamedTuple):
-    """A run as the spooler has it, at the moment it was asked."""
+    """A run as the spooler has it when it is asked."""
 
     run: StoredRun
     done: int
-    """A bit for each item that is settled."""
+    """Settled items, as bits."""
     portions: Portions
     is_lent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FindRun:
-    """Answer with the run of this id, if some of it is held; more than one if it came twice."""
+    """Answer with the run of this id, if items of it are held; several if it came twice."""
 
     run_id: bytes
     answer: Callable[[list[JournalRun] | OSError | Refused], None]
@@ -322,14 +322,14 @@ class FindRun:
 
 @dataclass(frozen=True, slots=True)
 class ScanRuns:
-    """As `Peek`, but with all that the spooler knows of each run."""
+    """As `Peek`, but with everything the spooler knows about each run."""
 
     queue: str
     after_position: int
     rows_max: int
     bytes_max: int
     answer: Callable[[tuple[list[JournalRun], int | None] | OSError | Refused], None]
-    """The runs, and the position behind which the next ones lie; None: there are none."""
+    """The runs, and the position behind which the next ones lie; None: there are no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +348,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The daemon is stopping: nobody waits for room any more."""
+    """The daemon is stopping: pushes that wait for room are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Handle what came before this, seal the journal, and end."""
+    """Handle earlier messages, seal the journal, and end."""
 
 
 @dataclass(frozen=True, slots=True)
