@@ -1,1 +1,5 @@
-"""Circuit breakers: the state machine and its owner."""
+"""Circuit breakers, one per destination.
+
+The room owns the state of every breaker. Read state.py (the pure state machine), then breaker.py
+(its owner, which admits sends and runs the timer).
+"""

@@ -1,25 +1,25 @@
-"""Breakers: one for each destination, so that what is down is left alone until it is up again.
+"""Breakers: one per destination, so that a destination that is down is left alone until it is up.
 
-Owns the state of every breaker. Outcomes of sends come in through `report`; out go frozen states
-(`state`), counters (`figures`), and admissions: whoever wants to send asks `admit` first. Closed,
-it answers at once. Open, it waits: nothing is attempted, and nothing spends an attempt. Half-open,
-it admits `half_open_probes` trials and lets all others wait on until each of the trials was good.
+This actor owns the state of every breaker. Outcomes of sends come in through `report`; it gives out
+frozen states (`state`), counters (`figures`) and admissions: a task that wants to send calls
+`admit` first. A closed breaker admits at once. An open one makes the task wait: nothing is
+attempted, and no attempt is spent. A half-open one admits `half_open_probes` trials and makes all
+others wait until every trial has succeeded.
 
 `report` is a plain call that applies `next_state` (actors/breaker/state.py) at once, not a message.
-A bounded inbox would have to drop outcomes or make workers wait, a probe's outcome must never be
-dropped, and between the failure that opens a breaker and the turn of an inbox's reader every other
-worker would be let through. Between two awaits trio runs one task, so that the state is still
-changed by this file alone. `run` keeps the one timer that there is: for the open breaker that is
-due next.
+A bounded inbox would have to drop outcomes or make workers wait; a probe's outcome must never be
+dropped; and between the failure that opens a breaker and the turn of an inbox's reader every other
+worker would get through. Between two awaits trio runs one task, so only this file changes the
+state. `run` keeps the single timer, for the open breaker that is due next.
 
-Where daemons share what they know (actors/fleet/breakers.py), an open breaker waits for the fleet's
-word instead of its timer, so that all of them together make `half_open_probes` trials. While the
-fleet cannot be heard, each goes on alone.
+If daemons share their knowledge (actors/fleet/breakers.py), an open breaker waits for the fleet
+instead of its timer, so that all daemons together make `half_open_probes` trials. While the fleet
+is unreachable, each daemon decides alone.
 
 Nothing is durable: a daemon starts with closed breakers and finds out. On drain and on cancel
-waiters are cancelled, and have taken nothing. Whoever was admitted and does not report must
-`give_up`, or a probe's place stays taken; after a report that does nothing, and so it may stand in
-a `finally`. A destination that no queue names any more is kept until the end of the process.
+waiters are cancelled and have taken nothing. A task that was admitted and does not report must call
+`give_up`, or a probe's place stays taken; after a report `give_up` does nothing, so it may be
+called in a `finally`. A destination that no queue names any more is kept until the process ends.
 """
 
 import math
@@ -67,18 +67,18 @@ class BreakerFigures:
     phase: Phase
     failures: int
     waiting: int
-    """Tasks that want to send."""
+    """Tasks that wait to send."""
     opened_total: int
     half_opened_total: int
     closed_total: int
     stale_total: int
     """Outcomes that came too late to count."""
     rejected_total: int = 0
-    """How often somebody who wanted to send was made to wait."""
+    """How many times a task that wanted to send had to wait."""
 
 
 class _Breaker:
-    """One destination's: its state, who waits, and what was counted."""
+    """The breaker of one destination: its state, its waiting tasks and its counts."""
 
     __slots__ = ("admission", "counts", "lot", "rejected", "settings", "stale", "state")
 
@@ -94,14 +94,15 @@ class _Breaker:
 
 class Breakers:
     def __init__(self, changed: Callable[[BreakerChanged], None] = lambda _: None) -> None:
-        """`changed` is told of every change of phase."""
+        """`changed` is called on every change of phase."""
         self._changed = changed
         self._breakers: dict[str, _Breaker] = {}
         self._replan = trio.Event()
         self.is_led = False
-        """The fleet says when an open breaker may be tried (actors/fleet/breakers.py)."""
+        """The fleet decides when an open breaker may be tried (actors/fleet/breakers.py)."""
         self.concluded: Callable[[SendOutcome, BreakerState], None] = lambda *_: None
-        """Told of outcomes that the fleet must hear of: what opened a breaker, and trials."""
+        """Called with outcomes that the fleet must know: those that opened a breaker, and
+        trials."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -111,12 +112,12 @@ class Breakers:
                 await self._replan.wait()
 
     def name(self, destination: str, settings: BreakerSettings) -> None:
-        """A queue names its destination; the settings of the first one count."""
+        """Creates the breaker of a queue's destination; the settings of the first queue apply."""
         if destination not in self._breakers:
             self._breakers[destination] = _Breaker(destination, settings)
 
     def change(self, destination: str, settings: BreakerSettings) -> None:
-        """Other settings for a destination that was named; the state is kept where it can be."""
+        """Changes the settings of a destination; its state is kept where possible."""
         breaker = self._breakers[destination]
         breaker.settings = settings
         self._apply(destination, breaker, SettingsChanged())
@@ -146,13 +147,14 @@ class Breakers:
         }
 
     async def admit(self, destination: str) -> Admission:
-        """Waits for leave to send. No checkpoint where it is given at once: the send is one."""
+        """Waits for the admission to send. No checkpoint if it is admitted at once: the send is
+        one."""
         while (admission := self.admit_nowait(destination)) is None:
             await self._breakers[destination].lot.park()
         return admission
 
     def admit_nowait(self, destination: str) -> Admission | None:
-        """None: it would have to wait."""
+        """None: the task would have to wait."""
         breaker = self._breakers[destination]
         state = breaker.state
         if state.phase == "closed":
@@ -170,7 +172,7 @@ class Breakers:
         if outcome.admission.era != before.era:
             breaker.stale += 1
         elif outcome.ok and before.phase == "closed" and not before.failures:
-            # As mostly: nothing follows from it.
+            # The common case: nothing changes.
             return
         self._apply(destination, breaker, outcome)
         has_opened = before.phase == "closed" and breaker.state.phase == "open"
@@ -179,17 +181,17 @@ class Breakers:
             self.concluded(outcome, breaker.state)
 
     def hear(self, destination: str, said: FleetSaid) -> None:
-        """The fleet's word."""
+        """Applies what the fleet says."""
         self._apply(destination, self._breakers[destination], said)
 
     def lead(self, *, is_led: bool) -> None:
-        """Whether the fleet leads from now on, or this daemon is on its own."""
+        """Whether the fleet decides from now on, or this daemon alone."""
         if self.is_led != is_led:
             self.is_led = is_led
             self._replan.set()
 
     def give_up(self, admission: Admission) -> None:
-        """It will not be reported; if it has been, this changes nothing."""
+        """Ends an admission without a report; after a report this changes nothing."""
         if not admission.is_probe:
             return
         breaker = self._breakers[admission.destination]
@@ -206,7 +208,7 @@ class Breakers:
         return breaker.state
 
     def _ring(self) -> float:
-        """Half-opens what is due; when the next one is."""
+        """Half-opens breakers that are due; returns when the next one is."""
         now = trio.current_time()
         next_at = math.inf
         for destination, breaker in self._breakers.items():
@@ -225,7 +227,7 @@ class Breakers:
         breaker.counts[state.phase] += state.phase != before.phase
         match state.phase:
             case "open":
-                # The timer is planned anew; whoever waits goes on waiting.
+                # The timer is planned anew; waiting tasks keep waiting.
                 self._replan.set()
             case "half_open":
                 breaker.lot.unpark(count=free_probes(state, breaker.settings))

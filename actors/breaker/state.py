@@ -1,9 +1,9 @@
-"""What a breaker knows of its destination, and how that changes: states, events and `next_state`.
+"""What a breaker knows about its destination, and how that changes: states, events, `next_state`.
 
-Pure: time is given. Every change of phase begins a new era. An outcome counts only in the era in
-which its send was admitted: a late failure from before is neither a probe's result nor a failure of
-the closed breaker, and a late success closes nothing. An operator's word stands above the fleet's,
-and the fleet's (actors/fleet/breakers.py) above what this daemon has found out alone.
+Pure: time is an argument. Every change of phase begins a new era. An outcome counts only in the era
+in which its send was admitted: a late failure is neither a probe's result nor a failure of the
+closed breaker, and a late success closes nothing. An operator overrides the fleet, and the fleet
+(actors/fleet/breakers.py) overrides what this daemon has found out alone.
 """
 
 import math
@@ -24,29 +24,29 @@ class BreakerState:
     era: int = 0
     """Grows with every change of phase."""
     failures: int = 0
-    """In a row; kept until the breaker closes."""
+    """Consecutive failures; kept until the breaker closes."""
     last_error: str = ""
     until: float = 0.0
     """Open: when it becomes half-open, on trio's clock; infinite: an operator opened it. Half-open
-    by the fleet's leave: when that ends."""
+    with the fleet's permission: when that ends."""
     granted: int = 0
-    """Half-open: trials that were ever admitted, the number of the next one."""
+    """Half-open: trials admitted so far, which is the number of the next one."""
     probing: frozenset[int] = frozenset()
-    """Half-open: trials that are out."""
+    """Half-open: trials under way."""
     succeeded: int = 0
-    """Half-open: trials that were good."""
+    """Half-open: successful trials."""
     allowed: int = 0
-    """Half-open by the fleet's leave: how many trials this daemon has; 0: it decides alone."""
+    """Half-open with the fleet's permission: this daemon's share of trials; 0: it decides alone."""
 
     @property
     def is_forced(self) -> bool:
-        """An operator opened it."""
+        """Whether an operator opened it."""
         return self.phase == "open" and math.isinf(self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Leave to send one batch."""
+    """Permission to send one batch."""
 
     destination: str
     era: int
@@ -59,7 +59,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """What came of an admitted send. An answer that refuses an item is still `ok`."""
+    """The result of an admitted send. An answer that refuses an item is still `ok`."""
 
     admission: Admission
     ok: bool
@@ -93,15 +93,15 @@ class TimerRang:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """An operator's word: closed, or open until the operator says otherwise."""
+    """An operator closed the breaker, or opened it until further notice."""
 
     phase: Literal["open", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSaid:
-    """What all daemons know of the destination: it is down until then, it is up, or this daemon
-    has leave for so many trials until then."""
+    """What all daemons know about the destination: it is down until then, it is up, or this daemon
+    may make `allowed` trials until then."""
 
     phase: Phase
     until: float = 0.0
@@ -110,7 +110,7 @@ class FleetSaid:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """From now on other settings are given."""
+    """Other settings apply from now on."""
 
 
 BreakerEvent = (
@@ -144,7 +144,7 @@ def next_state(
             if now < state.until:
                 return state
             if state.allowed and not state.probing:
-                # Nobody had anything to send meanwhile: others may try.
+                # There was nothing to send meanwhile: let another daemon try.
                 return _open(state, now, state.failures, state.last_error)
             if state.phase != "open":
                 return state
@@ -158,7 +158,8 @@ def next_state(
         case SettingsChanged():
             if state.allowed:
                 return state
-            # Fewer trials may be asked for than were good already: nobody would come to say so.
+            # The new settings may ask for fewer trials than have already succeeded, and no further
+            # outcome would come to close the breaker.
             is_enough = state.succeeded >= settings.half_open_probes
             return _closed(state) if state.phase == "half_open" and is_enough else state
         case _:
@@ -166,7 +167,7 @@ def next_state(
 
 
 def has_timer(state: BreakerState, *, is_led: bool) -> bool:
-    """Whether time alone changes it."""
+    """Whether time alone changes the state."""
     if state.allowed:
         return not state.probing
     return state.phase == "open" and not is_led
@@ -183,7 +184,7 @@ def free_probes(state: BreakerState, settings: BreakerSettings) -> int:
 def _after_send(
     state: BreakerState, ok: bool, error: str, now: float, settings: BreakerSettings
 ) -> BreakerState:
-    """Closed: failures in a row are counted."""
+    """Closed: counts consecutive failures."""
     if ok:
         return _closed(state) if state.failures else state
     failures = state.failures + 1
@@ -200,20 +201,20 @@ def _after_probe(
     now: float,
     settings: BreakerSettings,
 ) -> BreakerState:
-    """Half-open: each trial must be good, and one that is not is enough."""
+    """Half-open: every trial must succeed; a single failure opens the breaker again."""
     if admission.probe not in state.probing:
         return state
     if not ok:
         return _open(state, now + settings.reset_timeout, state.failures + 1, error)
     succeeded = state.succeeded + 1
-    # With the fleet's leave it is the fleet that closes it: others may have failed.
+    # With the fleet's permission the fleet closes it: trials of other daemons may have failed.
     if not state.allowed and succeeded >= settings.half_open_probes:
         return _closed(state)
     return replace(state, probing=state.probing - {admission.probe}, succeeded=succeeded)
 
 
 def _after_word(state: BreakerState, said: FleetSaid) -> BreakerState:
-    """What an operator forced here stays."""
+    """A state that an operator forced here stays."""
     if state.is_forced:
         return state
     match said.phase:

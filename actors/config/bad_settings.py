@@ -1,5 +1,5 @@
-"""Settings that an operator gave at run time and that cannot be: why, and which key is to blame, so
-that a form can say it beside the field."""
+"""Refuses invalid settings that an operator gave at run time; names the reason and the key, so that
+a form can show the message at the field."""
 
 from pydantic import ValidationError
 
@@ -11,11 +11,11 @@ class BadSetting(Refused):
     def __init__(self, text: str, field: str) -> None:
         super().__init__("BAD_REQUEST", text)
         self.field = field
-        """As `daily.at`; empty: it is about more than one, or none."""
+        """A key such as `daily.at`; empty if the problem concerns several keys or none."""
 
 
 def bad_setting(name: str, problem: ValueError) -> BadSetting:
-    """What is wrong with the definition of this name: of several problems the first."""
+    """The problem with the definition of this name; the first one if there are several."""
     if not isinstance(problem, ValidationError):
         return BadSetting(f"{name}: {problem}", "name")
     first = problem.errors(include_url=False)[0]

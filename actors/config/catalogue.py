@@ -1,13 +1,13 @@
-"""The catalogue: which queues there are, how each is treated, and which are paused.
+"""The catalogue: which queues exist, their settings, and which are paused.
 
-Queues come from the configuration, from operators at run time, or by themselves when something is
-pushed to them (`auto_create_queues`). The configuration has the last word: what it defines is not
-changed at run time. Definitions made at run time, pauses, deletions, and since when there is a
-definition are kept by `save`, which is durable when it returns, before anybody hears of the change.
+Queues come from the configuration, from operators at run time, or from pushes to a new name
+(`auto_create_queues`). The configuration has priority: its queues cannot be changed at run time.
+`save` keeps definitions made at run time, pauses, deletions and the age of each definition; it is
+durable when it returns, before any other task sees the change.
 
 A queue exists (`exists`) if it is defined or paused, holds items, or was created by a push and not
 deleted since. Its books outlive it: a deletion remembers how many items had been accepted by then,
-and one more brings the queue back.
+and one more accepted item brings the queue back.
 
 One task of the daemon may change it at a time (`_changing`); all may read it between awaits.
 """
@@ -33,7 +33,8 @@ from forebay.limits import FLOW_BYTES_MAX
 log = structlog.get_logger()
 
 RUN_TIME_HANDLERS: Final = frozenset({"pull", "null", "http"})
-"""Whoever may push may define queues, and must not run programs as the daemon by that."""
+"""Clients that may push may also define queues, and must not run programs as the daemon that
+way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ class Definition:
     created_ms: int
     updated_ms: int
     keys: Mapping[str, Any] | None = None
-    """What was said of it at run time; None: the configuration defines it."""
+    """The keys given at run time; None: the configuration defines it."""
     fingerprint: str = ""
-    """Of the configuration's settings, to see when they change."""
+    """Hash of the configuration's settings, to notice changes."""
 
 
 Paused = frozenset[tuple[str, str | None]]
-"""Queues, and flows of queues."""
+"""Paused queues, and paused flows of queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,15 @@ class Definitions:
     queues: Mapping[str, Definition] = field(default_factory=dict)
     paused: Paused = frozenset()
     deleted: Mapping[str, int] = field(default_factory=dict)
-    """Queues that were deleted, and how many items each had accepted by then."""
+    """Deleted queues, with the number of items each had accepted by then."""
 
 
 class Seen(NamedTuple):
-    """A queue in the books."""
+    """The counts of a queue in the books."""
 
     accepted: int
     held: int
-    """Staged items with it."""
+    """Including staged items."""
     dead: int
 
 
@@ -97,13 +98,13 @@ class Catalogue:
         self._changing = trio.Lock()
         self._changed = trio.Event()
         self.changes = 0
-        """How many there were."""
+        """The number of changes so far."""
         self._adopt(kept)
 
     # Reading.
 
     def queue(self, name: str) -> QueueSettings | None:
-        """How this queue is treated; None: there is no such queue, and none is created."""
+        """The settings of a queue; None: it does not exist and pushing would not create it."""
         found = self._settings.queues.get(name) or self._run_time.get(name)
         if found is None and self._settings.auto_create_queues:
             return self._settings.defaults
@@ -115,9 +116,9 @@ class Catalogue:
         return self._settings.auto_create_queues
 
     def exists(self, name: str, seen: Seen = UNSEEN) -> bool:
-        """Whether there is such a queue, given what is in the books."""
+        """Whether the queue exists, given its counts in the books."""
         kept = self._kept.queues.get(name)
-        # Also by a definition that was kept and is not usable any more: it can still be removed.
+        # A kept definition that is no longer usable counts too: it can still be removed.
         is_defined = name in self._settings.queues or (kept is not None and kept.keys is not None)
         if is_defined or self.is_paused(name) or name in self._flows or seen.held or seen.dead:
             return True
@@ -125,7 +126,7 @@ class Catalogue:
         return was_pushed_to and self._settings.auto_create_queues
 
     def settings_of(self, name: str) -> QueueSettings:
-        """The same for a queue that holds items, whatever has become of its definition."""
+        """The same for a queue that holds items, even if its definition is gone."""
         return self.queue(name) or self._settings.defaults
 
     def is_paused(self, queue: str) -> bool:
@@ -136,18 +137,18 @@ class Catalogue:
 
     @property
     def priorities(self) -> Mapping[str, int]:
-        """The labels of priorities, by which producers may ask for one."""
+        """The labels by which producers may name a priority."""
         return self._settings.priorities
 
     async def wait_changed(self, seen: int) -> int:
-        """Returns the number of the latest change, when it is another than the one last seen: no
-        change is missed by somebody who was busy with the one before."""
+        """Returns the number of the latest change once it differs from `seen`, so that a task
+        misses no change while it handles another."""
         while self.changes == seen:
             await self._changed.wait()
         return self.changes
 
     def describe(self, name: str) -> dict[str, Any]:
-        """A queue as operators see it, also one that is defined nowhere and still holds items."""
+        """A queue as operators see it, also if it has no definition and still holds items."""
         settings = self.settings_of(name)
         definition = self._kept.queues.get(name)
         origin = "push"
@@ -166,18 +167,18 @@ class Catalogue:
         }
 
     def names(self) -> list[str]:
-        """Queues that are defined somewhere, or paused."""
+        """Queues that are defined or paused."""
         paused = {queue for queue, _ in self._kept.paused}
         return sorted({*self._settings.queues, *self._run_time, *paused})
 
     def defined(self) -> set[str]:
-        """Queues that are in the configuration, or were defined at run time."""
+        """Queues that are defined, in the configuration or at run time."""
         return {*self._settings.queues, *self._run_time}
 
     # Changing.
 
     async def pause(self, queue: str, flow: str | None = None) -> bool:
-        """False: it was paused before."""
+        """False: it was already paused."""
         check_name(queue)
         check_flow(flow)
         return await self._set_paused(lambda paused: paused | {(queue, flow)})
@@ -204,8 +205,8 @@ class Catalogue:
             await self._define(name, replace(definition, updated_ms=self._now_ms(), keys=merged))
 
     async def delete(self, name: str, accepted: int = 0) -> None:
-        """Forgets the definition and the pauses. That the queue exists and is empty is for the
-        caller to see. `accepted`: items so far, according to the books."""
+        """Forgets the definition and the pauses. The caller checks that the queue exists and is
+        empty. `accepted`: items so far, according to the books."""
         async with self._changing:
             self._check_not_in_file(name)
             await self._keep(
@@ -217,7 +218,7 @@ class Catalogue:
             )
 
     async def reload(self, settings: Settings) -> None:
-        """Another configuration is in force."""
+        """Applies another configuration."""
         async with self._changing:
             before, self._settings = self._settings, settings
             try:
@@ -228,7 +229,7 @@ class Catalogue:
                 raise
 
     async def stamp(self) -> None:
-        """Remembers since when the configuration defines its queues as it does."""
+        """Records since when the configuration defines its queues as it does."""
         queues = self._stamped()
         if queues != self._kept.queues:
             await self._keep(replace(self._kept, queues=queues))
@@ -362,7 +363,7 @@ def definitions_to_json(definitions: Definitions) -> str:
 
 
 def definitions_from_json(text: str, rejected: list[str]) -> Definitions:
-    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    """Raises ValueError for an invalid document; invalid entries are added to `rejected`."""
     content = kept_documents.read_document(text)
     queues = kept_documents.members(content, "queues")
     paused = kept_documents.elements(content, "paused")

@@ -1,4 +1,4 @@
-"""What of the event log can be configured: how much is noted, as what, and how much is kept."""
+"""Settings of the event log: what is recorded, in which format, and how much is kept."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -11,20 +11,20 @@ from actors.model.units import Duration, Size, durations, format_size, numbers, 
 
 class EventSettings(Section):
     mode: Literal["off", "sampled", "all"] = "off"
-    """`sampled`: of some runs everything, of the others nothing."""
+    """`sampled`: everything about some runs, nothing about the others."""
     format: Literal["ndjson", "parquet"] = "ndjson"
     sample: Annotated[Number, numbers(0.0001, 1)] = 0.01
-    """The share of the runs, where `mode` is `sampled`."""
+    """The share of runs if `mode` is `sampled`."""
     directory: Path | None = None
     """None: `events` in the state directory."""
     roll_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 16 * MIB
     roll_interval: Annotated[Duration, durations("1s", "1d")] = 300
     max_bytes: Annotated[Size, sizes("128Ki", "1Ti")] = 1 * GIB
-    """Of all files together; past it the oldest are deleted."""
+    """Size of all files together; above it the oldest are deleted."""
 
     @property
     def share(self) -> float:
-        """The share of the runs of which something is noted."""
+        """The share of runs whose events are recorded."""
         return self.sample if self.mode == "sampled" else float(self.mode == "all")
 
     @model_validator(mode="after")

@@ -1,17 +1,17 @@
 """Grids: the moments at which a schedule ticks, as pure arithmetic. No clock, no I/O.
 
 A period lies on the grid of 1970 (every 10 s: at :00, :10, :20), so that installing it again never
-moves it. Cron expressions and daily times are wall clock times of a zone, worked out on the
-calendar alone and then placed on the line of time:
+moves it. Cron expressions and daily times are wall-clock times of a zone. They are computed on the
+calendar and then mapped to moments:
 
 - A time that does not exist, because clocks are put forward over it, ticks once, at the first
-  moment after the gap; however many times of the grid lie in the gap.
+  moment after the gap, however many times of the grid lie in the gap.
 - A time that exists twice ticks once, at the first.
-- A cron expression whose hour begins with `*` means the time that passes, not times of the day:
-  it ticks in the hour that comes twice both times, and has nothing to make up for after a gap.
+- A cron expression whose hour begins with `*` means elapsed time, not times of day: it ticks in
+  both passes of a repeated hour, and makes up for nothing after a gap.
 
-What it can't do: seconds in cron expressions (`every` has them), or expressions that are random
-(`R`, `H`), since each daemon would have another grid.
+It supports neither seconds in cron expressions (`every` has them) nor random expressions (`R`,
+`H`), because each daemon would have a different grid.
 """
 
 import re
@@ -29,7 +29,7 @@ from croniter import croniter
 
 CRON_FIELDS: Final = 5
 GRIDS_KEPT: Final = 4096
-"""Twice as many as a daemon has schedules: reading an expression takes 0.13 ms."""
+"""Twice as many as a daemon has schedules: parsing an expression takes 0.13 ms."""
 CRON_LENGTH_MAX: Final = 200
 DAY_MS: Final = 86_400_000
 FIRST_SPAN_MS: Final = 3_600_000
@@ -42,7 +42,7 @@ _RANDOM: Final = re.compile(r"(?:^|,)[rh](?:$|[(/,])", re.IGNORECASE)
 
 class Grid(Protocol):
     def after(self, ms: int) -> Iterator[int]:
-        """The ticks later than this, in order."""
+        """The ticks later than `ms`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Period:
 
 
 LocalTimes = Callable[[datetime], Iterator[datetime]]
-"""Wall clock times later than one, in order."""
+"""Wall-clock times later than a given one, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class WallClock:
     zone: ZoneInfo
     times: LocalTimes
     is_passing: bool = False
-    """It is about the time that passes, and not about times of the day."""
+    """Whether it means elapsed time instead of times of day."""
 
     def after(self, ms: int) -> Iterator[int]:
         found = self._next(ms)
@@ -77,8 +77,8 @@ class WallClock:
 
     def _next(self, ms: int) -> int | None:
         local = _EPOCH + timedelta(milliseconds=ms + self._offset_ms(ms))
-        # While the clocks are changed the order of local times is not that of moments: those
-        # around have to be looked at as well.
+        # Around a change of the clocks, local times and moments are not in the same order: the
+        # neighbouring times must be examined as well.
         change_ms = self._change_ms(ms, DAY_MS)
         change_ms = change_ms and self._change_ms(ms, 2 * change_ms)
         change = timedelta(milliseconds=change_ms)
@@ -95,7 +95,7 @@ class WallClock:
         return found
 
     def _moments(self, naive: datetime) -> list[int]:
-        """When the wall clock shows this time, or what is done instead."""
+        """The moments at which the wall clock shows this time, or the substitute for a gap."""
         wall_ms = (naive - _EPOCH) // timedelta(milliseconds=1)
         first, second = (
             wall_ms - _ms(naive.replace(tzinfo=self.zone, fold=fold).utcoffset()) for fold in (0, 1)
@@ -113,7 +113,7 @@ class WallClock:
         return [seconds[at] * 1000]
 
     def _change_ms(self, ms: int, around_ms: int) -> int:
-        """By how much the clocks are changed so long before or after."""
+        """By how much the clocks change within `around_ms` before or after."""
         offsets = [self._offset_ms(ms + more) for more in (-around_ms, 0, around_ms)]
         return max(offsets) - min(offsets)
 
@@ -123,7 +123,7 @@ class WallClock:
 
 @lru_cache(maxsize=GRIDS_KEPT)
 def cron_grid(expression: str, zone: ZoneInfo) -> WallClock:
-    """ValueError for anything that is not an expression of five fields that ever comes true."""
+    """Raises ValueError unless it is an expression of five fields that matches some date."""
     if len(expression) > CRON_LENGTH_MAX:
         raise ValueError(f"a cron expression has at most {CRON_LENGTH_MAX} characters")
     fields = expression.split()
@@ -139,9 +139,9 @@ def cron_grid(expression: str, zone: ZoneInfo) -> WallClock:
     grid = WallClock(zone, partial(_cron_times, expression), fields[1].startswith("*"))
     try:
         if next(iter(_cron_times(expression, datetime(2000, 1, 1))), None) is None:
-            raise ValueError("it never comes true")
+            raise ValueError("it never matches a date")
     except (ValueError, KeyError, OverflowError) as problem:
-        raise ValueError(f"{expression!r} is no cron expression: {problem}") from problem
+        raise ValueError(f"{expression!r} is not a valid cron expression: {problem}") from problem
     return grid
 
 
@@ -154,9 +154,9 @@ def next_ticks(grid: Grid, after_ms: int, most: int) -> list[int]:
 
 
 def latest_ticks(grid: Grid, after_ms: int, until_ms: int, most: int) -> list[int]:
-    """The last of the ticks that are later than the one and not later than the other.
+    """The last `most` ticks later than `after_ms` and not later than `until_ms`.
 
-    Looks back step by step: after a year away, nobody wants to walk through all of it."""
+    Looks back in growing steps: after a year of downtime, walking through all ticks is too slow."""
     if most <= 0 or until_ms <= after_ms:
         return []
     span = FIRST_SPAN_MS

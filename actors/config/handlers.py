@@ -1,7 +1,7 @@
-"""The handlers a queue may have, as they stand in the configuration.
+"""The handlers of queues, as configured.
 
-What is wrong is said here, before anything starts, as far as it can be seen without the world:
-whether a module can be imported or a file be written is for the handler to say when it is opened.
+Errors that can be found without I/O are reported here, before anything starts. Whether a module can
+be imported or a file written is checked when the handler is opened.
 """
 
 import re
@@ -41,8 +41,8 @@ Timeout = Annotated[Duration, durations("10ms", "1d")]
 
 
 def shown_url(url: str) -> str:
-    """An address as far as everybody may know it, though it be none: up to its host, without the
-    user. A path may be a password too, as those of webhooks are."""
+    """The part of an address that may be shown, even if it is invalid: up to its host, without the
+    user. A path may be a secret too, as in webhooks."""
     before, slashes, after = url.partition("//")
     scheme, rest = (before, after) if slashes else ("", before)
     _, at, rest = rest.rpartition("@")
@@ -52,27 +52,27 @@ def shown_url(url: str) -> str:
 
 
 class NullHandler(Section):
-    """Delivers to nobody: every item counts as delivered."""
+    """Discards items: every item counts as delivered."""
 
     type: Literal["null"] = "null"
 
 
 class FileHandler(Section):
-    """Appends to files: one JSON object a line, or Parquet.
+    """Appends to files: one JSON object per line, or Parquet.
 
-    A name with `{time}` in it makes files that are written as `.part` and renamed when whole.
+    If the name contains `{time}`, files are written as `.part` and renamed when complete.
     """
 
     type: Literal["file"] = "file"
     path: Path
-    """`{queue}` stands for the queue's name; `{time}` for the moment a rolled file was begun."""
+    """`{queue}` is replaced by the queue's name, `{time}` by the time a rolled file was begun."""
     format: Literal["jsonl", "parquet"] = "jsonl"
     roll_bytes: Annotated[Size, sizes("0", "1Ti")] = 0
-    """A new file once there are so many; 0: never (Parquet: for each batch)."""
+    """Starts a new file at this size; 0: never (Parquet: for each batch)."""
     roll_interval: Annotated[Duration, durations("0s", "365d")] = 0
-    """A new file after that long; 0: never (Parquet: for each batch)."""
+    """Starts a new file after this time; 0: never (Parquet: for each batch)."""
     fsync: Flag = False
-    """Before it counts as delivered."""
+    """Sync before an item counts as delivered."""
     batch_items: BatchItems = 10000
     batch_bytes: BatchBytes = 16 * MIB
     timeout: Timeout = 30
@@ -86,7 +86,7 @@ class FileHandler(Section):
     def _only_these_are_filled_in(cls, path: Path) -> Path:
         rest = str(path).replace("{queue}", "").replace("{time}", "")
         if "{" in rest or "}" in rest:
-            raise ValueError(f"{str(path)!r}: {{queue}} and {{time}} are all that braces can hold")
+            raise ValueError(f"{str(path)!r}: the only placeholders are {{queue}} and {{time}}")
         if "{time}" in str(path.parent):
             raise ValueError(f"{str(path)!r}: {{time}} belongs in the file's name")
         return path
@@ -102,7 +102,7 @@ class FileHandler(Section):
 
     @model_validator(mode="after")
     def _parquet_is_whole_in_time(self) -> Self:
-        # An item is delivered when its file is: it waits for the file to be closed.
+        # An item counts as delivered when its file is complete: it waits until the file is closed.
         if self.format == "parquet" and self.roll_interval > self.timeout / 2:
             raise Clash(
                 f"roll_interval ({format_duration(self.roll_interval)}) of a parquet file must "
@@ -117,7 +117,7 @@ class FileHandler(Section):
 
 
 class PullHandler(Section):
-    """Pushes nothing: items wait for consumers that lease them."""
+    """Sends nothing: items wait for consumers that lease them."""
 
     type: Literal["pull"] = "pull"
 
@@ -129,11 +129,11 @@ class HttpHandler(Section):
     url: str
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     encoding: Literal["ndjson", "json", "raw"] = "ndjson"
-    """ndjson: an object a line; json: an array of them; raw: the payloads, a line each (or the
-    payload as it is where a batch has one item)."""
+    """ndjson: one object per line; json: an array of them; raw: one payload per line (or the bare
+    payload if a batch has one item)."""
     compression: Literal["none", "gzip", "snappy"] = "none"
     headers: dict[str, str] = Field(default={})
-    """Beside forebay's own; a Content-Type takes the place of the encoding's."""
+    """In addition to forebay's own; a Content-Type replaces that of the encoding."""
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB
     timeout: Timeout = 10
@@ -141,10 +141,10 @@ class HttpHandler(Section):
     answer_bytes_max: Annotated[Size, sizes("1Ki", "64Mi")] = 1 * MIB
     """A longer answer is not read."""
     item_results: Flag = True
-    """An answer may say what became of each item."""
+    """An answer may report an outcome per item."""
     verify_tls: Flag = True
     ca_file: Path | None = None
-    """Beside the system's authorities."""
+    """In addition to the system's authorities."""
     cert_file: Path | None = None
     key_file: Path | None = None
 
@@ -155,14 +155,14 @@ class HttpHandler(Section):
             parts = urlsplit(url)
             port = parts.port
         except ValueError as problem:
-            raise ValueError(f"{shown_url(url)!r} is no URL: {problem}") from None
+            raise ValueError(f"{shown_url(url)!r} is not a valid URL: {problem}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            text = f"{shown_url(url)!r} is no URL of the form http(s)://HOST[:PORT]/PATH"
+            text = f"{shown_url(url)!r} is not a valid URL: use http(s)://HOST[:PORT]/PATH"
             raise ValueError(text)
         if parts.username is not None or parts.fragment:
             raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
         if any(character <= " " or character > "~" for character in url):
-            text = f"{shown_url(url)!r}: in it are characters that must be percent-encoded"
+            text = f"{shown_url(url)!r}: contains characters that must be percent-encoded"
             raise ValueError(text)
         return url
 
@@ -171,14 +171,14 @@ class HttpHandler(Section):
     def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no header name")
+                raise ValueError(f"{name!r} is not a valid header name")
             if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
                 raise ValueError(f"{name} is set by forebay")
             if any(character in "\r\n\0" for character in value):
                 raise ValueError(f"the value of {name} has a line break in it")
             if not _HEADER_VALUE.fullmatch(value):
                 raise ValueError(
-                    f"the value of {name} has a space around it, or characters that no header has"
+                    f"the value of {name} has spaces around it, or characters no header may have"
                 )
         if len({name.lower() for name in headers}) < len(headers):
             raise ValueError("a header is given twice")
@@ -189,7 +189,7 @@ class HttpHandler(Section):
         files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
         given = [name for name, path in files.items() if path is not None]
         if given and not self.url.startswith("https:"):
-            raise Clash(f"{given[0]} means nothing without https", given[0], "url")
+            raise Clash(f"{given[0]} needs an https url", given[0], "url")
         if self.key_file is not None and self.cert_file is None:
             raise Clash("key_file needs cert_file", "key_file", "cert_file")
         return self
@@ -202,7 +202,7 @@ class PythonHandler(Section):
     function: str
     """`module:function`, async or not."""
     batch: Flag = False
-    """Called with a list of items, not with one."""
+    """Called with a list of items instead of one."""
     mode: Literal["auto", "thread", "process"] = "auto"
     """auto: an async function in the daemon's own loop (trio), any other in a thread."""
     batch_items: BatchItems = 100
@@ -218,7 +218,7 @@ class PythonHandler(Section):
 
 
 class CommandHandler(Section):
-    """Feeds a program on its standard input, one start a batch."""
+    """Feeds a program on its standard input; one process per batch."""
 
     type: Literal["command"] = "command"
     command: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -229,10 +229,10 @@ class CommandHandler(Section):
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB
     timeout: Timeout = 60
-    """Then it is told to stop, and killed after `kill_after`."""
+    """After this the program is told to stop, and killed after `kill_after`."""
     kill_after: Annotated[Duration, durations("0s", "5m")] = 2
     permanent_codes: tuple[Annotated[Count, numbers(1, 255)], ...] = (65,)
-    """Exit codes that mean: do not try again. 65 is EX_DATAERR."""
+    """Exit codes that mean: do not retry. 65 is EX_DATAERR."""
 
     @field_validator("command")
     @classmethod
@@ -243,7 +243,7 @@ class CommandHandler(Section):
 
 
 def name_the_null_handler(value: object) -> object:
-    """In YAML `{type: null}` says None where a person means the word."""
+    """In YAML `{type: null}` gives None although the author means the word."""
     if isinstance(value, dict) and "type" in value and value["type"] is None:
         return {**value, "type": "null"}
     return value

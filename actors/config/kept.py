@@ -1,8 +1,8 @@
 """Documents that are kept across restarts, read entry by entry.
 
-An entry that cannot be read must neither keep the daemon from starting nor take the other entries
-with it. It is left out and described in `rejected`; the file's loader keeps the whole document
-aside then (daemon/state/kept_file.py).
+An entry that cannot be read must neither keep the daemon from starting nor invalidate the other
+entries. It is left out and described in `rejected`; the file's loader then keeps a copy of the
+whole document (daemon/state/kept_file.py).
 """
 
 import json
@@ -16,7 +16,7 @@ SHOWN_MAX: Final = 200
 
 
 def read_document(text: str) -> dict[str, Any]:
-    """ValueError if it is not a document of this version."""
+    """Raises ValueError if it is not a document of this version."""
     try:
         content = json.loads(text)
     except RecursionError:
@@ -27,7 +27,7 @@ def read_document(text: str) -> dict[str, Any]:
 
 
 def members(content: dict[str, Any], name: str) -> Iterable[tuple[str, Any]]:
-    """The members of an object in the document; ValueError if there is no such object."""
+    """The members of an object in the document; raises ValueError if there is no such object."""
     found = content.get(name)
     if not isinstance(found, dict):
         raise ValueError(f"{name} is not an object")
@@ -35,7 +35,7 @@ def members(content: dict[str, Any], name: str) -> Iterable[tuple[str, Any]]:
 
 
 def elements(content: dict[str, Any], name: str) -> Iterable[Any]:
-    """The elements of a list in the document; ValueError if there is no such list."""
+    """The elements of a list in the document; raises ValueError if there is no such list."""
     found = content.get(name)
     if not isinstance(found, list):
         raise ValueError(f"{name} is not a list")
@@ -43,7 +43,7 @@ def elements(content: dict[str, Any], name: str) -> Iterable[Any]:
 
 
 def readable(entries: Iterable[Any], read: Callable[..., T], rejected: list[str]) -> Iterable[T]:
-    """What `read` makes of each entry, which it gets as its arguments."""
+    """The results of `read`, which gets each entry as its arguments."""
     for entry in entries:
         try:
             yield read(*entry)

@@ -1,7 +1,7 @@
-"""Notifications as they are configured: what is told, of which queues, to whom, and how often.
+"""Settings of notifications: what is reported, about which queues, where to, and how often.
 
-Each has a name. A model knows its keys and whether they go together; what only the whole
-configuration can tell (whether the notification queue exists) is `check_notifications`.
+Each has a name. A model checks its own keys and their relations; `check_notifications` checks what
+needs the whole configuration (whether the notification queue exists).
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ class WebhookSettings(Section):
 
     url: str
     headers: dict[str, str] = Field(default={})
-    """Beside forebay's own."""
+    """In addition to forebay's own."""
     timeout: Annotated[Duration, durations("100ms", "1m")] = 10
     """For one try, from the connection to the end of the answer."""
     ca_file: Path | None = None
-    """Of authorities that are believed, beside the system's."""
+    """Trusted authorities, in addition to the system's."""
 
     @field_validator("url")
     @classmethod
@@ -55,26 +55,26 @@ class NotificationSettings(Section):
     description: str = ""
     on: Annotated[tuple[Occasion, ...], Field(min_length=1)] = ("dead", "trigger_failed")
     queues: tuple[str, ...] = ()
-    """Names or patterns (`crm-*`) of the queues whose dead letters, and whose triggers, are told;
+    """Names or patterns (`crm-*`) of the queues whose dead letters and triggers are reported;
     empty: all."""
     webhook: WebhookSettings | None = None
     queue: Annotated[str, AfterValidator(check_queue)] | None = None
-    """Where an item is pushed for each notice."""
+    """The queue to which an item is pushed for each notice."""
     group_by: tuple[GroupKey, ...] = ("queue", "error_type")
-    """What is told together: alike in all of these. Empty: everything."""
+    """Incidents that agree in all of these share a notice. Empty: all incidents do."""
     window: Annotated[Duration, durations("1s", "1d")] = 60
-    """A group is told of at once, and then once in so long."""
+    """A group is reported at once, and then at most once per window."""
     rate: Annotated[Count, numbers(1, 1000)] = 6
-    """Notices in any minute, at most."""
+    """At most this many notices per minute."""
 
     @model_validator(mode="after")
     def _somebody_is_told(self) -> Self:
         if self.webhook is None and self.queue is None:
-            raise ValueError("needs a webhook, a queue, or both: nobody would be told")
+            raise ValueError("needs a webhook, a queue, or both")
         return self
 
     def wants(self, occasion: Occasion, queue: str | None) -> bool:
-        """Whether this is told. A trigger may have no queue, and is not chosen by one then."""
+        """Whether this is reported. A trigger without a queue is not filtered by queue."""
         if occasion not in self.on:
             return False
         if queue is None or not self.queues:
@@ -88,8 +88,8 @@ NotificationName = Annotated[str, AfterValidator(check_name)]
 def check_notifications(
     notifications: Mapping[str, NotificationSettings], has_queue: Mapping[str, Any] | None
 ) -> None:
-    """What only all of a configuration can tell. `has_queue`: the queues there are; None: any
-    name is one."""
+    """Checks what needs the whole configuration. `has_queue`: the existing queues; None: any name
+    is allowed."""
     if len(notifications) > NOTIFICATIONS_MAX:
         raise Clash(f"there are at most {NOTIFICATIONS_MAX} notifications", "notifications")
     for name, each in notifications.items():
@@ -102,13 +102,13 @@ def check_notifications(
 
 
 def notice_queues(notifications: Mapping[str, NotificationSettings]) -> frozenset[str]:
-    """The queues that notices are pushed to: of their own dead letters nobody is told, so that
-    notices do not make notices."""
+    """The queues that receive notices: their own dead letters are not reported, so that notices do
+    not cause notices."""
     return frozenset(each.queue for each in notifications.values() if each.queue is not None)
 
 
 def _check_as_handler(**keys: Any) -> None:
-    """A webhook's address, headers and authorities are what an http handler's may be."""
+    """A webhook's address, headers and authorities follow the rules of an http handler."""
     try:
         HttpHandler(**keys)
     except ValidationError as problem:

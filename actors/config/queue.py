@@ -1,4 +1,4 @@
-"""What can be said of a queue: its handler, its limits, and how failures are met."""
+"""The settings of a queue: its handler, its limits, and how failures are handled."""
 
 import re
 from typing import Annotated, Final, Literal, Self
@@ -15,7 +15,7 @@ RETRY_RULES_MAX: Final = 100
 
 class BackoffSettings(Section):
     enabled: Flag = True
-    """False: tried again at once."""
+    """False: retried at once."""
     initial: Annotated[Duration, durations("1ms", "1d")] = 5
     multiplier: Annotated[Number, numbers(1, 100)] = 2.0
     max: Annotated[Duration, durations("1ms", "30d")] = 300
@@ -34,7 +34,7 @@ class BackoffSettings(Section):
 
 
 class RetryRule(Section):
-    """What is done about failures that match; the first rule that does counts."""
+    """What to do about matching failures; the first matching rule applies."""
 
     status: tuple[str, ...] = ()
     """HTTP statuses or exit codes, "404" or "5xx"; empty: any."""
@@ -42,9 +42,9 @@ class RetryRule(Section):
     """A regular expression (actors/model/patterns.py), searched in the error's text; empty: any."""
     then: Literal["retry", "dead"] = "retry"
     delay: Annotated[Duration, durations("0s", "30d")] | None = None
-    """Instead of the backoff's."""
+    """Instead of the backoff's delay."""
     max_retries: Annotated[Count, numbers(0, 65534)] | None = None
-    """Instead of the queue's."""
+    """Instead of the queue's value."""
 
     @field_validator("status", mode="before")
     @classmethod
@@ -53,7 +53,7 @@ class RetryRule(Section):
         patterns = tuple(str(pattern).lower() for pattern in given)
         for pattern in patterns:
             if not re.fullmatch(r"[0-9]{1,3}|[1-5]xx", pattern):
-                raise ValueError(f"{pattern!r} is no status: write 404 or 5xx")
+                raise ValueError(f"{pattern!r} is not a valid status: write 404 or 5xx")
         return patterns
 
     @field_validator("error")
@@ -71,14 +71,14 @@ class BreakerSettings(Section):
 
 
 class WorkersSettings(Section):
-    """0 workers: from the number of cores."""
+    """`count` 0: derived from the number of cores."""
 
     count: Annotated[Count, numbers(0, 10000)] = 0
     adaptive: Flag = False
     min: Annotated[Count, numbers(1, 10000)] = 1
     max: Annotated[Count, numbers(0, 10000)] = 0
     max_concurrent_sends: Annotated[Count, numbers(1, 1000)] = 1
-    """Sends in flight for each worker (or sender)."""
+    """Sends in flight per worker (or sender)."""
 
     @model_validator(mode="after")
     def _min_is_below_max(self) -> Self:
@@ -97,9 +97,9 @@ class PipelineSplitSettings(Section):
 class QueueSettings(Section):
     description: str = ""
     external_id: str | None = None
-    """What another system calls it."""
+    """The queue's name in another system."""
     is_active: Flag = True
-    """False: takes pushes, delivers nothing."""
+    """False: accepts pushes, delivers nothing."""
     handler: Handler = PullHandler()
     warm_max_items: Annotated[Count, numbers(1, 10**9)] = 5000
     warm_max_bytes: Annotated[Size, sizes("64Ki", "1Ti")] = 64 * MIB
@@ -109,16 +109,16 @@ class QueueSettings(Section):
     """How long a worker or consumer may keep items; 0: from the handler's timeout."""
     max_retries: Annotated[Count, numbers(0, 65534)] = 8
     unique: Literal["off", "ignore", "reject", "replace"] = "off"
-    """What becomes of an item whose key another one of the queue has (actors/model/keys.py)."""
+    """What happens to an item whose key another item of the queue holds (actors/model/keys.py)."""
     unique_window: Annotated[Duration, durations("0s", "365d")] = 0
-    """So long a key stays taken after its item is delivered."""
+    """How long a key stays taken after its item is delivered."""
     backoff: BackoffSettings = BackoffSettings()
     retry_rules: tuple[RetryRule, ...] = Field(default=(), max_length=RETRY_RULES_MAX)
     breaker: BreakerSettings = BreakerSettings()
     workers: WorkersSettings = WorkersSettings()
     pipeline_split: PipelineSplitSettings = PipelineSplitSettings()
     rate_limit: Annotated[Number, numbers(0, 10**9)] = 0
-    """Items a second; 0: none."""
+    """Items per second; 0: no limit."""
     history: Literal["none", "failures", "all"] = "failures"
     retention: Annotated[Duration, durations("1m", "3650d")] = 7 * 86400
-    """How long what is in the history can be seen."""
+    """How long finished items stay in the history."""

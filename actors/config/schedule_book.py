@@ -1,12 +1,12 @@
-"""The book of schedules: which there are, and which of them this daemon has installed.
+"""The book of schedules: which exist, and which of them this daemon has installed.
 
-Schedules come from the configuration or from operators at run time. The configuration has the last
-word: what it defines is not changed at run time. What was defined at run time, and what was
-installed (so that a schedule that disappears from the configuration is found and removed), is kept
-by `save`, which is durable when it returns, before anybody hears of the change. It is this
-daemon's own: in a fleet, a schedule of all daemons stands in the configuration of all.
+Schedules come from the configuration or from operators at run time. The configuration has priority:
+its schedules cannot be changed at run time. `save` keeps the definitions made at run time, and what
+was installed (so that a schedule that disappears from the configuration is found and removed); it
+is durable when it returns, before any other task sees the change. The book belongs to this daemon:
+in a fleet, a schedule for all daemons must be in the configuration of each.
 
-One task may change it at a time: actors/cron/cron.py sees to it. All may read it between awaits.
+One task may change it at a time, which actors/cron/cron.py ensures. All may read it between awaits.
 """
 
 import json
@@ -30,7 +30,7 @@ Origin = Literal["file", "control"]
 class Installed(NamedTuple):
     fingerprint: str
     is_done: bool
-    """False: it was about to be."""
+    """False: the installation had only begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Kept:
     """What is kept across restarts."""
 
     run_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What was said of each schedule."""
+    """The keys of each schedule, as given."""
     installed: Mapping[str, Installed] = field(default_factory=dict)
 
 
 SaveKept = Callable[[Kept], Awaitable[None]]
 Check = Callable[[ScheduleSettings], int]
-"""The priority of a schedule's ticks. Refused if its queue or its priority does not exist."""
+"""The priority of a schedule's ticks. Raises Refused for an unknown queue or priority."""
 
 
 class ScheduleBook:
@@ -55,7 +55,7 @@ class ScheduleBook:
         save: SaveKept,
         check: Check,
     ) -> None:
-        """`check` is asked about what operators define."""
+        """`check` is called for definitions of operators."""
         self._check = check
         self._configured = configured
         self._kept = kept
@@ -95,7 +95,7 @@ class ScheduleBook:
         self._check_is_ours(name)
         before = dict(self._kept.run_time[name])
         if "payload" in keys:
-            # It is data, and no settings: what is left out of it is to be gone.
+            # It is data, not settings: members that are left out must disappear.
             before.pop("payload", None)
         return await self._define(name, merge(before, dict(keys)))
 
@@ -109,12 +109,12 @@ class ScheduleBook:
             await self._keep(replace(self._kept, installed=dict(installed)))
 
     def reload(self, configured: Mapping[str, ScheduleSettings]) -> None:
-        """Another configuration is in force."""
+        """Applies another configuration."""
         self._configured = configured
         self._adopt(self._kept)
 
     def _check_is_ours(self, name: str) -> None:
-        """Also one that cannot be used: it can be changed, or removed."""
+        """Accepts unusable definitions too: they can be changed or removed."""
         if name in self._configured:
             text = f"{name} is defined in the configuration: change it there"
             raise Refused("CONFLICT", text)
@@ -162,7 +162,7 @@ def kept_to_json(kept: Kept) -> str:
 
 
 def kept_from_json(text: str, rejected: list[str]) -> Kept:
-    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    """Raises ValueError for an invalid document; invalid entries are added to `rejected`."""
     content = kept_documents.read_document(text)
     schedules, installed = (
         kept_documents.members(content, name) for name in ("schedules", "installed")

@@ -1,8 +1,8 @@
-"""Schedules as they are configured: when something is pushed by itself, where to, and what.
+"""Settings of schedules: when items are pushed, to which queue, and with which content.
 
-A model knows its keys and whether they go together; its grid (actors/config/grids.py) is worked out
-from them. The fingerprint tells one configuration from another in the keys of ticks: of everything
-that makes a tick what it is, and not of what is merely said about it.
+A model checks its keys and their relations and derives its grid (actors/config/grids.py). The
+fingerprint tells configurations apart in the keys of ticks: it covers everything that affects a
+tick, but not its description.
 """
 
 import json
@@ -26,11 +26,11 @@ from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIOR
 from forebay.run import check_queue_name
 
 SCHEDULES_MAX: Final = 1000
-"""Of one daemon, in the configuration and at run time each."""
+"""Per daemon, for the configuration and for run time separately."""
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 PAYLOAD_BYTES_MAX: Final = 64 * 1024
 PAYLOAD_DEPTH_MAX: Final = 64
-"""Levels of arrays and objects: answers that show it have a few more."""
+"""Levels of arrays and objects: answers that show it add a few more."""
 FINGERPRINT_DIGITS: Final = 12
 SCHEDULE_HEADER: Final = "schedule"
 TICK_HEADER: Final = "tick_ms"
@@ -41,7 +41,9 @@ Missed = Literal["run_once", "run_all", "skip"]
 
 def check_name(name: str) -> str:
     if not re.fullmatch(NAME_PATTERN, name):
-        raise ValueError(f"{name!r} is no name: up to 100 letters, digits, dots, dashes and lines")
+        raise ValueError(
+            f"{name!r} is not a valid name: use up to 100 letters, digits, '.', '_' and '-'"
+        )
     return name
 
 
@@ -62,7 +64,7 @@ def check_queue(name: str) -> str:
 def find_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    # A name may be a directory of the zones' files, or no path at all.
+    # A name may be a directory of the zone files, or not a path at all.
     except (KeyError, ValueError, OSError) as problem:
         raise ValueError(f"there is no time zone {name!r}: write one as Europe/Berlin") from problem
 
@@ -79,11 +81,11 @@ class Daily(Section):
     @field_validator("at", mode="before")
     @classmethod
     def _at_is_a_time(cls, at: object) -> object:
-        # YAML takes 12:30 without quotes for the number 750.
+        # YAML reads 12:30 without quotes as the number 750.
         if isinstance(at, str) and re.fullmatch(r"\d\d:\d\d(:\d\d)?", at, re.ASCII):
             time.fromisoformat(at)
             return at
-        raise ValueError(f'{at!r} is no time of the day: write it in quotes, as "02:30"')
+        raise ValueError(f'{at!r} is not a valid time of day: write it in quotes, as "02:30"')
 
 
 class ScheduleSettings(Section):
@@ -91,18 +93,18 @@ class ScheduleSettings(Section):
     queue: Annotated[str, AfterValidator(check_queue)]
     cron: str | None = None
     zone: Zone | None = None
-    """Of `cron`; None: UTC."""
+    """The zone of `cron`; None: UTC."""
     daily: Daily | None = None
     every: Annotated[Duration, durations("1s", "365d")] | None = None
     payload: Any = ""
-    """A text as it is; anything else as JSON."""
+    """Text is pushed as it is, anything else as JSON."""
     priority: Annotated[Count, numbers(0, PRIORITY_MAX)] | str = PRIORITY_NORMAL
     """A number, or a label."""
     flow: str = ""
     action: str = ""
     headers: dict[str, str] = Field(default={})
     missed: Missed = "run_once"
-    """What becomes of ticks whose time has passed while no daemon was there."""
+    """What to do about ticks whose time passed while no daemon ran."""
     enabled: Flag = True
 
     @field_validator("payload")
@@ -118,7 +120,7 @@ class ScheduleSettings(Section):
             what = " and ".join(given) or "none of them"
             raise Clash(f"give one of cron, daily and every, not {what}", *given)
         if self.zone is not None and self.cron is None:
-            raise Clash("zone goes with cron; that of daily stands in it", "zone")
+            raise Clash("zone belongs to cron; set the zone of daily inside daily", "zone")
         return self
 
     @model_validator(mode="after")
@@ -138,7 +140,7 @@ class ScheduleSettings(Section):
         try:
             short_text("flow", self.flow, FLOW_BYTES_MAX)
             short_text("action", self.action, ACTION_BYTES_MAX)
-            # With room for the two that are set at each tick.
+            # With room for the two headers that are set at each tick.
             pack_headers({**self.headers, SCHEDULE_HEADER: "x" * 100, TICK_HEADER: "0" * 13})
         except BadRun as problem:
             raise Clash(str(problem)) from problem
@@ -167,7 +169,7 @@ class ScheduleSettings(Section):
 
     @property
     def when(self) -> str:
-        """In a few words."""
+        """The schedule in a few words."""
         if self.cron is not None:
             return f"{self.cron} ({self.zone})" if self.zone else self.cron
         if self.daily is not None:
@@ -176,7 +178,7 @@ class ScheduleSettings(Section):
 
 
 def check_schedules(schedules: Mapping[str, ScheduleSettings], labels: Mapping[str, int]) -> None:
-    """What only all of a configuration can tell."""
+    """Checks what needs the whole configuration."""
     if len(schedules) > SCHEDULES_MAX:
         raise Clash(f"there are at most {SCHEDULES_MAX} schedules", "schedules")
     for name, schedule in schedules.items():

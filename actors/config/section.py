@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of."""
+"""The base of every section of the configuration."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -20,14 +20,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def shown(self, mode: Literal["json", "python"] = "json") -> dict[str, Any]:
-        """The settings for people to see, with `***` for every secret. Whatever shows settings
-        takes them from here. "json" writes sizes and durations as people do."""
+        """The settings for display, with `***` for every secret. Everything that shows settings
+        must use this. "json" formats sizes and durations for people."""
         found: dict[str, Any] = masked(self.model_dump(mode=mode))
         return found
 
 
 class Clash(ValueError):
-    """Values that are right alone and wrong together; `keys` are relative to the section."""
+    """Values that are valid alone but not together; `keys` are relative to the section."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""What can be configured (etc/forebay.yaml lists it all): frozen, and checked when it is built.
+"""The settings of the daemon (etc/forebay.yaml lists them all): frozen, and checked when built.
 
-A model knows its keys, their ranges, and the relations between them; where the values come from
-is daemon/config/load.py's business.
+A model checks its keys, their ranges and the relations between them; daemon/config/load.py finds
+the values.
 """
 
 import re
@@ -47,7 +47,7 @@ from forebay.limits import (
 from forebay.run import check_queue_name
 
 SOCKET_PATH_BYTES_MAX: Final = 107
-"""What fits into sun_path with its final zero."""
+"""The length that fits into sun_path with its final zero."""
 
 CHUNK_OVERHEAD_BYTES: Final = 4 * KIB
 """More than a chunk's head and one block's head take."""
@@ -79,7 +79,7 @@ class SocketSettings(Section):
     owner: Account | None = None
     group: Account | None = None
     allow_uids: tuple[Annotated[Count, numbers(0, 2**32 - 2)], ...] = ()
-    """Users that may connect, beside those of `allow_gids`; both empty: all that the mode lets."""
+    """Users that may connect, in addition to `allow_gids`; both empty: all that the mode allows."""
     allow_gids: tuple[Annotated[Count, numbers(0, 2**32 - 2)], ...] = ()
     max_connections: Annotated[Count, numbers(1, 65536)] = 1024
     hello_timeout: Annotated[Duration, durations("10ms", "1h")] = 5
@@ -122,7 +122,7 @@ class SocketSettings(Section):
 
 
 def stored_run_bytes_max(raw_bytes: int) -> int:
-    """The most that a run with a body of `raw_bytes` can take: Snappy may add a sixth."""
+    """The largest size of a run with a body of `raw_bytes`: Snappy may add a sixth."""
     return RUN_HEAD_BYTES_MAX + raw_bytes + raw_bytes // 6 + 32
 
 
@@ -134,15 +134,15 @@ class HttpSettings(Section):
     read_token_file: Path | None = None
     admin_token_file: Path | None = None
     hosts: tuple[str, ...] = ()
-    """Other names by which it may be asked, as behind a proxy."""
+    """Other host names under which it may be addressed, for example behind a proxy."""
     show_payloads: Flag = False
-    """Whether the read token shows payloads; the admin's does."""
+    """Whether the read token shows payloads; the admin token always does."""
     request_bytes_max: Annotated[Size, sizes("64Ki", "64Mi")] = 2 * MIB
     max_connections: Annotated[Count, numbers(1, 4096)] = 256
     rate_limit: Annotated[Number, numbers(0, 10**6)] = 200
-    """Requests a second of one client; 0: no limit."""
+    """Requests per second per client; 0: no limit."""
     timeout: Annotated[Duration, durations("1s", "1h")] = 30
-    """For a request's body to come, and for a client to take its answer."""
+    """How long a request's body may take to arrive, and a client to read its answer."""
 
     @field_validator("listen")
     @classmethod
@@ -178,15 +178,15 @@ class SpoolSettings(Section):
     inmemory_bytes: Annotated[Size, sizes("64Ki", "64Gi")] = 16 * MIB
     meta_sync_interval: Annotated[Duration, durations("10ms", "1m")] = 1
     compression: Literal["snappy", "none"] = "snappy"
-    """Of what arrives uncompressed."""
+    """Applied to runs that arrive uncompressed."""
     spare_chunks: Annotated[Count, numbers(0, 64)] = 2
     dedup_runs: Annotated[Count, numbers(0, 10**7)] = 32768
     ballast_bytes: Annotated[Size, sizes("64Ki", "1Gi")] = 4 * MIB
     group_bytes_max: Annotated[Size, sizes("64Ki", "256Mi")] = 8 * MIB
     stage_ttl: Annotated[Duration, durations("1s", "365d")] = 24 * 3600
-    """A write of which nothing was heard for so long is aborted."""
+    """A write that is not heard of for this long is aborted."""
     receipt_ttl: Annotated[Duration, durations("1s", "3650d")] = 7 * 24 * 3600
-    """So long after a write was published its receipt can be asked for."""
+    """How long after its publication a write's receipt is kept."""
 
     @model_validator(mode="after")
     def _two_chunks_fit(self) -> Self:
@@ -205,19 +205,19 @@ def _check_url(type_: str, with_url: str, url: str | None) -> None:
     if type_ == with_url and not url:
         raise Clash(f"type {type_} needs a url", "url")
     if type_ != with_url and url:
-        raise Clash(f"url means nothing to type {type_}", "url")
+        raise Clash(f"url is not valid for type {type_}", "url")
     _check_login(url, "url")
 
 
 def _check_login(url: str | None, key: str) -> None:
-    """A plain `/`, `?` or `#` in a password ends the address there. The rest of it would be taken
-    for a port, a path or a database, and be quoted in error messages."""
+    """A plain `/`, `?` or `#` in a password ends the address there. The rest would be taken for a
+    port, a path or a database, and quoted in error messages."""
     if not url or "://" not in url:
         return
     address, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     if "@" not in address and any("@" in text for text in rest):
         raise Clash(
-            f"{key}: an @ stands after the address: write / ? # @ in a password as %2F %3F %23 %40",
+            f"{key}: an @ follows the address: write / ? # @ in a password as %2F %3F %23 %40",
             key,
         )
 
@@ -225,13 +225,13 @@ def _check_login(url: str | None, key: str) -> None:
 class WarmSettings(Section):
     type: Literal["memory", "valkey"] = "memory"
     url: str | None = None
-    """Of Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
+    """For Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
     timeout: Annotated[Duration, durations("50ms", "1m")] = 2
     """For one step of the shared queue; after that it counts as away."""
     valid: Annotated[Duration, durations("1s", "10m")] = 15
-    """So long after a daemon was last heard of, others may lease what it has entered."""
+    """How long after a daemon's last sign of life others may lease what it has entered."""
     prefix: Annotated[str, Field(pattern=r"^[^{}\s]{1,64}$")] = "forebay"
-    """What all keys begin with: daemons with the same one are a fleet."""
+    """The prefix of all keys: daemons with the same prefix are a fleet."""
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
@@ -242,21 +242,21 @@ class WarmSettings(Section):
 class ColdSettings(Section):
     type: Literal["sqlite", "postgres"] = "sqlite"
     url: str | None = None
-    """Of PostgreSQL: postgresql://."""
+    """For PostgreSQL: postgresql://."""
     acquire_timeout: Annotated[Duration, durations("1s", "1d")] = 300
-    """How long a run that was taken from cold may be in hand before it is taken again."""
+    """How long a run acquired from cold may stay unsettled before it is acquired again."""
     timeout: Annotated[Duration, durations("100ms", "5m")] = 10
     """For one step of the store."""
     connections: Annotated[Count, numbers(1, 64)] = 8
-    """To PostgreSQL, of this daemon, beside one that listens."""
+    """PostgreSQL connections of this daemon, in addition to one that listens."""
     pooled: Flag = False
     """The URL leads to PgBouncer in transaction mode."""
     listen_url: str | None = None
-    """Past PgBouncer, to hear at once of what others have put there."""
+    """A direct URL, past PgBouncer, to hear at once what other daemons have stored."""
     require_sync_standby: Flag = False
-    """Nothing is handed over to a server without a synchronous standby."""
+    """Hand nothing over to a server without a synchronous standby."""
     schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "forebay"
-    """PostgreSQL's: daemons with the same one are a fleet."""
+    """PostgreSQL schema: daemons with the same one are a fleet."""
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
@@ -273,7 +273,7 @@ class MemorySettings(Section):
     memory_limit_ratio: Annotated[Number, numbers(0.05, 1)] = 0.8
     """The daemon's share of the machine's, or its cgroup's, memory."""
     queue_memory_percent: Annotated[Number, numbers(0, 100)] = 0
-    """Of that, for runs in memory: warm and on their way there; 0: as the other limits say."""
+    """The part of that for runs in warm and on their way there; 0: only the other limits apply."""
 
 
 class LogSettings(Section):
@@ -313,11 +313,11 @@ class Settings(Section):
     events: EventSettings = EventSettings()
     log: LogSettings = LogSettings()
     global_send_limit: Annotated[Count, numbers(0, 10**6)] = 0
-    """Sends in flight, of all queues; 0: no limit."""
+    """Sends in flight of all queues together; 0: no limit."""
     drain_timeout: Annotated[Duration, durations("0s", "1h")] = 30
 
     def queue(self, name: str) -> QueueSettings | None:
-        """How this queue is to be treated; None: there is no such queue, and none is created."""
+        """The settings of a queue; None: it does not exist and pushing would not create it."""
         return self.queues.get(name, self.defaults if self.auto_create_queues else None)
 
     @model_validator(mode="before")
@@ -368,8 +368,8 @@ class Settings(Section):
 
 
 def merge(base: Any, over: Any) -> Any:
-    """`over` laid over `base`, key by key. Where both have a `type` that differs, `over` alone:
-    the keys of a file handler mean nothing to an http handler."""
+    """`over` laid over `base`, key by key. If both have a `type` and the types differ, `over`
+    alone: the keys of a file handler do not fit an http handler."""
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
     if "type" in base and "type" in over and base["type"] != over["type"]:

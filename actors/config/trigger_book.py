@@ -1,12 +1,12 @@
-"""The book of QUEUE triggers: which there are, and which queues this daemon holds for them.
+"""The book of QUEUE triggers: which exist, and which queues this daemon holds for them.
 
-Triggers come from the configuration or from operators at run time. The configuration has the last
-word: what it defines is not changed at run time. What was defined at run time, and which queues
-are held (so that one whose trigger disappears from the configuration is found and let go), is kept
-by `save`, which is durable when it returns, before anybody hears of the change. It is this
-daemon's own: in a fleet, a trigger of all daemons stands in the configuration of all.
+Triggers come from the configuration or from operators at run time. The configuration has priority:
+its triggers cannot be changed at run time. `save` keeps the definitions made at run time, and which
+queues are held (so that a queue whose trigger disappears from the configuration is found and
+released); it is durable when it returns, before any other task sees the change. The book belongs to
+this daemon: in a fleet, a trigger for all daemons must be in the configuration of each.
 
-One task may change it at a time: actors/cron/triggers.py sees to it. All may read it between
+One task may change it at a time, which actors/cron/triggers.py ensures. All may read it between
 awaits.
 """
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Hold(NamedTuple):
-    """A queue that is kept for a trigger."""
+    """A queue that is held for a trigger."""
 
     queue: str
     name: str
@@ -46,13 +46,13 @@ class KeptTriggers:
     """What is kept across restarts."""
 
     run_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What was said of each trigger."""
+    """The keys of each trigger, as given."""
     held: frozenset[Hold] = frozenset()
 
 
 SaveTriggers = Callable[[KeptTriggers], Awaitable[None]]
 CheckTrigger = Callable[[QueueTrigger], int]
-"""The priority of its jobs. Refused if a queue of it or its priority does not exist."""
+"""The priority of its jobs. Raises Refused for an unknown queue or priority."""
 
 
 class TriggerBook:
@@ -63,7 +63,7 @@ class TriggerBook:
         save: SaveTriggers,
         check: CheckTrigger,
     ) -> None:
-        """`check` is asked about what operators define."""
+        """`check` is called for definitions of operators."""
         self._check = check
         self._configured = configured
         self._kept = kept
@@ -89,8 +89,8 @@ class TriggerBook:
         return found
 
     def check_usable(self, name: str) -> int:
-        """The priority of its jobs; Refused if it can make none. What was made at run time may
-        close a circle with what came into the configuration later."""
+        """The priority of its jobs; raises Refused if it cannot make any. A trigger made at run
+        time may form a circle with triggers that were configured later."""
         if name in self._in_circles:
             raise Refused("CONFLICT", f"{CIRCLE}: {', '.join(sorted(self._in_circles))}")
         return self._check(self.find(name))
@@ -121,12 +121,12 @@ class TriggerBook:
             await self._keep(replace(self._kept, held=held))
 
     def reload(self, configured: Mapping[str, QueueTrigger]) -> None:
-        """Another configuration is in force."""
+        """Applies another configuration."""
         self._configured = configured
         self._adopt(self._kept)
 
     def _check_is_ours(self, name: str) -> None:
-        """Also one that cannot be used: it can be changed, or removed."""
+        """Accepts unusable definitions too: they can be changed or removed."""
         if name in self._configured:
             text = f"{name} is defined in the configuration: change it there"
             raise Refused("CONFLICT", text)
@@ -177,7 +177,7 @@ def kept_to_json(kept: KeptTriggers) -> str:
 
 
 def kept_from_json(text: str, rejected: list[str]) -> KeptTriggers:
-    """ValueError if it makes no sense; entries of it that make none are added to `rejected`."""
+    """Raises ValueError for an invalid document; invalid entries are added to `rejected`."""
     content = kept_documents.read_document(text)
     triggers = kept_documents.members(content, "triggers")
     held = kept_documents.elements(content, "held")

@@ -1,8 +1,8 @@
-"""Triggers as they are configured: what makes jobs by itself, of time or of what waits in a queue.
+"""Settings of triggers, which create jobs at certain times or from the items of a queue.
 
 A `TIME` trigger is a schedule under another name (actors/config/schedules.py): the same keys, with
-`target` for the queue that its ticks go to. A `QUEUE` trigger polls a queue, claims a batch of its
-items, and creates one job item in its target that lists them (actors/cron/triggers.py).
+`target` for the queue that receives its ticks. A `QUEUE` trigger polls a queue, claims a batch of
+its items, and creates one job item in its target that lists them (actors/cron/triggers.py).
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIOR
 from forebay.stage_frames import WRITE_HEADER
 
 TRIGGERS_MAX: Final = 200
-"""Of one daemon, in the configuration and at run time each."""
+"""Per daemon, for the configuration and for run time separately."""
 NAME_CHARS_MAX: Final = 90
-"""With room for what stands before it in the name of the queue's consumer."""
+"""Leaves room for the prefix in the name of the queue's consumer."""
 BATCH_MAX: Final = 10_000
-"""Ids of as many items are 0.5 MB of a job's payload."""
+"""The ids of this many items take 0.5 MB of a job's payload."""
 JOBS_MAX: Final = 1000
 TRIGGER_HEADER: Final = "trigger"
 CIRCLE: Final = "jobs of triggers come back to the queue that they were made of"
@@ -36,16 +36,16 @@ class QueueTrigger(Section):
     type: Literal["QUEUE"]
     description: str = ""
     queue: QueueName
-    """What is polled."""
+    """The queue that is polled."""
     target: QueueName
-    """Where the jobs go."""
+    """The queue that receives the jobs."""
     polling_interval: Annotated[Duration, durations("100ms", "1d")] = 10
     batch_size: Annotated[Count, numbers(1, BATCH_MAX)] = 100
-    """So many items a job claims, at most."""
+    """A job claims at most this many items."""
     jobs_max: Annotated[Count, numbers(1, JOBS_MAX)] = 100
-    """While so many jobs are not done, nothing more is claimed."""
+    """While this many jobs are not done, nothing more is claimed."""
     job_lease: Annotated[Duration, durations("10s", "30d")] = 3600
-    """A job that is not done by then, and in nobody's hands, is taken back with its claim."""
+    """A job that is not done by then, and not leased, is taken back with its claim."""
     priority: Annotated[Count, numbers(0, PRIORITY_MAX)] | str = PRIORITY_NORMAL
     """A number, or a label."""
     flow: str = ""
@@ -63,7 +63,7 @@ class QueueTrigger(Section):
         try:
             short_text("flow", self.flow, FLOW_BYTES_MAX)
             short_text("action", self.action, ACTION_BYTES_MAX)
-            # With room for those that each job has.
+            # With room for the headers that each job gets.
             pack_headers({**self.headers, TRIGGER_HEADER: "x" * 100, WRITE_HEADER: "0" * 32})
         except BadRun as problem:
             raise Clash(str(problem)) from problem
@@ -87,11 +87,11 @@ Trigger = Annotated[QueueTrigger | TimeTrigger, Field(discriminator="type")]
 
 
 def with_queue(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a TIME trigger in a schedule's words."""
+    """The keys of a TIME trigger, with the names that a schedule uses."""
     if "target" not in keys:
         return dict(keys)
     if "queue" in keys:
-        raise ValueError("a TIME trigger has a target, and no queue")
+        raise ValueError("a TIME trigger takes target instead of queue")
     return {("queue" if key == "target" else key): value for key, value in keys.items()}
 
 
@@ -102,13 +102,13 @@ def queue_triggers(triggers: Mapping[str, Trigger]) -> dict[str, QueueTrigger]:
 def all_schedules(
     schedules: Mapping[str, ScheduleSettings], triggers: Mapping[str, Trigger]
 ) -> dict[str, ScheduleSettings]:
-    """The schedules of a configuration, and its TIME triggers, which are schedules too."""
+    """The schedules of a configuration, including its TIME triggers, which are schedules too."""
     times = {name: one.schedule for name, one in triggers.items() if isinstance(one, TimeTrigger)}
     return {**schedules, **times}
 
 
 def in_circles(triggers: Mapping[str, QueueTrigger]) -> frozenset[str]:
-    """The triggers whose jobs come back to their own queue, through others or not: they would
+    """The triggers whose jobs return to their own queue, directly or through others: they would
     make jobs of jobs, and none would ever be done."""
     targets: dict[str, set[str]] = {}
     for trigger in triggers.values():
@@ -133,7 +133,7 @@ def check_triggers(
     schedules: Mapping[str, ScheduleSettings],
     labels: Mapping[str, int],
 ) -> None:
-    """What only all of a configuration can tell."""
+    """Checks what needs the whole configuration."""
     if len(triggers) > TRIGGERS_MAX:
         raise Clash(f"there are at most {TRIGGERS_MAX} triggers", "triggers")
     for name, trigger in triggers.items():

@@ -123,7 +123,7 @@ def test_schedule_is_added_and_deleted(watched: Watch, scheduled: World) -> None
     dialog.get_by_role("button", name="Add", exact=True).click()
     # The daemon's words, beside what was written.
     problem = dialog.locator("#schedule-dialog-cron-problem")
-    expect(problem).to_have_text(re.compile("^'61 [*] [*] [*] [*]' is no cron expression"))
+    expect(problem).to_have_text(re.compile("^'61 [*] [*] [*] [*]' is not a valid cron expression"))
     expect(dialog.get_by_label("Expression")).to_be_focused()
     expect(dialog.get_by_label("Expression")).to_have_attribute("aria-invalid", "true")
     expect(dialog.get_by_label("Name")).to_have_value("added")

@@ -146,7 +146,7 @@ class TestRefusals:
             ({"backoff": {"initial": "1h"}}, "initial (1h) must not be longer than max (5m)"),
             ({"unique": "perhaps"}, "q: unique: "),
             ({"handler": {"type": "carrier pigeon"}}, "q: handler: "),
-            ({"handler": {"type": "http", "url": "x"}}, "is no URL"),
+            ({"handler": {"type": "http", "url": "x"}}, "is not a valid URL"),
             ({"warm_max_bytes": 1}, "q: warm_max_bytes: "),
         ],
     )

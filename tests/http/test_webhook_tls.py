@@ -118,7 +118,7 @@ class TestFile:
             assert str(caught.value).startswith("notifications.pager.webhook.ca_file: ")
 
     def test_means_nothing_without_https(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="ca_file means nothing without https"):
+        with pytest.raises(ValueError, match="ca_file needs an https url"):
             WebhookSettings(url="http://x/", ca_file=tmp_path / "x.pem")
 
     async def test_that_is_gone_since_is_told_when_it_is_needed(self, tmp_path: Path) -> None:

@@ -231,8 +231,8 @@ class TestProblems:
             ("socket.path=/" + "x" * 107, "path has at most 107 bytes, not 108"),
             ("warm={type: valkey}", "type valkey needs a url"),
             ("cold={type: postgres}", "type postgres needs a url"),
-            ("warm.url=redis://localhost", "url means nothing to type memory"),
-            ("cold.url=postgresql://localhost", "url means nothing to type sqlite"),
+            ("warm.url=redis://localhost", "url is not valid for type memory"),
+            ("cold.url=postgresql://localhost", "url is not valid for type sqlite"),
             (
                 "warm={type: valkey, url: 'redis://localhost'}",
                 "warm.type valkey needs cold.type postgres",
@@ -248,10 +248,10 @@ class TestProblems:
         "handler,message",
         [
             ("{type: http}", "handler.url: must be given"),
-            ("{type: http, url: x}", "is no URL of the form"),
+            ("{type: http, url: x}", "is not a valid URL: use"),
             ('{type: http, url: "http://user:secret@host/"}', "has no user, password or fragment"),
             ('{type: http, url: "http://host/", headers: {Host: x}}', "Host is set by forebay"),
-            ('{type: http, url: "http://host/", ca_file: /x}', "means nothing without https"),
+            ('{type: http, url: "http://host/", ca_file: /x}', "needs an https url"),
             ("{type: python, function: x}", "is not of the form module:function"),
             ("{type: command, command: []}", "at least 1 item"),
             ("{type: file, path: /x.parquet, format: parquet}", "needs {time} in its name"),

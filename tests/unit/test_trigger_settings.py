@@ -59,7 +59,7 @@ def test_jobs_of_jobs_are_allowed_where_they_end() -> None:
             {"triggers": {"a": QUEUE, "b": {**QUEUE, "queue": "jobs", "target": "q"}}},
             "come back to the queue that they were made of: a, b",
         ),
-        ({"triggers": {"t": {**TIME, "queue": "x"}}}, "has a target, and no queue"),
+        ({"triggers": {"t": {**TIME, "queue": "x"}}}, "takes target instead of queue"),
         ({"triggers": {"t": {**TIME, "cron": "* * * * *"}}}, "give one of cron, daily and every"),
         (
             {"triggers": {"t": TIME}, "schedules": {"t": {"queue": "x", "every": "1s"}}},
