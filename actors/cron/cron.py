@@ -1,17 +1,16 @@
 """Cron: looks after schedules, so that the next ticks of each are always in the cold store.
 
-Owns the book of schedules (actors/config/schedule_book.py). The ticks are the cold store's, where
-they are delayed items like any other: whoever delivers them need not know of schedules, and they
-come due though this daemon is away. What is to be installed is decided by
-actors/cron/look_ahead.py; the store's marks (actors/ports/ticks.py) see to it that each tick is
-installed once in a fleet.
+It owns the book of schedules (actors/config/schedule_book.py). The cold store owns the ticks, which
+are delayed items like any other: workers need not know of schedules, and ticks come due even while
+this daemon is down. actors/cron/look_ahead.py decides what to install; the store's marks
+(actors/ports/ticks.py) ensure that each tick is installed once in a fleet.
 
-The first look comes before anything is delivered, so that what was missed is decided on first.
-While the store is away nothing happens; the look after it is back makes up for it. On cancel a
-step that has begun is carried through, and the next life goes on from the mark. On drain it
-simply ends: ticks that are installed come due whether or not anybody is here.
+The first look comes before anything is delivered, so that missed ticks are decided first. While the
+store is away nothing happens; the first look after that makes up for it. On cancel the store
+completes a step that has begun, and the restarted daemon continues from the mark. On drain it
+simply ends: installed ticks come due whether or not this daemon runs.
 
-What it can't do: tick more often than each second, or tell how late a tick was delivered.
+It cannot tick more often than once per second, or tell how late a tick was delivered.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +43,10 @@ from forebay.run import Run, encode_run, read_head
 log = structlog.get_logger()
 
 TRIES_MAX: Final = 10
-"""How often a step is decided on again because another daemon was quicker."""
+"""How many times a step is decided again because another daemon was quicker."""
 AWAY_PAUSE_S: Final = 5.0
 RUN: Final = "run"
-"""In the keys of what is run by hand, in place of a fingerprint."""
+"""Replaces the fingerprint in the keys of manual runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +67,8 @@ class Cron:
         presence: Presence | None = None,
         failed: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:
-        """`has_come` is told of each queue that has new ticks; `failed` of a schedule that cannot
-        be installed, why, and its queue."""
+        """`has_come` is called with each queue that has new ticks; `failed` with a schedule that
+        cannot be installed, the reason, and its queue."""
         self._failed = failed
         self._presence = presence or Presence()
         self._book = book
@@ -79,13 +78,13 @@ class Cron:
         self._changing = trio.Lock()
         self._woken = trio.Event()
         self._look_at: dict[str, float] = {}
-        """When each schedule is looked at next; now, if it is not here."""
+        """When each schedule is looked at next; at once if it is missing."""
         self._problems: dict[str, str] = {}
         self._marks: dict[str, TickMark] = {}
-        """As they were seen last, for those who ask."""
+        """The marks as last seen, for queries."""
         self._disputed: set[str] = set()
         self._broken: set[str] = set()
-        """Schedules whose planning meets a bug, which the log has told."""
+        """Schedules whose planning raises an unexpected exception that is already logged."""
         self._is_away = False
         self.installed_total = 0
         self.missed_total = 0
@@ -95,16 +94,16 @@ class Cron:
         return self._book
 
     def problem(self, name: str) -> str:
-        """Why a schedule is not installed; empty: it is."""
+        """Why a schedule is not installed; empty if it is."""
         return self._problems.get(name, "")
 
     def mark(self, name: str) -> TickMark | None:
-        """How far its ticks are installed, or those of another configuration, as this daemon saw
-        it last, a minute ago at most; None: none are."""
+        """How far its ticks, or those of another configuration, are installed, as this daemon last
+        saw it, at most a minute ago; None: none are."""
         return self._marks.get(name)
 
     async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
-        """StoreUnavailable if nobody knows."""
+        """Raises StoreUnavailable if the store does not answer."""
         return await self._ticks.phases(ticks)
 
     def figures(self) -> dict[str, int]:
@@ -130,7 +129,7 @@ class Cron:
         first = min(self._look_at.values(), default=now + REFRESH_S_MAX)
         return min(max(0.0, first - now), REFRESH_S_MAX)
 
-    # What operators ask for. The book is changed for good first; if the store is away, the ticks
+    # Requests of operators. The book is changed durably first; if the store is away, the ticks
     # follow when it is back.
 
     async def add(self, name: str, keys: Mapping[str, Any]) -> None:
@@ -149,7 +148,7 @@ class Cron:
         await self._look_at_once(name)
 
     async def run_now(self, name: str) -> ItemRef:
-        """Pushes what a tick would push, beside the ticks. StoreUnavailable if it cannot be."""
+        """Pushes what a tick would push, in addition to the ticks. May raise StoreUnavailable."""
         settings = self._book.find(name)
         priority = self._check(settings)
         async with self._changing:
@@ -158,7 +157,7 @@ class Cron:
                 mark = marks.by_name.get(name)
                 at_ms = marks.now_ms + more_ms
                 offer = make_offer(name, settings, priority, RUN, at_ms, due_ms=0)
-                # The mark stays as it is: of this step only the offer matters.
+                # The mark stays as it is: only the offer of this step matters.
                 change = TickChange(name, mark, mark, None, (offer,))
                 (done,) = await self._ticks.change([change])
                 if done.installed:
@@ -177,22 +176,22 @@ class Cron:
     async def _look_at_once(self, name: str) -> None:
         self._look_at.pop(name, None)
         await self.look()
-        # The task that looks has another time to wake up at.
+        # The looking task must wake up at another time now.
         self._woken.set()
 
     async def look(self) -> None:
-        """Brings the ticks of all schedules up to date whose time it is."""
+        """Updates the ticks of all schedules that are due for a look."""
         async with self._changing:
             try:
                 for _ in range(TRIES_MAX):
                     if await self._look():
                         break
             except (StoreUnavailable, StoreCorrupt, OSError) as problem:
-                # All of them are looked at when it is back.
+                # All schedules are looked at when it is back.
                 self._look_at.clear()
                 self._see(problem)
             except Exception as problem:
-                # The daemon can deliver without new ticks; it could not without a start.
+                # Without new ticks the daemon can still deliver; an error here must not stop it.
                 self._look_at.clear()
                 if not self._is_away:
                     INTERNAL_ERRORS.note(problem, "cron")
@@ -201,7 +200,7 @@ class Cron:
                 self._see(None)
 
     async def _look(self) -> bool:
-        """False: another daemon was quicker, and some of it is to be decided on again."""
+        """False: another daemon was quicker, and some schedules must be decided again."""
         names = self._due_names()
         if not names:
             return True
@@ -212,7 +211,7 @@ class Cron:
             found = self._plan_alone(name, marks)
             if found is not None:
                 planned.append(found)
-            # A configuration may have a thousand.
+            # A configuration may have a thousand schedules.
             await trio.lowlevel.checkpoint()
         if not planned:
             return True
@@ -231,7 +230,7 @@ class Cron:
         return sorted(name for name in known if self._look_at.get(name, now) <= now)
 
     def _plan_alone(self, name: str, marks: Marks) -> _Planned | None:
-        """A bug that one schedule meets must not keep the others, or the daemon, from going on."""
+        """Plans one schedule; a bug there must stop neither the other schedules nor the daemon."""
         try:
             found = self._plan(name, marks)
         except Exception as problem:
@@ -280,7 +279,7 @@ class Cron:
         return priority
 
     async def _note(self, planned: Sequence[_Planned], *, is_done: bool) -> None:
-        """Writes down what is about to be installed, and what has become of it."""
+        """Records what is about to be installed, and then what was."""
         installed = dict(self._book.installed)
         for each in planned:
             name = each.change.name
@@ -328,15 +327,16 @@ class Cron:
         elif not isinstance(problem, OSError):
             self._presence.lost("install ticks", problem)
         elif not self._is_away:
-            # This host's own disk: what is installed is not written down.
+            # An error of this host's own disk: what is installed is not recorded.
             log.error("cron.cannot_write", error=str(problem))
         self._is_away = problem is not None
 
 
 def removal(name: str, mark: TickMark | None, installed: Installed, now_ms: int) -> _Planned:
-    """Takes the ticks back whose time has not come, unless another daemon has them otherwise."""
+    """Removes ticks whose time has not come, unless another daemon has configured them
+    otherwise."""
     if mark is None or mark.fingerprint != installed.fingerprint:
-        # Nothing of the store is changed: what is written down here is over.
+        # The store is not changed; only this daemon's record of the schedule ends.
         return _Planned(TickChange(name, mark, mark), "", None)
     span = Span(now_ms, FOREVER_MS)
     return _Planned(TickChange(name, mark, None, span), installed.fingerprint, None)

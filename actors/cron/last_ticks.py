@@ -1,15 +1,15 @@
-"""The last tick of each schedule: when it was, what became of it, and what was missed before.
+"""The last tick of each schedule: its time, its outcome, and what was missed before.
 
-Owns what it has worked out: the last and the next tick of a grid stay that until the next one
+It owns what it has computed: the last and the next tick of a grid stay valid until the next one
 comes, and a tick that is done stays done. So a page that asks for all schedules every few seconds
-costs a look into the store only for the ticks that are under way: 1,000 of them in one step. (To
-work out 1,000 cron expressions anew takes a second, in steps of one.)
+only queries the store about ticks under way: 1,000 of them in one step. (Computing 1,000 cron
+expressions anew takes a second, in steps of one.)
 
-Nothing is durable here. How far ticks are installed and how many were missed is the store's, as
-actors/cron/cron.py saw it last. While the store is away nobody knows what becomes of ticks, and
-that is said; nothing waits for it longer than `PATIENCE_S`.
+Nothing is durable here. The store knows how far ticks are installed and how many were missed;
+actors/cron/cron.py has its latest view. While the store is away the state of ticks is reported as
+unknown; nothing waits for it longer than `PATIENCE_S`.
 
-What it can't do: tell a tick that was delivered from one that somebody has deleted. Both are done.
+It cannot tell a tick that was delivered from one that was deleted. Both are done.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,21 +41,21 @@ _STATES: Final[Mapping[Phase | None, TickState]] = {
 class LastTick(NamedTuple):
     next_ms: int | None = None
     at_ms: int | None = None
-    """None: there was none yet, or it is not known."""
+    """None: there was none yet, or it is unknown."""
     state: TickState | None = None
-    """None: not known."""
+    """None: unknown."""
     missed: int = 0
     missed_ms: int | None = None
-    """When the latest that was missed would have been."""
+    """The time of the latest missed tick."""
 
 
 class _Look(NamedTuple):
-    """A schedule, as it was worked out at a time."""
+    """The ticks of a schedule, as computed at some time."""
 
     settings: ScheduleSettings
     fingerprint: str
     since_ms: int
-    """From when on it was looked for the last tick."""
+    """Where the search for the last tick began."""
     at_ms: int
     last_ms: int | None
     next_ms: int | None
@@ -77,7 +77,7 @@ class LastTicks:
         self._now_ms = now_ms
         self._looked: dict[str, _Look] = {}
         self._done: dict[str, int] = {}
-        """The last tick of each schedule of which is known that it is done."""
+        """The last tick of each schedule that is known to be done."""
 
     async def of_all(self) -> dict[str, LastTick]:
         schedules = self._cron.book.schedules
@@ -86,7 +86,7 @@ class LastTicks:
         return await self._of(schedules)
 
     async def of(self, name: str) -> LastTick:
-        """Refused if there is no such schedule."""
+        """Raises Refused if there is no such schedule."""
         return (await self._of({name: self._cron.book.find(name)}))[name]
 
     async def _of(self, schedules: Mapping[str, ScheduleSettings]) -> dict[str, LastTick]:
@@ -96,7 +96,7 @@ class LastTicks:
             found[name], about = self._known(name, settings)
             if about is not None:
                 asked[name] = about
-            # There may be a thousand.
+            # There may be a thousand schedules.
             await trio.lowlevel.checkpoint()
         for name, state in (await self._ask(asked)).items():
             found[name] = found[name]._replace(state=state)
@@ -105,7 +105,7 @@ class LastTicks:
         return found
 
     def _known(self, name: str, settings: ScheduleSettings) -> tuple[LastTick, _Asked | None]:
-        """What needs nobody, and what the store must be asked."""
+        """What is known without the store, and what the store must be asked."""
         mark = self._cron.mark(name)
         look = self._look(name, settings, 0 if mark is None else mark.since_ms)
         next_ms, last_ms = look.next_ms if settings.enabled else None, look.last_ms
@@ -129,7 +129,7 @@ class LastTicks:
         return look
 
     async def _ask(self, asked: Mapping[str, _Asked]) -> dict[str, TickState]:
-        """Of none of them, if there is no answer in time."""
+        """Empty if there is no answer in time."""
         if asked:
             with trio.move_on_after(PATIENCE_S), suppress(StoreUnavailable, StoreCorrupt):
                 phases = await self._cron.phases([about.tick for about in asked.values()])
@@ -138,13 +138,13 @@ class LastTicks:
 
 
 def known_state(mark: TickMark, last_ms: int | None, done_ms: int | None) -> TickState | None:
-    """What became of a tick, as far as the mark tells."""
+    """The state of a tick, as far as the mark tells."""
     if last_ms is None:
         return None
     if last_ms <= mark.missed_ms:
         return "missed"
     if last_ms > mark.until_ms:
-        # It will be installed, late, or be missed.
+        # It will be installed late, or be missed.
         return "waiting"
     return "done" if last_ms == done_ms else None
 

@@ -1,16 +1,16 @@
-"""The look-ahead of a schedule: which ticks are installed now, and which are given up. Pure.
+"""The look-ahead of a schedule: which ticks to install now, and which to give up. Pure.
 
-The next `AHEAD` ticks are always in the store. Whoever comes by refreshes them, each quarter of
-the time between two ticks, at least every `REFRESH_S_MAX` and at most every `REFRESH_S_MIN`.
+The next `AHEAD` ticks are always in the store. Any daemon refreshes them: every quarter of the time
+between two ticks, at least every `REFRESH_S_MAX` and at most every `REFRESH_S_MIN`.
 
-A schedule was *down* if nobody came by for three refreshes, and 10 s at least. Ticks whose time
-came meanwhile are missed: `run_all` runs the last `MISSED_MAX` of them, `run_once` the last one,
-`skip` none. Those of them that were installed before, and still wait, are deleted accordingly.
-A shorter pause (a restart, a slow store) is none: what came due in it runs, late.
+A schedule was *down* if no daemon refreshed it for three refreshes, and for at least 10 s. Ticks
+whose time came meanwhile are missed: `run_all` runs the last `MISSED_MAX` of them, `run_once` the
+last one, `skip` none. Missed ticks that were installed before and still wait are deleted
+accordingly. A shorter pause (a restart, a slow store) does not count: its ticks run late.
 
-A mark that another configuration has left is taken over once, when this one is new to the daemon,
-or when the other's ticks have run out: two daemons that are configured differently do not undo
-each other's work all the time.
+A mark left by another configuration is taken over once, when this configuration is new to the
+daemon, or when the other's ticks have run out. So two daemons with different configurations do not
+keep undoing each other's work.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from actors.ports.ticks import Span, TickMark
 
 AHEAD: Final = 4
 BACK_MAX: Final = 16
-"""A mark further ahead than so many ticks was left by a clock that has been set back since."""
+"""A mark more than this many ticks ahead was left by a clock that has been set back since."""
 MISSED_MAX: Final = 1000
 REFRESH_S_MIN: Final = 1.0
 REFRESH_S_MAX: Final = 60.0
@@ -35,35 +35,35 @@ FOREVER_MS: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A schedule as a daemon has it."""
+    """A schedule as this daemon has it."""
 
     queue: str
     fingerprint: str
     grid: Grid
     missed: Missed
     is_new: bool
-    """This daemon has not installed it as it is now."""
+    """This daemon has not installed this version of it yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be done; nothing where all of it is empty."""
+    """What to do; nothing if all fields are empty."""
 
     mark: TickMark | None
     ticks: tuple[int, ...] = ()
     drop: Span | None = None
     given_up: int = 0
-    """Missed ticks that were never installed, and never will be."""
+    """Missed ticks that were never installed and never will be."""
     missed_ms: int | None = None
-    """What is dropped was missed, the latest of it at this time."""
+    """The dropped ticks were missed, the latest at this time."""
     is_due: bool = True
-    """Whether the store must be told."""
+    """Whether the store must be changed."""
     refresh_s: float = REFRESH_S_MAX
     """When to look again."""
 
 
 def refresh_s(ticks: Sequence[int]) -> float:
-    """How long until the look-ahead is to be looked at again."""
+    """How long until the next look."""
     if len(ticks) < 2:
         return REFRESH_S_MAX
     apart_s = min(b - a for a, b in pairwise(ticks)) / 1000
@@ -90,7 +90,7 @@ def next_step(mark: TickMark | None, wanted: Wanted, now_ms: int) -> Step:
 
 
 def _install(before: TickMark | None, wanted: Wanted, ahead: list[int], now_ms: int) -> Step:
-    """Of what another configuration has missed the count goes on."""
+    """The count of ticks missed under another configuration continues."""
     until_ms = ahead[-1] if ahead else now_ms
     missed = (0, 0) if before is None else (before.missed, before.missed_ms)
     mark = TickMark(wanted.queue, wanted.fingerprint, until_ms, now_ms, now_ms, *missed)
@@ -112,7 +112,7 @@ def _refresh(mark: TickMark, wanted: Wanted, ahead: list[int], now_ms: int) -> S
     given_up, last_ms = len(late), now_ms
     missed_until_ms = now_ms
     if wanted.missed == "run_once":
-        # The last one runs: what was installed is left to, unless it has.
+        # The last tick runs: an installed one is left to run, unless it already has.
         last = late[-1:] or latest_ticks(wanted.grid, mark.seen_ms, now_ms, 1)
         missed_until_ms = max(last, default=0) - 1
         if late:

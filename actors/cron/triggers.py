@@ -1,22 +1,22 @@
-"""Triggers of type QUEUE: a queue is polled, a batch of it claimed, and one job made of the batch.
+"""Triggers of type QUEUE: poll a queue, claim a batch of its items, and make one job of the batch.
 
-Owns the book of triggers (actors/config/trigger_book.py) and which queues are held for them: a
-trigger's queue is in stream mode (actors/tiers/streams.py), so that all of it is in the cold store
-and nobody else takes it. What is claimed, and by which job, is the cold store's
+This actor owns the book of triggers (actors/config/trigger_book.py) and the holds on their queues:
+a trigger's queue is in stream mode (actors/tiers/streams.py), so that all its items are in the cold
+store and no worker takes them. The cold store knows which job has claimed which items
 (actors/ports/trigger_jobs.py): a job and its claim are made in one transaction, and a sweep
-(actors/cron/trigger_sweep.py) ends a claim when its job has ended, each second while there are
-jobs. One daemon at a time runs a trigger, by a lease in the cold store.
+(actors/cron/trigger_sweep.py) ends a claim when its job has ended, once per second while there are
+jobs. A lease in the cold store lets one daemon at a time run a trigger.
 
-A trigger fails when a queue of it does not exist, what the store has for it is damaged, a job of it
-is dead or cannot be read, or is not done when its lease ends. That is logged, told to those who
-want to know, and the trigger waits, longer each time. While the store is away nothing happens, and
-nothing has failed.
+A trigger fails when one of its queues does not exist, when the store's data for it is damaged, when
+one of its jobs is dead or unreadable, or when a job is not done at the end of its lease. The
+failure is logged and reported, and the trigger waits, longer each time. While the store is away
+nothing happens and nothing counts as failed.
 
-While the daemon drains nothing more is claimed, and jobs still end. On cancel a step that has begun
-is carried through by the store, and leases are given up; the next life goes on with what is there.
-Jobs of triggers that are gone are ended here all the same.
+While the daemon drains nothing more is claimed, but jobs still end. On cancel the store completes a
+step that has begun, and leases are given up; the restarted daemon continues from the store. Jobs of
+deleted triggers are ended here as well.
 
-What it can't do: know what a job did to which item.
+It cannot know what a job did to which item.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ log = structlog.get_logger()
 
 AWAY_PAUSE_S: Final = 5.0
 LET_GO_S: Final = 2.0
-"""For giving leases up at the end; after that they run out."""
+"""For giving leases up at the end; after that they expire."""
 
 
 class Triggers:
@@ -65,7 +65,7 @@ class Triggers:
         ports: TriggerPorts,
         presence: Presence | None = None,
     ) -> None:
-        """`daemon`: whose leases these are; the same in each life."""
+        """`daemon`: the owner of these leases; the same after a restart."""
         self._book = book
         self._store = store
         self._daemon = daemon
@@ -89,12 +89,12 @@ class Triggers:
         return self._watches.get(name) or Watch()
 
     def jobs(self, name: str, limit: int = JOBS_PAGE) -> list[TriggerJob]:
-        """The oldest that are not done, as they were last seen."""
+        """The oldest unfinished jobs, as last seen."""
         of_name = (job for job in self._sweep.live.values() if job.trigger == name)
         return list(islice(of_name, limit))
 
     def jobs_by_name(self) -> Counter[str]:
-        """How many each trigger has."""
+        """The number of unfinished jobs per trigger."""
         return Counter(job.trigger for job in self._sweep.live.values())
 
     def _is_ours(self, name: str) -> bool:
@@ -110,7 +110,7 @@ class Triggers:
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """The first look comes before anything is delivered: queues are held by then."""
+        """The first look comes before anything is delivered, so that queues are held by then."""
         try:
             await self.look()
             task_status.started()
@@ -135,10 +135,10 @@ class Triggers:
                     await self._store.let_go(name, self._daemon)
 
     def drain(self) -> None:
-        """The daemon is stopping: its workers begin no job that would be made from now on."""
+        """The daemon is stopping: its workers would not begin a job made from now on."""
         self._is_draining = True
 
-    # What operators ask for. The book is changed for good first.
+    # Requests of operators. The book is changed durably first.
 
     async def add(self, name: str, keys: Mapping[str, Any]) -> None:
         async with self._changing:
@@ -151,14 +151,14 @@ class Triggers:
         await self._look_at_once(name)
 
     async def remove(self, name: str) -> None:
-        """Jobs that are not done keep what they have claimed."""
+        """Unfinished jobs keep what they have claimed."""
         async with self._changing:
             await self._book.remove(name)
         await self._look_at_once(name)
 
     async def run_now(self, name: str) -> TriggerJob | None:
-        """Polls at once, also where the trigger is disabled; None: there was nothing to claim, or
-        no more jobs are allowed. StoreUnavailable if it cannot be."""
+        """Polls at once, even if the trigger is disabled; None: there was nothing to claim, or no
+        more jobs are allowed. May raise StoreUnavailable."""
         if self._is_draining:
             raise draining()
         async with self._changing:
@@ -173,7 +173,7 @@ class Triggers:
         return polled.made
 
     async def pause(self, name: str, *, is_paused: bool) -> None:
-        """For all daemons, and for good."""
+        """Pauses or resumes it for all daemons, durably."""
         async with self._changing:
             self._book.find(name)
             await self._store.pause(name, is_paused=is_paused)
@@ -189,17 +189,17 @@ class Triggers:
         self._woken.set()
 
     async def _look_at_once(self, name: str) -> None:
-        # Whatever was wrong with it, it is another one now.
+        # Earlier failures do not count: the definition may have changed.
         before = self.watch(name)
         self._watches[name] = Watch(is_ours=before.is_ours, is_paused=before.is_paused)
         await self.look()
-        # The task that looks has another time to wake up at.
+        # The looking task must wake up at another time now.
         self._woken.set()
 
     # Looking.
 
     async def look(self) -> None:
-        """Ends jobs, and polls the queues of all triggers whose time it is."""
+        """Ends jobs, and polls the queues of all triggers that are due."""
         async with self._changing:
             try:
                 # First what needs no file: a full disk must drain.
@@ -210,7 +210,7 @@ class Triggers:
             except (StoreUnavailable, StoreCorrupt, OSError) as problem:
                 self._see(problem)
             except Exception as problem:
-                # The daemon can deliver without new jobs; it could not without a start.
+                # Without new jobs the daemon can still deliver; an error here must not stop it.
                 if not self._is_away:
                     INTERNAL_ERRORS.note(problem, "triggers")
                 self._is_away = True
@@ -218,7 +218,7 @@ class Triggers:
                 self._see(None)
 
     async def _forget_old(self) -> None:
-        """Lets queues go whose trigger is gone, or has another queue now."""
+        """Releases queues whose trigger is gone or has another queue now."""
         triggers = self._book.triggers
         wanted = frozenset(Hold(trigger.queue, name) for name, trigger in triggers.items())
         for hold in sorted(self._book.held - wanted):
@@ -241,7 +241,7 @@ class Triggers:
         try:
             await self._step(name, self._book.find(name), watch)
         except (Refused, StoreCorrupt) as problem:
-            # What is wrong with one must not keep the others waiting.
+            # A problem with one trigger must not delay the others.
             if trio.current_time() >= watch.poll_at:
                 text = problem.text if isinstance(problem, Refused) else str(problem)
                 self._fail(name, text)
@@ -256,7 +256,7 @@ class Triggers:
         priority = self._book.check_usable(name)
         await self._hold(name, trigger, watch)
         if not trigger.enabled:
-            # Others may have it enabled: the lease is theirs.
+            # Another daemon may have it enabled and needs the lease.
             if watch.is_ours:
                 await self._store.let_go(name, self._daemon)
                 watch.is_ours = False
@@ -266,13 +266,13 @@ class Triggers:
         is_claiming = backing_off_s <= 0 and not self._is_draining
         polled = await self._poll(name, trigger, priority if is_claiming else None)
         if polled.is_ours and is_claiming:
-            # What was on its way to the queue's workers when the trigger came is found next time.
+            # Items that were on their way to workers when the trigger came are found next time.
             await self._ports.clear(trigger.queue)
         watch.look_at = trio.current_time() + next_look_s(polled, backing_off_s)
 
     async def _hold(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
         if not watch.is_held:
-            # Written down before, so that it is let go whatever happens; of all in one go.
+            # Recorded before, so that it is released in any case; all queues in one write.
             all_ = {Hold(each.queue, other) for other, each in self._book.triggers.items()}
             await self._book.note_held(self._book.held | all_)
             await self._ports.hold(trigger.queue, TRIGGER_CONSUMER + name)
@@ -281,14 +281,14 @@ class Triggers:
     async def _poll(
         self, name: str, trigger: QueueTrigger, priority: int | None, *, is_forced: bool = False
     ) -> Polled:
-        """`priority`: of the job; None: nothing is to be claimed."""
+        """`priority`: of the job; None: claim nothing."""
         claim = None if priority is None else self._claim(trigger, priority)
         interval_ms = round(trigger.polling_interval * 1000)
         poll = Poll(name, self._daemon, LEASE_S, interval_ms, claim, is_forced)
         polled = await self._store.poll(poll)
         watch = self._watches[name]
         if polled.is_ours and not watch.is_ours:
-            # Its jobs are this daemon's to end from now on.
+            # From now on this daemon ends its jobs.
             self._sweep.sweep_soon()
         watch.is_ours, watch.is_paused = polled.is_ours, polled.is_paused
         if polled.made is not None:
@@ -318,7 +318,7 @@ class Triggers:
         )
 
     def _succeed(self, name: str) -> None:
-        """A job of it is done."""
+        """One of its jobs is done."""
         watch = self._watches.get(name)
         if watch is not None:
             watch.failures, watch.error, watch.poll_at = 0, "", 0.0
@@ -326,7 +326,7 @@ class Triggers:
     def _fail(self, name: str, error: str) -> None:
         trigger, watch = self._book.triggers.get(name), self._watches.get(name)
         if trigger is None or watch is None:
-            # It is gone, and its jobs are not.
+            # The trigger is gone, but its jobs are not.
             return
         watch.failures += 1
         watch.error = error
@@ -344,6 +344,6 @@ class Triggers:
         elif not isinstance(problem, OSError):
             self._presence.lost("poll for triggers", problem)
         elif not self._is_away:
-            # This host's own disk: which queues are held is not written down.
+            # An error of this host's own disk: the held queues are not recorded.
             log.error("triggers.cannot_write", error=str(problem))
         self._is_away = problem is not None

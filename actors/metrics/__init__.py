@@ -1,1 +1,5 @@
-"""The books of all stores together, snapshots, samples and forecasts."""
+"""Metrics: observes every actor and owns no work.
+
+The room owns the latest snapshot and the samples of the last hour. Read snapshot.py (what is
+shown), metrics.py (how it is made), flow_states.py, samples.py, then forecast.py.
+"""

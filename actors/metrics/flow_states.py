@@ -1,10 +1,10 @@
-"""What waits by queue, flow and action, put together of what both tiers say.
+"""Waiting items by queue, flow and action, merged from both tiers.
 
-Most queues look as they did a second ago, and what was put together of them stays the same object:
-2,000 flows of which four have changed take 1 ms, all of them 6. Whoever compares two of these lists
-finds equal parts at once, and the collector nothing new to look at.
+Most queues look as they did a second ago, and their merged result stays the same object: 2,000
+flows of which four have changed take 1 ms, all of them 6. Comparing two such lists is then fast,
+and the garbage collector has nothing new to look at.
 
-Plain data, of one who asks at a time. A queue that nothing is known of is forgotten.
+Plain data with one user at a time. Queues that hold nothing are forgotten.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +27,9 @@ class _Merged(NamedTuple):
 
 class Waiting(NamedTuple):
     flows: list[FlowState]
-    """In order."""
+    """Sorted."""
     oldest_ms: dict[str, int]
-    """By queue: when the oldest item was enqueued that waits in warm or cold."""
+    """By queue: when the oldest item that waits in warm or cold was enqueued."""
 
 
 class FlowStates:
@@ -43,7 +43,7 @@ class FlowStates:
         cold: Sequence[FlowCount],
         oldest: Mapping[FlowKey, int],
     ) -> Waiting:
-        """`oldest`: the same object as long as nothing in it has changed."""
+        """`oldest` must be the same object as long as its content has not changed."""
         if oldest is not self._oldest:
             self._oldest, self._known = oldest, {}
         in_warm, in_cold = by_queue(warm), by_queue(cold)
@@ -63,7 +63,7 @@ class FlowStates:
 
 
 def by_queue(flows: Iterable[T]) -> dict[str, list[T]]:
-    """They come together, as a rule; where they do not, they are put together."""
+    """Groups flows by queue; they usually come grouped, but need not."""
     found: dict[str, list[T]] = {}
     for queue, part in groupby(flows, key=attrgetter("queue")):
         found.setdefault(queue, []).extend(part)
@@ -71,7 +71,7 @@ def by_queue(flows: Iterable[T]) -> dict[str, list[T]]:
 
 
 def not_known(flows: Iterable[FlowCount], oldest: Mapping[FlowKey, int]) -> bool:
-    """Whether something has come to cold since `oldest` was read, of a flow that held nothing."""
+    """Whether cold has items of a flow that held nothing when `oldest` was read."""
     return any(flow.items and flow[:3] not in oldest for flow in flows)
 
 

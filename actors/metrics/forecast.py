@@ -1,9 +1,9 @@
-"""When the spool will be full, or empty, if things go on as they have. Pure.
+"""When the spool will be full or empty if the present trend continues. Pure.
 
-The line through the last minutes (least squares, so that one burst does not swing it) is followed
-to the limit or to nothing. A line that is flat, or that leads nowhere within a week, is `steady`:
-nobody plans on that, and a number would only pretend to know. Things do not go on as they have for
-long; an estimate is worth as much as the minutes it is made from.
+The line through the last minutes (least squares, so that one burst does not swing it) is extended
+to the limit or to zero. A line that is flat, or that reaches neither within a week, is `steady`: a
+number would only pretend to know. Trends do not last; an estimate is worth as much as the minutes
+it is made from.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 WINDOW_S: Final = 300.0
 SPAN_MIN_S: Final = 15.0
-"""Less than that says nothing about a direction."""
+"""A shorter span says nothing about a direction."""
 HORIZON_S: Final = 7 * 86400.0
 
 Direction = Literal["full", "empty", "steady", "unknown"]
@@ -19,17 +19,17 @@ Direction = Literal["full", "empty", "steady", "unknown"]
 
 class Forecast(NamedTuple):
     direction: Direction
-    """`full` and `empty` are where it is going; `unknown`: not watched for long enough."""
+    """`full` and `empty` name the trend; `unknown`: not watched for long enough."""
     seconds: float | None
-    """Until then; 0: it is there. None where it is steady or unknown."""
+    """Seconds until then; 0: now. None if it is steady or unknown."""
     bytes_a_second: float
-    """How fast it fills; below 0 it empties."""
+    """How fast it fills; negative: it empties."""
 
 
 def forecast(points: Sequence[tuple[float, float]], limit: float) -> Forecast:
-    """`points` are (seconds, bytes used), oldest first; what is older than the window is left out.
+    """`points` are (seconds, bytes used), oldest first; those older than the window are left out.
 
-    `limit` is where it is full; 0: there is none.
+    `limit` is the size at which it is full; 0: no limit.
     """
     if not points:
         return Forecast("unknown", None, 0.0)
@@ -56,7 +56,7 @@ def _towards(direction: Direction, seconds: float, slope: float) -> Forecast:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line with the least squares."""
+    """The slope of the least-squares line."""
     count = len(points)
     mean_at = sum(at for at, _ in points) / count
     mean_used = sum(used for _, used in points) / count

@@ -1,14 +1,14 @@
-"""Metrics: sees everything, owns nothing but the samples of the last hour.
+"""Metrics: observes all actors and owns nothing but the samples of the last hour.
 
-Whoever wants to know asks for a `snapshot`; within a second all who ask get the same one, however
-many there are, and only one is made at a time. While that takes long, those who ask get the one
-before. Every 5 s one is kept as a sample of each queue (actors/metrics/samples.py). What others do
-is counted where they do it, in plain numbers (actors/observers/tallies.py,
-actors/spooler/spool_counts.py): being watched costs the work nothing that grows with who watches.
+Callers ask for a `snapshot`; within a second all of them get the same one, and only one is made at
+a time. If making one takes long, callers get the previous one. Every 5 s a snapshot is kept as a
+sample of each queue (actors/metrics/samples.py). Actors count their own work in plain numbers
+(actors/observers/tallies.py, actors/spooler/spool_counts.py), so the cost of being watched does not
+grow with the number of watchers.
 
-Nothing is durable. On cancel a snapshot that is being made is given up. A store that does not
-answer leaves what it said last; a journal that does not answer in time does so too, and the age of
-what is shown says it. What it can't do: show a moment of all stores at once.
+Nothing is durable. On cancel a snapshot in the making is abandoned. A store or journal that does
+not answer in time keeps its last values, and the age of the snapshot shows it. It cannot show all
+stores at one moment.
 """
 
 from collections import deque
@@ -49,18 +49,18 @@ from forebay.failure_reason import FAILURE_REASONS
 FRESH_S: Final = 1.0
 PATIENCE_S: Final = 0.05
 STALE_S: Final = 15.0
-"""What is older than that is worth a wait."""
+"""A snapshot older than this is worth waiting for a new one."""
 ANSWER_S: Final = 5.0
-"""For the owners to answer, before what they said last is shown instead."""
+"""How long the owners may take to answer before their last values are shown instead."""
 OLDEST_S: Final = 5.0
-"""So old may be what is known of the oldest items in cold: one look into an index for each flow."""
+"""How old the data about the oldest items in cold may be: one index lookup per flow."""
 STEP: Final = 100
-"""So many queues are looked at before others get their turn: never more than a millisecond."""
+"""How many queues are processed before other tasks get a turn: at most a millisecond's work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is looked at."""
+    """What the metrics read."""
 
     report: Callable[[], Awaitable[dict[str, Any]]]
     warm: WarmQueue
@@ -77,7 +77,7 @@ class Sources:
     streams: Collection[str]
     """Queues that consumers read as a stream."""
     is_away: Mapping[str, Callable[[], bool]]
-    """Stores, by name."""
+    """Whether each store is away, by name."""
     now_ms: Callable[[], int]
 
 
@@ -89,12 +89,12 @@ class SpoolPoint(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Attempts of items that failed, since the start."""
+    """Failed attempts of items since the start."""
 
     application: int
-    """The destination was not there, or not able; or nobody has said otherwise."""
+    """The destination was unreachable or unable, or no reason was given."""
     business: int
-    """What the item asks for cannot be done, as whoever had it has said."""
+    """The worker or consumer reported that what the item asks for cannot be done."""
 
 
 class Metrics:
@@ -103,7 +103,7 @@ class Metrics:
         self._making = trio.Lock()
         self._nursery: trio.Nursery | None = None
         self._refreshed = trio.Event()
-        """Nobody makes a new one, of those who did not wait for it."""
+        """Set while no background refresh is under way."""
         self._refreshed.set()
         self._latest: Snapshot | None = None
         self._made_at = -FRESH_S
@@ -114,10 +114,10 @@ class Metrics:
         self._oldest_at = -OLDEST_S
         self._flow_states = FlowStates()
         self._oldest_ms: Mapping[str, int] = {}
-        """By queue, of the latest."""
+        """Oldest enqueue time per queue, of the latest snapshot."""
         self._limits: Mapping[str, Limits] = {}
         self._limits_of = -1
-        """The catalogue's changes at which these were read."""
+        """The number of catalogue changes at which the limits were read."""
         self.samples = Samples()
         self._spool: deque[SpoolPoint] = deque(maxlen=SAMPLES_MAX)
 
@@ -131,8 +131,8 @@ class Metrics:
             await self._sample_on()
 
     async def snapshot(self) -> Snapshot:
-        """At most a second old, if the owners answer at once. A disk that is slow is no reason to
-        wait: then it is the one before, and the next to ask gets the new one."""
+        """At most a second old if the owners answer at once. If the disk is slow, returns the
+        previous one, and the next caller gets the new one."""
         latest = self._latest
         if latest is None or self._nursery is None:
             return await self._fresh()
@@ -152,7 +152,7 @@ class Metrics:
             refreshed.set()
 
     async def _fresh(self) -> Snapshot:
-        """However long it takes; one at a time."""
+        """Waits as long as it takes; one at a time."""
         async with self._making:
             if self._latest is None or self._age_s() >= FRESH_S:
                 self._latest = await self._make()
@@ -162,11 +162,11 @@ class Metrics:
     def _age_s(self) -> float:
         return trio.current_time() - self._made_at
 
-    # What is made of it elsewhere.
+    # Derived figures, for other actors.
 
     def processing(self, queue: str) -> Percentiles | None:
-        """How long items took from the start of their send to its end (a consumer's: from the
-        lease to the report), since the start; None: there were none."""
+        """How long items took from the start to the end of their send (for consumers: from lease to
+        report), since the start; None: there were none."""
         tally = self._sources.tallies.queues.get(queue)
         found = None if tally is None else tally.processing.frozen()
         return found.percentiles() if found is not None and found.items else None
@@ -178,7 +178,7 @@ class Metrics:
         return Failed(tally.failed["application"], tally.failed["business"])
 
     def tasks(self) -> Iterator[Task]:
-        """What workers and consumers have in hand at this moment."""
+        """What workers and consumers are working on at this moment."""
         for group in self._sources.groups():
             yield from group.tasks()
         yield from self._sources.pull.tasks()
@@ -197,12 +197,13 @@ class Metrics:
         return self._sources.spool_settings.max_bytes
 
     def spool_forecast(self) -> Forecast:
-        """When the journal reaches `max_bytes`, or nothing."""
+        """When the journal will reach `max_bytes`, or be empty."""
         points = [(point.at_ms / 1000, float(point.bytes)) for point in self._spool]
         return forecast(points, self.spool_max_bytes)
 
     def for_report(self) -> dict[str, Any]:
-        """What STATS says beside the books, as of the last snapshot: nothing is asked for it."""
+        """What STATS reports besides the books, from the last snapshot, without asking any
+        store."""
         latest, coming = self._latest, self.spool_forecast()
         if latest is None:
             return {}
@@ -228,7 +229,7 @@ class Metrics:
                 report.append(await sources.report())
 
         with trio.move_on_after(ANSWER_S):
-            # Together: a store that serves one after the other makes them wait once.
+            # In parallel: a store that serves one request at a time makes them wait only once.
             async with trio.open_nursery() as nursery:
                 for look in (ask, self._look_at_warm, self._look_at_cold):
                     nursery.start_soon(look)
@@ -249,7 +250,7 @@ class Metrics:
     async def _look_at_cold(self) -> None:
         cold = self._sources.cold
         with suppress(StoreUnavailable):
-            # What is the same stays the same object, as everything that was made of it does.
+            # Equal data stays the same object, and so does everything derived from it.
             flows = await cold.flows()
             is_new = flows != self._cold_flows
             self._cold_flows = flows if is_new else self._cold_flows
@@ -284,7 +285,7 @@ class Metrics:
         )
 
     def _limits_now(self, queues: Mapping[str, Any]) -> Mapping[str, Limits]:
-        """Of these queues; read again when a definition has changed."""
+        """The limits of these queues; read again when a definition has changed."""
         catalogue = self._sources.catalogue
         if self._limits_of != catalogue.changes or self._limits.keys() != queues.keys():
             self._limits_of = catalogue.changes
@@ -303,7 +304,8 @@ class Metrics:
     # Keeping one.
 
     async def _sample_on(self) -> None:
-        """Who says that a store is away is who works with it; here a sample is missing."""
+        """While a store is away a sample is missing; the actors that use the store log the
+        outage."""
         next_at = trio.current_time()
         sampled: Snapshot | None = None
         while True:

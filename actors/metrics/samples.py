@@ -1,13 +1,13 @@
-"""Samples: what every queue looked like, every 5 s for the last hour, and what follows from them.
+"""Samples: the state of every queue, every 5 s for the last hour, and rates derived from them.
 
-A ring of fixed length: one column of times, and for each queue its numbers, packed. A queue takes
-35 KB for a whole hour, so that the number of queues is bounded; the daemon as a whole always has a
-place. A queue has one from its first item on. When all are taken, it gets the place of one that
-has held nothing and moved nothing for the whole hour, or none. Nothing is durable: the hour begins
-when the daemon does.
+A ring of fixed length: one column of times, and per queue its packed numbers. A queue takes 35 KB
+for a whole hour, so the number of queues is bounded; the daemon as a whole always has a column. A
+queue gets a column with its first item. If all are taken, it gets the column of a queue that has
+held and moved nothing for the whole hour, or none. Nothing is durable: the hour begins when the
+daemon starts.
 
-Plain data, written by the sampler alone. Rates are differences between two samples, and never
-below zero, whatever a store that was away has said meanwhile.
+Plain data, written by the sampler alone. Rates are differences between two samples and never
+negative, even if a store was away in between.
 """
 
 from array import array
@@ -20,7 +20,7 @@ EVERY_S: Final = 5.0
 SAMPLES_MAX: Final = 720
 QUEUES_MAX: Final = 512
 WHOLE: Final = ""
-"""The daemon as a whole: no queue has that name."""
+"""The daemon as a whole; not a valid queue name."""
 RATE_S: Final = 60.0
 _GAUGE_MAX: Final = 2**32 - 1
 
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
     at_ms: int
     accepted: int
-    """The first three are totals, the others what there is at that moment, in items."""
+    """The first three are totals, the others the present number of items."""
     delivered: int
     dead: int
     spooled: int
@@ -39,7 +39,7 @@ class Sample(NamedTuple):
     cold: int
     running: int
     oldest_age_s: int
-    """Of what waits in warm or cold; 0: nothing does."""
+    """Age of the oldest item in warm or cold; 0: there is none."""
 
     @property
     def held(self) -> int:
@@ -50,7 +50,7 @@ P = TypeVar("P")
 
 
 class Rates(NamedTuple):
-    """Items a second."""
+    """Items per second."""
 
     accepted: float
     delivered: float
@@ -76,7 +76,7 @@ class _Column:
         self.gauges = array("I", bytes(4 * SAMPLES_MAX * len(_GAUGES)))
 
     def put(self, tick: int, sample: Sample) -> None:
-        """Packed in place: with an array made for each, 500 queues took 5 ms, not 1."""
+        """Packs in place: with one array per sample, 500 queues took 5 ms, not 1."""
         place = tick % SAMPLES_MAX
         totals, gauges = sample[1 : 1 + len(_TOTALS)], sample[1 + len(_TOTALS) :]
         before = (tick - 1) % SAMPLES_MAX * _PACKED_TOTALS.size
@@ -101,7 +101,8 @@ class Samples:
         self._columns: dict[str, _Column] = {}
 
     def add(self, samples: Mapping[str, Sample], at_ms: int) -> None:
-        """One of each queue, and of the whole; a queue that is left out is forgotten."""
+        """Adds one sample per queue and one of the daemon; a queue that is left out is
+        forgotten."""
         self._tick += 1
         self._times[self._tick % SAMPLES_MAX] = at_ms
         for gone in self._columns.keys() - samples.keys():
@@ -117,7 +118,7 @@ class Samples:
         return sorted(queue for queue in self._columns if queue != WHOLE)
 
     def of(self, queue: str, seconds: float = SAMPLES_MAX * EVERY_S) -> list[Sample]:
-        """The samples of a queue, oldest first, of at most so many seconds back."""
+        """The samples of a queue, oldest first, at most this many seconds back."""
         column = self._columns.get(queue)
         if column is None:
             return []
@@ -147,7 +148,7 @@ class Samples:
 
 
 def rates(samples: Sequence[Sample]) -> Rates:
-    """Between the first and the last; 0 where there are not two."""
+    """Rates between the first and the last sample; 0 with fewer than two."""
     if len(samples) < 2 or samples[-1].at_ms <= samples[0].at_ms:
         return Rates(0.0, 0.0, 0.0)
     first, last = samples[0], samples[-1]
@@ -156,12 +157,12 @@ def rates(samples: Sequence[Sample]) -> Rates:
 
 
 def sample_of(entry: Mapping[str, int], at_ms: int, oldest_ms: int | None) -> Sample:
-    """Of an entry of the report (actors/spooler/report.py)."""
+    """Makes a sample of an entry of the report (actors/spooler/report.py)."""
     age_s = 0 if oldest_ms is None else max(0, at_ms - oldest_ms) // 1000
     return Sample._make((at_ms, *_numbers(entry), age_s))
 
 
 def thinned(samples: Sequence[P], points_max: int) -> list[P]:
-    """Every second, third … of them, the newest always among them: what a small chart can show."""
+    """Every second, third … sample, always including the newest: as many as a small chart shows."""
     step = max(1, -(-len(samples) // points_max))
     return list(samples[::-1][::step][::-1])

@@ -1,7 +1,7 @@
-"""What the metrics show at one moment: frozen, so that it can be rendered in a thread.
+"""What the metrics show at one moment: frozen, so that a thread can render it.
 
-The books come from the report and add up as they do there; what the tiers hold by flow is read
-beside them, a moment later, and may differ by what has moved meanwhile.
+The books come from the report and add up as they do there. The tiers' counts per flow are read a
+moment later and may differ by what has moved meanwhile.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ FlowKey = tuple[str, str, str]
 
 
 class FlowState(NamedTuple):
-    """Items of one queue, flow and action that wait, by tier."""
+    """Waiting items of one queue, flow and action, by tier."""
 
     queue: str
     flow: str
     action: str
     warm: int
     cold: int
-    """Those that nobody has brought to warm."""
+    """Items that are not in warm."""
     dead: int
     warm_oldest_ms: int | None
     cold_oldest_ms: int | None
@@ -64,7 +64,7 @@ class Snapshot:
     report: Mapping[str, Any]
     """As `forebay stats --json`."""
     defined: frozenset[str]
-    """Queues that are configured, or were defined at run time."""
+    """Queues that are configured or were defined at run time."""
     fills: Mapping[str, Fill]
     limits: Mapping[str, Limits]
     flows: Sequence[FlowState]
@@ -75,7 +75,7 @@ class Snapshot:
     spool: SpoolCounts
     """A copy."""
     stores: Mapping[str, bool]
-    """Whether each is up."""
+    """Whether each store is up."""
     ingest: Mapping[str, Any]
     sends_in_flight: int
     sends_waiting: int
@@ -102,8 +102,8 @@ def freeze(tally: QueueTally) -> QueueFigures:
 def merge_flows(
     warm: Iterable[WarmFlow], cold: Iterable[FlowCount], oldest: Mapping[FlowKey, int]
 ) -> list[FlowState]:
-    """By queue, flow and action. Rows that are in warm are the cold store's as well, and are
-    counted there once: as warm."""
+    """Counts by queue, flow and action. Rows in warm still belong to the cold store; they are
+    counted once, as warm."""
     in_warm = {(flow.queue, flow.flow, flow.action): flow for flow in warm}
     in_cold = {(flow.queue, flow.flow, flow.action): flow for flow in cold}
     merged = []

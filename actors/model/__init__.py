@@ -1,2 +1,6 @@
-"""Words that every actor uses: runs, slices, outcomes, states and their moves, keys, books,
-clocks."""
+"""The vocabulary of all actors: plain data and pure functions, no I/O.
+
+The room owns no state. Read runs.py, slices.py and outcomes.py (what moves), states.py with
+moves.py (the state machine), books.py with accounts.py (what must balance), failures.py, keys.py,
+finished.py, then the small ones: clock.py, units.py, masking.py, patterns.py, refusals.py.
+"""

@@ -1,9 +1,9 @@
 """Accounts: the names under which the journal keeps its books.
 
-Most runs are in the account of their queue, which has the queue's name. A run that was staged is
-in an account of its own stage, so that a stage can become visible, or go, as a whole. When its
-chunk is freed, what was published goes on in the account of its write, for the receipt; when that
-is forgotten, in the queue's.
+Most runs are in the account of their queue, which has the queue's name. A staged run is in the
+account of its stage, so that a stage can become visible or be dropped as a whole. When its chunk is
+freed, published totals move to the account of their write, for the receipt; when the receipt is
+forgotten, to the queue's.
 
     queue
     NUL write stage queue      write and stage in hexadecimal, the stage zeros for a whole write,
@@ -35,24 +35,24 @@ class Account(NamedTuple):
 
     @property
     def is_moved(self) -> bool:
-        """Its items were accepted by another daemon, and came here later."""
+        """Whether its items were accepted by another daemon and came here later."""
         return self.stage == MOVED
 
     @property
     def of_write(self) -> "Account":
-        """What was moved here stays apart: it is no part of what was published here."""
+        """Moved items stay separate: they are not part of what was published here."""
         return self if self.is_moved else Account(self.queue, self.write, NO_STAGE)
 
 
 def account_of(head: RunHead, stage: bytes) -> Account:
-    """Where a run belongs that was staged under `stage`, or was pushed (empty)."""
+    """The account of a run that was staged under `stage`, or pushed (empty)."""
     if not stage:
         return Account(head.queue)
     return Account(head.queue, write_of(head) or NO_STAGE, stage)
 
 
 def written_by(name: str) -> str:
-    """The write of an account, in hexadecimal; of a queue's own nothing that is one."""
+    """The write of an account, in hexadecimal; empty for a queue's own account."""
     return name[1 : 1 + _DIGITS] if name.startswith(_MARK) else ""
 
 

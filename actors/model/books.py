@@ -1,11 +1,11 @@
-"""The books: how many items came in and what became of them, for every queue.
+"""The books: how many items of every queue came in, and their outcomes.
 
     accepted + moved_in = delivered + dead + dropped + deleted + lost + held + moved_out
 
 holds at every moment and across restarts, because `held` is not counted but follows from the
-others, and because each of the others is either in the fsynced base or derived from what live
-blocks and marks say. A base takes over a chunk's totals when the chunk is freed; by then nothing
-in it is held, so that the equation holds for the base alone as well.
+others, and because each of the others is either in the fsynced base or derived from live blocks and
+marks. The base takes over a chunk's totals when the chunk is freed; by then the chunk holds
+nothing, so the equation holds for the base alone as well.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ class Totals:
     lost: int = 0
     """Destroyed by damage on disk."""
     duplicate: int = 0
-    """Stands outside the equation: items of runs that were stored before."""
+    """Items of runs that were stored before. Outside the equation."""
     moved_in: int = 0
     moved_out: int = 0
     handed_over: int = 0
-    """Of the journal's books alone: items that the cold store owns now."""
+    """Only in the journal's books: items that the cold store owns now."""
 
     @property
     def finished(self) -> int:
@@ -89,13 +89,13 @@ def count_fate(totals: Totals, fate: Fate, items: int) -> None:
 
 
 def parse_books(content: Mapping[str, Any]) -> Books:
-    """Books that were written as JSON; ValueError if these are none."""
+    """Reads books from JSON; raises ValueError if they are not valid."""
     books: Books = {}
     for queue, counts in content.items():
         if not isinstance(counts, dict):
-            raise ValueError(f"the totals of {queue!r} are no object")
+            raise ValueError(f"the totals of {queue!r} are not an object")
         numbers = {name: counts.get(name, 0) for name in COUNTS}
         if not all(isinstance(number, int) and number >= 0 for number in numbers.values()):
-            raise ValueError(f"the totals of {queue!r} are no counts")
+            raise ValueError(f"the totals of {queue!r} are not counts")
         books[queue] = Totals(**numbers)
     return books

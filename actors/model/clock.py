@@ -1,13 +1,13 @@
-"""The time, as two clocks in the unit that everything stored uses.
+"""The time, as two clocks in milliseconds, the unit of all stored times.
 
-The wall clock is what people and other hosts mean: when something is due, died or was enqueued.
-It is set: by NTP, by an operator, when a virtual machine is resumed. How long something has taken
-is none of its business. A lease that runs on it ends too early when it is set forward, while its
-holder is still at work, and too late when it is set back.
+The wall clock is what people and other hosts mean: when something is due, died or was enqueued. It
+can be set: by NTP, by an operator, when a virtual machine is resumed. So it must not measure
+durations. A lease on the wall clock would end too early when it is set forward, while its holder is
+still at work, and too late when it is set back.
 
-So leases run on the steady clock: it starts at the wall clock's time, and from then on keeps the
-pace of the monotonic clock, which nobody sets. What it can't do: mean anything to another process
-or to the next life of this one, or tell of the time that a suspended machine was away.
+So leases run on the steady clock: it starts at the wall clock's time and then keeps the pace of the
+monotonic clock, which is never set. It means nothing to another process or after a restart, and it
+does not count the time that a machine was suspended.
 """
 
 import time
@@ -17,10 +17,10 @@ from typing import Final
 Clock = Callable[[], int]
 
 JUMP_MS: Final = 1000
-"""Smaller steps of the wall clock are not worth a word: NTP makes them."""
+"""Smaller steps of the wall clock are ignored: NTP makes them."""
 
 _AHEAD_NS: Final = time.time_ns() - time.monotonic_ns()
-"""What the wall clock was ahead of the monotonic one when this process started."""
+"""How far the wall clock was ahead of the monotonic one when this process started."""
 
 
 def wall_ms() -> int:
@@ -29,16 +29,16 @@ def wall_ms() -> int:
 
 
 def steady_ms() -> int:
-    """Milliseconds that run forward only, whatever happens to the wall clock."""
+    """Milliseconds that only run forward, even if the wall clock is set."""
     return (time.monotonic_ns() + _AHEAD_NS) // 1_000_000
 
 
 def retry_due_ms(due_ms: int, failed_ms: int, now_ms: int) -> int:
-    """When a retry is due that failed at `failed_ms` and was put off until `due_ms`.
+    """When a retry is due that failed at `failed_ms` and was postponed until `due_ms`.
 
     A failure in the future means that the wall clock was set back since. The retry then waits for
-    its pause from now on, instead of for the time to come round again. A retry that is due before
-    it failed was put off anew already.
+    its pause from now on, instead of until that time comes again. A retry that is due before it
+    failed was already postponed anew.
     """
     if not now_ms + JUMP_MS < failed_ms <= due_ms:
         return due_ms
@@ -46,9 +46,10 @@ def retry_due_ms(due_ms: int, failed_ms: int, now_ms: int) -> int:
 
 
 def lease_clock(now_ms: Clock, lease_ms: Clock | None) -> Clock:
-    """The clock of leases: the one that was given, and steady by default.
+    """The clock of leases: the given one, by default the steady clock.
 
-    Whoever gives another wall clock, and nothing else, has one clock that he moves for everything.
+    If only a custom wall clock is given, it serves for leases as well, so that a test moves one
+    clock.
     """
     if lease_ms is not None:
         return lease_ms

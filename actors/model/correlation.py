@@ -1,9 +1,8 @@
 """Correlation: what ties an item to the work that it is part of, from the push to the history.
 
-Two headers of a run, which producers set and forebay only passes on: `correlation_id`, any text,
-and `traceparent`, as W3C Trace Context has it. They are in the log lines about items, in what is
-delivered, in history, and can be searched for. Nothing is checked: a header is the producer's.
-Pure functions.
+Two headers of a run, which producers set and forebay passes on: `correlation_id`, any text, and
+`traceparent`, as defined by W3C Trace Context. They appear in log lines about items, in deliveries
+and in the history, and can be searched for. Their values are not checked. Pure functions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +27,7 @@ def trace_of(headers: Mapping[str, str]) -> str | None:
 
 
 def correlated(head: RunHead) -> dict[str, str]:
-    """What a log line says of a run's correlation, under the headers' names; often nothing."""
+    """The fields that a log line gets for a run's correlation, named as the headers; often none."""
     if not head.packed_headers:
         return {}
     headers = head.headers()
@@ -37,7 +36,7 @@ def correlated(head: RunHead) -> dict[str, str]:
 
 
 def shared_by(heads: Iterable[RunHead]) -> dict[str, str]:
-    """The same of several runs, as far as they all agree."""
+    """The same for several runs, as far as all agree."""
     first, *others = {head.packed_headers: correlated(head) for head in heads}.values()
     return {
         name: value
@@ -47,7 +46,7 @@ def shared_by(heads: Iterable[RunHead]) -> dict[str, str]:
 
 
 def is_of_trace(headers: Mapping[str, str], wanted: str) -> bool:
-    """Whether a run has just this traceparent, or one of this trace."""
+    """Whether a run has exactly this traceparent, or one of this trace."""
     found = trace_of(headers)
     if found is None:
         return False

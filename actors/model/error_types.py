@@ -1,7 +1,7 @@
-"""What kind of error an item has failed with, as one of a few words: a label may not be a text.
+"""Classifies an error text into one of a few kinds, because a metric label must not be free text.
 
-The text is all that is left of a failure when it is settled, whoever has delivered, worker or
-consumer; handlers word what they say alike, and docs/metrics.md lists the words. Pure.
+When a failure is settled only its text is left, whether a worker or a consumer reported it.
+Handlers use consistent wording, and docs/metrics.md lists the kinds. Pure.
 """
 
 import re
@@ -27,7 +27,7 @@ _WORDS: Final[tuple[tuple[re.Pattern[str], ErrorType], ...]] = (
 
 @lru_cache(maxsize=1024)
 def error_type(text: str) -> ErrorType:
-    """Of an error's text; what is in no known words is `other`."""
+    """The kind of an error's text; `other` if no known words match."""
     found = _STATUS.match(text)
     if found is not None:
         return _of_status(int(found[1]))

@@ -1,11 +1,11 @@
-"""Portions: what the owner of a run knows of items that have failed and will be tried again.
+"""Portions: what the owner of a run knows about items that have failed and will be retried.
 
-A run's items begin as one: attempt 0, no error. Those that fail together form a portion, with
-their attempts, their errors and the time of the next one. Marks say the same on disk, so that
-the portions after a restart are those before it. Plain data.
+A run's items begin together: attempt 0, no error. Items that fail together form a portion, with
+their attempts, their errors and the time of the next attempt. Marks record the same on disk, so the
+portions survive a restart unchanged. Plain data.
 
-A destination may word each refusal differently, so that a run falls into as many portions as it
-has items: nothing here may take time in proportion to the portions for each item.
+A destination may word each refusal differently, so that a run has as many portions as items:
+nothing here may take time per item in proportion to the number of portions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class Portion(NamedTuple):
 
 
 class RetryNote(NamedTuple):
-    """Items failed, for the `attempt`th time, and are to be tried again at `due_ms`."""
+    """Items failed for the `attempt`th time and are retried at `due_ms`."""
 
     attempt: int
     due_ms: int
@@ -41,7 +41,7 @@ class RetryNote(NamedTuple):
     text: str
     failure_reason: FailureReason = "application"
     holder: HeldBy | None = None
-    """Not on disk: after a restart nobody knows who had them."""
+    """Not on disk: after a restart it is unknown which worker had them."""
 
 
 Portions = tuple[Portion, ...]
@@ -62,7 +62,7 @@ class Failures:
             self._by_item[index] = portion
 
     def note(self, bits: int, note: RetryNote) -> None:
-        """These items have failed once more; each keeps the history it had."""
+        """These items have failed once more; each keeps its history."""
         said = (note.attempt, note.at_ms, note.text, note.failure_reason)
         error = ItemError(*said, *(note.holder or ()))
         before: dict[int, tuple[Portion | None, int]] = {}
@@ -89,20 +89,20 @@ class Failures:
 
 
 def retried(portions: Portions, bits: int, note: RetryNote) -> Portions:
-    """What the portions are when these items have failed once more."""
+    """The portions after these items have failed once more."""
     failures = Failures(portions)
     failures.note(bits, note)
     return failures.portions()
 
 
 def without(portions: Portions, bits: int) -> Portions:
-    """What is left when these items are settled."""
+    """The portions after these items are settled."""
     left = (portion._replace(bits=portion.bits & ~bits) for portion in portions)
     return _in_order(portion for portion in left if portion.bits)
 
 
 def bounded(portions: Portions, now_ms: int) -> Portions:
-    """With due times that a wall clock which was set back has not made longer."""
+    """Shortens due times that a wall clock which was set back would have lengthened."""
     return tuple(
         portion._replace(due_ms=retry_due_ms(portion.due_ms, portion.errors[-1].at_ms, now_ms))
         for portion in portions
@@ -110,7 +110,7 @@ def bounded(portions: Portions, now_ms: int) -> Portions:
 
 
 def _in_order(portions: Iterable[Portion]) -> Portions:
-    """By their first items, so that the same portions are equal however they came about."""
+    """Sorted by first item, so that equal portions compare equal regardless of their history."""
     return tuple(sorted(portions, key=lambda portion: lowest_bit(portion.bits)))
 
 

@@ -1,8 +1,8 @@
-"""Finished items, as history has them: rows of items that ended together, and which are kept.
+"""Finished items in the history: rows of items that ended together, and which are kept.
 
 An item is finished when it is delivered, or when its dead letter is removed. The unit is the row:
-items of one run that met the same end at the same time, with the same errors behind them. A row
-here is a record for people. It owns nothing, and no promise hangs on it.
+items of one run with the same outcome at the same time and the same errors before. A row is a
+record for people. It owns nothing, and nothing depends on it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ Keep = Literal["none", "failures", "all"]
 """A queue's `history`."""
 
 Keeps = Callable[[str], Keep]
-"""What is kept of a queue, at this moment. May be called in any thread."""
+"""What is kept of a queue at this moment. May be called in any thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,20 +25,20 @@ class FinishedRow:
     data: bytes
     bits: int
     attempt: int
-    """Attempts that were made, the last one included."""
+    """Attempts made, including the last one."""
     outcome: Literal["delivered", "deleted"]
     finished_ms: int
     errors: tuple[ItemError, ...] = ()
     holder: HeldBy | None = None
-    """Who had the items when they were delivered; None: nobody, or it is not known."""
+    """Which worker or consumer had the items when they were delivered; None if unknown."""
     result: str = ""
-    """What whoever had them said of it."""
+    """The result text reported by the worker or consumer."""
     job: str = ""
     """The job that had claimed them."""
 
 
 class Past(NamedTuple):
-    """Some of a queue's history."""
+    """A part of a queue's history."""
 
     rows: list[FinishedRow]
     cursor: str | None
@@ -46,7 +46,7 @@ class Past(NamedTuple):
 
 
 def by_result(delivered: int, results: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Items that were delivered, those of which the same was said together; none of them twice."""
+    """Delivered items grouped by result text; no item twice."""
     for bits, text in results:
         if bits & delivered:
             yield bits & delivered, text
@@ -60,5 +60,5 @@ def keep_nothing(queue: str) -> Keep:
 
 
 def keeps_delivered(keep: Keep, has_failed: bool) -> bool:
-    """Whether items that were delivered are kept; `has_failed`: before that."""
+    """Whether delivered items are kept; `has_failed`: they had failed before."""
     return keep == "all" or (keep == "failures" and has_failed)

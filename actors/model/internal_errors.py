@@ -6,7 +6,7 @@ answer names a short reference; the log line with the traceback names the same o
 not an `Exception` and passes.
 
 Only work for a single client is treated like this. A bug in an actor's own loop still ends the
-process: nobody knows what state it has left behind.
+process: the state it has left behind is unknown.
 """
 
 import secrets
@@ -29,8 +29,8 @@ class InternalErrors:
     def note(
         self, problem: BaseException, during: str, *, fatal: bool = False, **about: object
     ) -> Refused:
-        """The answer to the request. `during` names what was asked for, `about` who asked. `fatal`:
-        the connection ends with it."""
+        """The answer to the request. `during` names the operation, `about` the client. `fatal`: the
+        connection ends with it."""
         self.total += 1
         reference = secrets.token_hex(REFERENCE_BYTES)
         log.error(
@@ -41,4 +41,4 @@ class InternalErrors:
 
 
 INTERNAL_ERRORS: Final = InternalErrors()
-"""Of this process."""
+"""The counter of this process."""

@@ -1,15 +1,15 @@
-"""Unique keys: who may have one, decided for one item at a time. Words and pure functions.
+"""Unique keys: which item may hold one, decided item by item. Types and pure functions.
 
 A key of a keyed queue belongs to at most one item. It is taken in the transaction that makes the
-item visible, and stays its item's while that waits, is being delivered, waits for another try, or
-is a dead letter. When the item is delivered, the key stays taken for the queue's `unique_window`;
-when the item is deleted (a dead letter that is removed, `key.drop`) it is free at once. An item
-that was set aside because it cannot be read keeps its key until that is dropped.
+item visible, and kept while the item waits, is being delivered, waits for a retry, or is a dead
+letter. When the item is delivered, the key stays taken for the queue's `unique_window`; when the
+item is deleted (a dead letter that is removed, `key.drop`) it is free at once. An item that was set
+aside because it cannot be read keeps its key until the key is dropped.
 
-An item has *started*, as far as the store knows, once the promoter has taken its row for warm: it
-may be in anybody's hands from then on. What nobody has leased is taken back before a push that may
-replace it is decided on (actors/keys/take_back.py). One that has failed and waits in the cold store
-for its next try can be replaced again.
+For the store an item has *started* once the promoter has acquired its row for warm: from then on a
+worker may have it. Items that are not leased are taken back before a push that may replace them is
+decided (actors/keys/take_back.py). An item that has failed and waits in the cold store for a retry
+can be replaced again.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,19 @@ Policy = Literal["off", "ignore", "reject", "replace"]
 """A queue's `unique`."""
 
 Phase = Literal["waiting", "started", "dead", "done", "unreadable"]
-"""Where an item is that has a key."""
+"""The phase of an item that holds a key."""
 
 
 class KeyRule(NamedTuple):
-    """What a queue's settings say of keys."""
+    """What a queue's settings say about keys."""
 
     policy: Policy = "off"
     window_ms: int = 0
-    """So long a key stays taken after its item is delivered."""
+    """How long a key stays taken after its item is delivered."""
 
 
 KeyRules = Callable[[str], KeyRule]
-"""What goes for a queue, at this moment. May be called in any thread."""
+"""The rule of a queue at this moment. May be called in any thread."""
 
 
 def no_keys(queue: str) -> KeyRule:
@@ -44,7 +44,7 @@ def no_keys(queue: str) -> KeyRule:
 
 
 class ItemRef(NamedTuple):
-    """An item, wherever it is."""
+    """An item, in any tier."""
 
     run_id: bytes
     number: int
@@ -56,23 +56,23 @@ class ItemRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The item that has a key."""
+    """The item that holds a key."""
 
     item: ItemRef
     phase: Phase
     until_ms: int | None = None
-    """Of one that is done: its key is free then."""
+    """For a finished item: when its key becomes free."""
     due_ms: int = 0
     attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A run for a keyed queue, of which is known that it can be unpacked."""
+    """A run for a keyed queue that is known to be unpackable."""
 
     run: Run
     only_if: ItemRef | None = None
-    """Of a run of one: it is stored in place of this item, or not at all."""
+    """For a run of one item: store it in place of this item, or not at all."""
 
 
 def decide(
@@ -82,9 +82,9 @@ def decide(
     now_ms: int,
     only_if: ItemRef | None = None,
 ) -> KeyOutcome:
-    """What becomes of an item whose key has this holder."""
+    """What happens to an item whose key has this holder."""
     if holder is not None and holder.item == item:
-        # The same push once more: it is not a conflict with itself.
+        # A repeated push does not conflict with itself.
         return KeyOutcome.CREATED
     is_taken = holder is not None and not is_free(holder, now_ms)
     if only_if is not None:
@@ -100,7 +100,7 @@ def decide(
 
 
 def is_free(holder: Holder, now_ms: int) -> bool:
-    """Whether the time is over for which the key of an item that is done stays taken."""
+    """Whether the key of a finished item is free again."""
     return holder.until_ms is not None and holder.until_ms <= now_ms
 
 
@@ -109,12 +109,12 @@ def is_stored(outcome: KeyOutcome) -> bool:
 
 
 def window_ms(rule: KeyRule) -> int:
-    """So long the key of an item stays taken that is delivered now."""
+    """How long the key of an item that is delivered now stays taken."""
     return rule.window_ms if rule.policy != "off" else 0
 
 
 def until(rule: KeyRule, now_ms: int) -> int | None:
-    """Until when that is; None: it is free."""
+    """Until when that is; None: it is free at once."""
     window = window_ms(rule)
     return now_ms + window if window else None
 

@@ -1,14 +1,14 @@
 """Masks secrets in what is shown: passwords in addresses, tokens, keys and the like.
 
-Names decide, because nothing else tells a secret from a text: the name of a setting or a header, of
-a parameter in an address, of an option in a command (`--token=…`, `--token …`,
-`Authorization: …`). The password in an address is always masked. Of a webhook's address only the
-host is shown. Payloads are data, and stay as they are. Pure.
+Names decide, because nothing else tells a secret from other text: the name of a setting or header,
+of a parameter in an address, of an option in a command (`--token=…`, `--token …`, `Authorization:
+…`). The password in an address is always masked. Of a webhook's address only the host is shown.
+Payloads are data and stay as they are. Pure.
 
-It is applied where something is made to be shown: settings (`Section.shown`), error texts
+It is applied where something is prepared for display: settings (`Section.shown`), error texts
 (`Failure`), rare events (actors/observers/event_ring.py), log lines (daemon/process/logs.py).
 
-What it can't do: know a secret that nothing names.
+It cannot recognise a secret that has no telling name.
 """
 
 import re
@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit, urlunspli
 
 MASK: Final = "***"
 SECRET_CHARACTERS_MIN: Final = 4
-"""Anything shorter would be found in ordinary words."""
+"""Anything shorter would occur in ordinary words."""
 
 _SECRET = re.compile(
     r"auth|cookie|credential|key|passw|pwd|secret|signature|token|^(pass|sig)$", re.IGNORECASE
@@ -29,11 +29,11 @@ _MASKED = re.compile(r"(^|[:=]\s?)\*\*\*")
 _HARMLESS: Final = frozenset(
     {"read_token_file", "admin_token_file", "key_file", "idempotency_key", "unique_key"}
 )
-"""Names of files, and no secrets."""
+"""Names of files, not secrets."""
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """The same tree with `***` where a secret stands."""
+    """The same tree with `***` in place of secrets."""
     if name == "payload":
         return value
     if isinstance(value, Mapping):
@@ -72,12 +72,12 @@ def _masked_named(found: re.Match[str]) -> str:
 
 
 def masked_address(text: str) -> str:
-    """A text, in which addresses stand without what only their owners may know."""
+    """The text, with the secrets in its addresses masked."""
     return _ADDRESS.sub(lambda found: _masked_one(found[0]), text) if "://" in text else text
 
 
 def masked_query(text: str) -> str:
-    """The query of an address, decoded, for people."""
+    """The query of an address, decoded and masked, for display."""
     pairs = parse_qsl(text, keep_blank_values=True)
     return "&".join(f"{name}={masked(value, name)}" for name, value in pairs)
 
@@ -107,7 +107,7 @@ def named_secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def host_alone(url: str) -> str:
-    """A webhook's address: who knows its path may post there."""
+    """A webhook's address without its path: knowing the path is enough to post there."""
     parts = urlsplit(url)
     if parts.path in ("", "/") and not parts.query:
         return url
@@ -115,7 +115,7 @@ def host_alone(url: str) -> str:
 
 
 def holds_mask(value: Any, name: str = "") -> bool:
-    """Whether something was read masked and is sent back so."""
+    """Whether a value was read masked and is sent back like that."""
     if name == "payload":
         return bool(value == MASK)
     if isinstance(value, Mapping):

@@ -1,21 +1,21 @@
-"""Moves: every place where the state of items changes, and the ways of the machine that it takes.
+"""Moves: every place where the state of items changes, and the transitions it makes.
 
-Nobody asks for these changes by name: they are what leasing, settling, promoting and dropping come
-to. Each is written down here once, with who makes it, from which states and to which; what
-actors/model/states.py does not allow cannot even be imported. What holds them to it costs nothing
-for an item, and at most a comparison for a run:
+No client requests these changes by name: they result from leasing, settling, promoting and
+dropping. Each is listed here once, with who makes it, from which states and to which; importing
+this file fails if actors/model/states.py does not allow one. Enforcing them costs nothing per item
+and at most a comparison per run:
 
     warm      a slice is in one place, waiting, scheduled or leased, and a lease ends once
               (actors/tiers/warm_queue.py; with Valkey, each move is one script)
-    journal   an outcome of what is lent needs the lease's token, and one of what waits that nobody
-              has it; which fates each may meet is said here, and what is done is done
-              (actors/spooler/loans.py)
+    journal   an outcome of a lent run needs the lease's token, and an outcome of a waiting run
+              requires that it is not lent; the tables below say which fates each may have, and
+              a settled item stays settled (actors/spooler/loans.py)
     cold      every statement that moves a row names the state that it takes the row from
-              (`guard`); and the store itself refuses to change a row's state in another way
+              (`guard`); and the store itself refuses any other change of a row's state
               (`row_changes`), whatever the statement says
 
-Plain data; it owns nothing. What it can't do: say where in warm a row or run that is lent is, which
-warm alone knows: a way from "waits in warm" and one from "runs" are the same to its owner.
+Plain data; it owns nothing. It cannot say where in warm a lent row or run is, which only warm
+knows: to the owner a move from "waits in warm" and one from "runs" are the same.
 """
 
 from collections.abc import Mapping
@@ -31,20 +31,20 @@ class Row(StrEnum):
     """What the cold store has for items: the `state` of their row."""
 
     STORED = "STORED"
-    """Not confirmed yet: the former owner says in which state the items are."""
+    """Not confirmed yet: the former owner knows the state of the items."""
     QUEUED = "COLD_QUEUED"
-    """With a lock it is lent, and warm says in which state the items are."""
+    """With a lock the row is lent, and warm knows the state of the items."""
     CLAIMED = "CLAIMED"
-    """By the consumer of a stream, or for the job of a trigger."""
+    """Claimed by the consumer of a stream, or for the job of a trigger."""
     FAILED = "FAILED"
     CORRUPT = "CORRUPT"
-    """It cannot be read, and was set aside: it has left the machine."""
+    """Unreadable and set aside: it has left the state machine."""
     GONE = "GONE"
-    """There is no row, or one of history."""
+    """There is no row, or only one in the history."""
 
 
 NEAR: Final = frozenset({State.QUEUED, State.SCHEDULED})
-"""In warm, and nobody has it."""
+"""In warm and not leased."""
 SHOWN_AS: Final[Mapping[Row, frozenset[State]]] = {
     Row.STORED: frozenset(),
     Row.QUEUED: NEAR | {State.COLD_QUEUED, State.RUNNING},
@@ -57,7 +57,7 @@ SHOWN_AS: Final[Mapping[Row, frozenset[State]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From any of these states to any of those. ValueError if the machine has no such way."""
+    """From any state in `before` to any in `after`. Raises ValueError for an illegal move."""
 
     who: Who
     before: frozenset[State]
@@ -81,7 +81,7 @@ def _all(states: State | frozenset[State]) -> frozenset[State]:
 _COLD: Final = State.COLD_QUEUED
 _RUNS: Final = State.RUNNING
 _SPOOLED: Final = frozenset({State.SPOOLED, State.SCHEDULED})
-"""In the journal, and lent to nobody."""
+"""In the journal and not lent."""
 
 
 @unique
@@ -90,7 +90,7 @@ class WarmMove(Enum):
     COME_DUE = move(Who.DAEMON, State.SCHEDULED, State.QUEUED)
     LEASE = move(Who.DAEMON, State.QUEUED, _RUNS)
     PUT_BACK = move(Who.CONSUMER, _RUNS, NEAR)
-    """Untried, or to be tried again soon."""
+    """Untried, or due for a retry soon."""
     EXPIRE = move(Who.DAEMON, _RUNS, NEAR)
     WITHDRAW = move(Who.DAEMON, NEAR, frozenset({State.SPOOLED, _COLD}))
 
@@ -101,10 +101,10 @@ LENT_FATES: Final[Mapping[Fate, Move]] = {
     Fate.HANDED_OVER: move(Who.DAEMON, NEAR | {_RUNS}, frozenset({_COLD, State.FAILED})),
     Fate.DELETED: move(Who.DAEMON, NEAR, State.DELETED),
 }
-"""What may become of items of a run that the journal has lent. Those that are deleted were taken
-out of warm before, so that nobody has them."""
+"""Possible fates of items of a run that the journal has lent. Items are withdrawn from warm before
+they are deleted, so that no worker has them."""
 SETTLED_FATES: Final = LENT_FATES.keys() - {Fate.RETRY, Fate.HANDED_OVER}
-"""Of these, what ends them as a plain outcome; the others have messages of their own."""
+"""The fates that a plain outcome may have; the others have messages of their own."""
 WAITING_FATES: Final[Mapping[Fate, Move]] = {
     Fate.DROPPED: move(Who.DAEMON, _SPOOLED, State.DELETED),
     Fate.HANDED_OVER: move(Who.DAEMON, _SPOOLED, frozenset({_COLD, State.FAILED})),
@@ -112,17 +112,17 @@ WAITING_FATES: Final[Mapping[Fate, Move]] = {
     Fate.MOVED: move(Who.DAEMON, _SPOOLED, _SPOOLED),
     Fate.LOST: move(Who.DAEMON, _SPOOLED, State.DELETED),
 }
-"""The same of a run that waits in the journal. Those that have moved are another daemon's."""
+"""The same for a run that waits in the journal. Moved items belong to another daemon."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowMove:
     row: Row
-    """What it takes."""
+    """The state that the row is taken from."""
     rows: frozenset[Row]
-    """What its items are in then."""
+    """The states that its items' rows have afterwards."""
     move: Move | None
-    """None: it is none of the machine's."""
+    """None: it is not a transition of the state machine."""
 
     def __post_init__(self) -> None:
         if self.move is None:
@@ -145,22 +145,22 @@ class ColdMove(Enum):
         move(Who.DAEMON, _SPOOLED | NEAR | {_RUNS}, frozenset({_COLD, State.FAILED})),
     )
     FORGET = _row(Row.STORED, Row.GONE, None)
-    """Of what was not handed over after all."""
+    """For rows that were not handed over after all."""
     ACQUIRE = _row(Row.QUEUED, Row.QUEUED, move(Who.DAEMON, _COLD, NEAR))
     RELEASE = _row(Row.QUEUED, Row.QUEUED, move(Who.DAEMON, NEAR | {_RUNS}, _COLD))
-    """Given back, or its lease has run out."""
+    """Given back, or its lease has expired."""
     DELIVER = _row(Row.QUEUED, Row.GONE, move(Who.CONSUMER, _RUNS, State.DONE))
     RETRY = _row(Row.QUEUED, Row.QUEUED, move(Who.CONSUMER, _RUNS, _COLD))
     DIE = _row(Row.QUEUED, Row.FAILED, move(Who.CONSUMER, _RUNS, State.FAILED))
     DELETE = _row(Row.QUEUED, Row.GONE, move(Who.DAEMON, NEAR | {_COLD}, State.DELETED))
-    """By an operator, a purge, or a key that another item gets: never what runs."""
+    """By an operator, a purge, or a key that another item takes; never while it runs."""
     CHANGE = _row(Row.QUEUED, Row.QUEUED, move(Who.DAEMON, NEAR | {_COLD}, _COLD))
     GIVE_UP = _row(Row.QUEUED, Row.FAILED, move(Who.OPERATOR, NEAR | {_COLD}, State.FAILED))
     CLAIM = _row(Row.QUEUED, Row.CLAIMED, move(Who.DAEMON, _COLD, _RUNS))
     ACKNOWLEDGE = _row(Row.CLAIMED, Row.GONE, move(Who.CONSUMER, _RUNS, State.DONE))
     UNCLAIM = _row(Row.CLAIMED, Row.QUEUED, move(Who.DAEMON, _RUNS, _COLD))
     FAIL_JOB = _row(Row.CLAIMED, Row.FAILED, move(Who.DAEMON, _RUNS, State.FAILED))
-    """It was in one job that died too many."""
+    """The item was in one dead job too many."""
     RETRY_DEAD = _row(Row.FAILED, Row.QUEUED, move(Who.DAEMON, State.FAILED, _COLD))
     REMOVE_DEAD = _row(Row.FAILED, Row.GONE, move(Who.OPERATOR, State.FAILED, State.DELETED))
     SET_ASIDE = _row(Row.QUEUED, Row.CORRUPT, None)
@@ -168,20 +168,20 @@ class ColdMove(Enum):
 
 
 def guard(*moves: ColdMove) -> str:
-    """The condition in SQL under which a row can make these moves. ValueError if no row can make
-    all of them."""
+    """The SQL condition under which a row can make these moves. Raises ValueError if no row can
+    make all of them."""
     (row,) = {each.value.row for each in moves}
     return f"state = '{row.value}'"
 
 
 def set_state(*moves: ColdMove) -> str:
-    """What a statement that makes these moves sets, in SQL."""
+    """The SQL assignment of a statement that makes these moves."""
     ((row,),) = {each.value.rows for each in moves}
     return f"state = '{row.value}'"
 
 
 def row_changes() -> frozenset[tuple[Row, Row]]:
-    """All ways in which the state of a row that stays changes in place."""
+    """All changes of state that happen in place, to a row that stays."""
     in_place = (ColdMove.CONFIRM, ColdMove.CLAIM, ColdMove.UNCLAIM, ColdMove.RETRY_DEAD)
     aside = (ColdMove.SET_ASIDE, ColdMove.SET_CLAIMED_ASIDE)
     return frozenset(

@@ -1,4 +1,4 @@
-"""How a delivery ended: what a handler reports, and what follows for the items of each slice."""
+"""How a delivery ended: what a handler reports, and the consequences for each slice's items."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -10,23 +10,23 @@ from forebay.failure_reason import FailureReason
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why items were not taken, and what follows from it."""
+    """Why items were not accepted, and the consequences."""
 
     text: str
     """Shown in the log, in events, in notices and with dead letters. A destination may have written
-    it: secrets in addresses are masked here, before it goes anywhere."""
+    it, so secrets in addresses are masked here, before it goes anywhere."""
     status: int | None = None
     """An HTTP status, or a program's exit code."""
     retry_after_s: float | None = None
-    """The destination asked for that pause."""
+    """The pause that the destination asked for."""
     is_permanent: bool = False
-    """Trying again will not help: a dead letter at once, unless a rule says otherwise."""
+    """A retry will not help: a dead letter at once, unless a rule says otherwise."""
     blames_destination: bool = True
     """Counts against the breaker. An answer that refuses an item is still an answer."""
     failure_reason: FailureReason = "application"
-    """A business failure is permanent too, unless whoever says so asks for another try."""
+    """A business failure is permanent too, unless its reporter asks for a retry."""
     has_waited: bool = False
-    """The items were out of sight for long enough: the queue's backoff does not follow."""
+    """The items were out of sight for long enough: the queue's backoff is not added."""
 
     def __post_init__(self) -> None:
         if "://" in self.text:
@@ -35,7 +35,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ItemsFailed:
-    """Items of the batch's slice number `order` were not taken."""
+    """Items of the batch's slice number `order` were not accepted."""
 
     order: int
     bits: int
@@ -44,13 +44,13 @@ class ItemsFailed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a batch: whatever is not named here was delivered."""
+    """The outcome of a batch: items that are not named here were delivered."""
 
     failures: tuple[ItemsFailed, ...] = ()
 
 
 class HandlerUnusable(Exception):
-    """A handler cannot be opened; the text says what is in the way."""
+    """A handler cannot be opened; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,14 @@ class Dead:
 
 
 class Conclusion(NamedTuple):
-    """What became of one slice: `delivered`, `again` and `dead` are all of it, and disjoint."""
+    """The outcome of one slice: `delivered`, `again` and `dead` are disjoint and cover all of
+    it."""
 
     delivered: int
     """Bits."""
     again: tuple[Slice, ...] = ()
     dead: tuple[Slice, ...] = ()
     holder: HeldBy | None = None
-    """Who had the items; None: nobody who is known."""
+    """Which worker or consumer had the items; None: unknown."""
     results: tuple[tuple[int, str], ...] = ()
-    """What was said of items that were delivered: bits and text. For people, and history alone."""
+    """Result texts of delivered items: (bits, text). Only for people and the history."""

@@ -1,8 +1,8 @@
 """Regular expressions that users configure, matched in bounded time.
 
-The event loop matches the error texts of strangers against the patterns of operators. Python's
+The event loop matches error texts of foreign systems against the patterns of operators. Python's
 `re` backtracks: `(a+)+$` on 28 letters took 37 s, and twice as long with each further letter. RE2
-takes time in proportion to pattern × text, whatever they are. Both are bounded here, so that one
+takes time in proportion to pattern × text in all cases. Both are bounded here, so that one
 search takes 16 ms at worst, and usually 3 to 9 µs (`re`: 0.3 to 70 µs). RE2 also releases the GIL
 while it searches, so that many searches can be done in a thread (actors/workers/retry.py).
 
@@ -10,9 +10,9 @@ Tried and rejected: the Rust engine inside pydantic. It is ten times faster on u
 the size of a compiled pattern is bounded by 10 MiB only, and 46 ms were spent on 500 characters
 with the GIL held.
 
-What it cannot do: look-around, backreferences, atomic groups and possessive quantifiers. They are
-refused when the configuration is read. `\\d`, `\\w`, `\\s` and `\\b` know ASCII alone; `\\p{L}` and
-its like know Unicode. `$` is the end of the text, also before a final line break.
+It does not support look-around, backreferences, atomic groups and possessive quantifiers. They are
+refused when the configuration is read. `\\d`, `\\w`, `\\s` and `\\b` match ASCII only; `\\p{L}` and
+similar classes match Unicode. `$` is the end of the text, also before a final line break.
 """
 
 from functools import lru_cache
@@ -22,7 +22,7 @@ import re2
 
 PATTERN_CHARS_MAX: Final = 1000
 PROGRAM_SIZE_MAX: Final = 1000
-"""Of a compiled pattern, in instructions: `timed? ?out` has 15, `.{0,100}` about 900."""
+"""Instructions of a compiled pattern: `timed? ?out` has 15, `.{0,100}` about 900."""
 SEARCHED_CHARS_MAX: Final = 1000
 """Only the beginning of a text is searched; a consumer's error has at most as many bytes."""
 
@@ -42,7 +42,7 @@ _UNSUPPORTED: Final = {
 
 
 def check_pattern(pattern: str) -> None:
-    """ValueError if `pattern` is not a regular expression that can be matched here."""
+    """Raises ValueError if `pattern` is not a regular expression that can be matched here."""
     if len(pattern) > PATTERN_CHARS_MAX:
         raise ValueError(
             f"a regular expression has at most {PATTERN_CHARS_MAX} characters, not {len(pattern)}"

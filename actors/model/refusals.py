@@ -1,4 +1,4 @@
-"""What is refused at the door, in words; what the spooler refuses comes from there."""
+"""Refusals at the socket and the API, with their texts; the spooler has its own."""
 
 from typing import Final
 
@@ -42,7 +42,7 @@ def unknown_op(op: str) -> Refused:
 
 
 def not_found(what: str) -> Refused:
-    """`what` as in: queue crm."""
+    """`what`, for example: queue crm."""
     return Refused("NOT_FOUND", f"there is no {what}")
 
 

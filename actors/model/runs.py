@@ -1,7 +1,7 @@
-"""A run as its owner sees it: where it is stored, where a row came from, and how its items ended.
+"""A run as its owner sees it: where it is stored, where a row came from, and the fate of its items.
 
-The journal is the owner of a run until the run is handed over to a row of the cold store. The row
-keeps its `Origin`, so that a crash between storing the row and marking the run repeats nothing.
+The journal owns a run until it is handed over to a row of the cold store. The row keeps its
+`Origin`, so that a crash between storing the row and marking the run repeats nothing.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from forebay.run import RunHead
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A committed run and where its owner keeps it."""
+    """A committed run and its place in the journal."""
 
     position: int
     size: int
-    """What it takes on disk, frame and all."""
+    """Its size on disk, including the frame."""
     head: RunHead
     data: bytes
 
 
 class Place(NamedTuple):
-    """Where a run lies, and as much of it as must be known without reading it."""
+    """Where a run is stored, and what must be known of it without reading it."""
 
     position: int
     size: int
@@ -32,23 +32,23 @@ class Place(NamedTuple):
 
 
 class Fate(IntEnum):
-    """What became of items. The numbers stand in mark files: never reuse one."""
+    """The fate of items. The numbers are stored in mark files: never reuse one."""
 
     DELIVERED = 1
     DROPPED = 2
     RETRY = 3
-    """Not the end: these items have failed and will be tried again."""
+    """Not final: these items have failed and will be retried."""
     HANDED_OVER = 4
     """The cold store owns them now."""
     DELETED = 5
     MOVED = 6
-    """They were exported, for another daemon."""
+    """They were exported to another daemon."""
     LOST = 7
-    """Damage on disk has destroyed them."""
+    """They were destroyed by damage on disk."""
 
 
 DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED, Fate.MOVED})
-"""Losing the mark of another can only deliver again."""
+"""Marks of these must be synced; losing any other mark only delivers again."""
 
 
 POSITION_BYTES: Final = 8

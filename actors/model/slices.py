@@ -1,9 +1,9 @@
-"""Slices: items of one run that share their attempt, their errors and the time they are due.
+"""Slices: items of one run that share their attempt, their errors and their due time.
 
-A slice is what warm holds, what a worker leases, and what an outcome is about. It never owns
-anything: the run belongs to the journal or to a row of the cold store, and whoever holds a slice
-holds a reference with the token under which it was lent. Items are named by bits: bit `i` stands
-for item `i` of the run, so that any set of a run's items is one number.
+A slice is what warm holds, what a worker leases, and what an outcome refers to. It owns nothing:
+the run belongs to the journal or to a row of the cold store, and a slice is a reference with the
+token under which the run was lent. Items are named by bits: bit `i` stands for item `i` of the run,
+so that any set of a run's items is one number.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +16,9 @@ from forebay.ids import format_item_id
 from forebay.run import IDS, Run, RunHead
 
 ERROR_TEXT_MAX: Final = 2000
-"""Characters of an error that are kept."""
+"""How many characters of an error are kept."""
 ERRORS_MAX: Final = 20
-"""So many of an item's errors are remembered: the first, and the newest."""
+"""How many errors of an item are remembered: the first, and the newest."""
 
 SortKey = tuple[int, int, bytes, int]
 
@@ -50,7 +50,7 @@ class Abroad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LentRun:
-    """A run in memory, and who owns it."""
+    """A run in memory, and its owner."""
 
     head: RunHead
     data: bytes
@@ -58,19 +58,19 @@ class LentRun:
 
     @property
     def item_bytes(self) -> int:
-        """What each item counts against limits, never 0.
+        """The bytes that each item counts against limits, never 0.
 
         The same for all items of a run, and rounded up: so shares add up, however often a run is
-        cut, and all of a run counts at least its bytes, and at most one byte an item more.
+        cut, and a whole run counts at least its bytes, and at most one byte per item more.
         """
         return 1 + len(self.data) // self.head.count
 
 
 class HeldBy(NamedTuple):
-    """Who has items in hand, or had them."""
+    """Which worker or consumer has, or had, items."""
 
     by: str
-    """`host/queue/` and a worker's number or a consumer's name; of a claim, the latter alone."""
+    """`host/queue/` and a worker's number or a consumer's name; for a claim, the name alone."""
     since_ms: int
 
 
@@ -82,9 +82,9 @@ class ItemError(NamedTuple):
     text: str
     failure_reason: FailureReason = "application"
     locked_by: str = ""
-    """Who had the item; empty: nobody knows any more."""
+    """Which worker or consumer had the item; empty if unknown."""
     locked_ms: int = 0
-    """Since when."""
+    """Since when it had the item."""
 
     @property
     def holder(self) -> HeldBy | None:
@@ -96,9 +96,9 @@ class Slice:
     run: LentRun
     bits: int
     attempt: int = 0
-    """Attempts that were made and failed."""
+    """Failed attempts."""
     due_ms: int = 0
-    """Not before this moment; 0: at once."""
+    """Not delivered before this time; 0: at once."""
     errors: tuple[ItemError, ...] = ()
 
     @property
@@ -112,7 +112,7 @@ class Slice:
 
     @property
     def sort_key(self) -> SortKey:
-        """The order everywhere: priority, the time it was first due, run id, first item."""
+        """The order of delivery everywhere: priority, first due time, run id, first item."""
         return sort_key(self.run.head, self.bits)
 
     def split(self, items: int) -> tuple["Slice", "Slice | None"]:
@@ -140,12 +140,12 @@ def remember(errors: tuple[ItemError, ...], error: ItemError) -> tuple[ItemError
 
 
 def cut_text(text: str, characters_max: int = ERROR_TEXT_MAX) -> str:
-    """At most so many characters; an ellipsis at the end says that something is gone."""
+    """At most this many characters; an ellipsis marks a cut."""
     return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
 
 
 def error_rows(errors: Iterable[ItemError]) -> list[tuple[Any, ...]]:
-    """Errors as JSON stores them: lists, without what says nothing at their end."""
+    """Errors as stored in JSON: lists, without trailing default values."""
     return [
         tuple(error) if error.locked_by else error[: 3 if error[3] == "application" else 4]
         for error in errors
@@ -153,7 +153,7 @@ def error_rows(errors: Iterable[ItemError]) -> list[tuple[Any, ...]]:
 
 
 def read_error(row: Sequence[Any]) -> ItemError:
-    """ValueError or TypeError if it is none. Members of a later version are passed over."""
+    """Raises ValueError or TypeError if it is invalid. Members of a later version are ignored."""
     attempt, at_ms, text = row[:3]
     error = ItemError(int(attempt), int(at_ms), str(text))
     if len(row) > 3:
@@ -181,8 +181,8 @@ def first_bits(bits: int, items: int) -> int:
     straight = bits & item_bits(first, first + items)
     if straight.bit_count() == items:
         return straight
-    # Where the holes are does not matter: halving finds the end in a few steps, of 1 µs each;
-    # item by item it took up to 1.5 ms.
+    # Binary search, because gaps may be anywhere: it takes a few steps of 1 µs each; item by
+    # item it took up to 1.5 ms.
     low, high = first + items, bits.bit_length()
     while low < high:
         middle = (low + high) // 2
@@ -194,7 +194,7 @@ def first_bits(bits: int, items: int) -> int:
 
 
 def ranges(bits: int) -> Iterator[tuple[int, int]]:
-    """The stretches of neighbouring items, as (first, last exclusive)."""
+    """The ranges of neighbouring items, as (first, last exclusive)."""
     if not bits:
         return
     first = lowest_bit(bits)
@@ -219,12 +219,12 @@ def indexes(bits: int) -> Iterator[int]:
 
 
 def holder(host: str, queue: str, worker: str, since_ms: int) -> HeldBy:
-    """Who has items in hand, as it is noted with what becomes of them."""
+    """The holder of items, as it is recorded with their outcome."""
     return HeldBy("/".join(part for part in (host, queue, worker) if part), since_ms)
 
 
 def first_item_id(slice_: Slice) -> str:
-    """The id of a slice's first item. May unpack the run: in a thread, if there are many."""
+    """The id of a slice's first item. May unpack the run: use a thread for many."""
     head, index = slice_.run.head, lowest_bit(slice_.bits)
     if head.flags & IDS:
         try:

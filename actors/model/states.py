@@ -4,12 +4,13 @@
     SPOOLED ──► QUEUED ──────┬──► RUNNING ──► DONE
          └────► COLD_QUEUED ─┘       └──────► FAILED ──► COLD_QUEUED (retried), DELETED
 
-What waits (the first four) moves between the tiers as the daemon decides; who operates it may also
-delete it, put it off, or give it up. What runs is its consumer's, until it is done, has failed or
-is let go. DONE and DELETED are ends. Plain data and pure functions; it owns nothing.
+The daemon moves waiting items (the first four states) between the tiers; an operator may also
+delete them, postpone them or give them up. A running item belongs to its consumer until it is done,
+has failed or is released. DONE and DELETED are final. Plain data and pure functions; it owns
+nothing.
 
-Every change goes through this table: one that somebody asks for through `next_state`, and those
-that the daemon and consumers make by being one of the moves that actors/model/moves.py names.
+Every change follows this table: a change that is requested goes through `next_state`, and the
+changes that the daemon and consumers make are the moves that actors/model/moves.py lists.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ class State(StrEnum):
     SPOOLED = "SPOOLED"
     """In the journal, or on its way from there."""
     SCHEDULED = "SCHEDULED"
-    """Near the workers, and not due yet."""
+    """Close to the workers, and not due yet."""
     QUEUED = "QUEUED"
     """Warm."""
     COLD_QUEUED = "COLD_QUEUED"
@@ -34,10 +35,10 @@ class State(StrEnum):
 
 
 class Who(Enum):
-    """Who brings a change about."""
+    """Who makes a change."""
 
     DAEMON = "the daemon"
-    CONSUMER = "whoever holds the lease"
+    CONSUMER = "the holder of the lease"
     OPERATOR = "an operator"
 
 
@@ -49,7 +50,7 @@ _OPERATOR: Final = frozenset({Who.OPERATOR})
 _BOTH: Final = _DAEMON | _OPERATOR
 _HOLDER: Final = frozenset({Who.DAEMON, Who.CONSUMER})
 
-# Dropped for want of room is deleted by the daemon.
+# Items dropped for lack of room are deleted by the daemon.
 _FROM_WAITING: Final = {
     State.SPOOLED: _DAEMON,
     State.SCHEDULED: _BOTH,
@@ -83,7 +84,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[State, frozenset[Who]]]] = {
 
 
 class IllegalChange(Exception):
-    """There is no way from the one state to the other, for whoever asked."""
+    """There is no transition between the two states for the party that asked."""
 
     def __init__(self, before: State, after: State, who: Who, allowed: tuple[State, ...]) -> None:
         ways = ", ".join(allowed) if allowed else "nothing"
@@ -94,15 +95,15 @@ class IllegalChange(Exception):
 
 
 def allowed_from(before: State, who: Who) -> tuple[State, ...]:
-    """Where this one may take an item from there, in the order of the states."""
+    """The states to which `who` may move an item from `before`, in the order of the states."""
     ways = TRANSITIONS[before]
     return tuple(after for after in State if who in ways.get(after, ()))
 
 
 def next_state(before: State, after: State, who: Who) -> State:
-    """`after`, if there is a way; IllegalChange, which names those there are, if not.
+    """`after`, if the transition exists; otherwise raises IllegalChange, which names those that do.
 
-    To stay is no change, and always allowed but at the ends: what is over is not touched again.
+    Staying in a state is always allowed, except in final states, which are not touched again.
     """
     if before is after and before not in ENDS:
         return after
@@ -113,7 +114,7 @@ def next_state(before: State, after: State, who: Who) -> State:
 
 
 def states_before(after: State, who: Who) -> frozenset[State]:
-    """From where this one may take an item there, a state that it does not leave included."""
+    """The states from which `who` may move an item to `after`, including `after` itself."""
     ways = {before for before in State if who in TRANSITIONS[before].get(after, ())}
     return frozenset(ways if after in ENDS else ways | {after})
 

@@ -1,11 +1,11 @@
 """Sizes and durations as people write them: `512Mi`, `10MB`, `250ms`, `1h30m`.
 
-A plain number is bytes or seconds. `Ki`, `Mi`, … are powers of 1024 and `K`, `M`, … powers of
-1000, each with or without a `B`, as Kubernetes reads them. The formatters are exact: what they
-write parses to the same number, so that `forebay config show` can be fed back.
+A plain number is bytes or seconds. `Ki`, `Mi`, … are powers of 1024 and `K`, `M`, … powers of 1000,
+each with or without a `B`, as in Kubernetes. The formatters are exact: their output parses to the
+same number, so that `forebay config show` can be fed back.
 
-Clients send these texts too, so the length of a text is checked before it is parsed, and its value
-afterwards: reading 100,000 digits takes seconds, and a million are more than Decimal takes.
+Clients send these texts too, so the length of a text is checked before parsing and its value
+afterwards: parsing 100,000 digits takes seconds, and Decimal refuses a million.
 """
 
 import re
@@ -40,11 +40,11 @@ TEXT_MAX: Final = 400
 SHOWN_MAX: Final = 60
 SIZE_MAX: Final = 2**63
 DURATION_S_MAX: Final = 1e12
-"""30,000 years. Every setting has a limit of its own below this."""
+"""30,000 years. Every setting has its own, lower limit."""
 
 
 def parse_size(value: object) -> int:
-    """Bytes; ValueError for anything that is not a size."""
+    """Bytes; raises ValueError for anything that is not a size."""
     text = _text(value)
     match = _SIZE.fullmatch(text) if len(text) <= TEXT_MAX else None
     if not match:
@@ -69,7 +69,7 @@ def format_size(size: int) -> str:
 
 
 def parse_duration(value: object) -> float:
-    """Seconds; ValueError for anything that is not a duration."""
+    """Seconds; raises ValueError for anything that is not a duration."""
     text = _text(value)
     is_number = len(text) <= TEXT_MAX and _NUMBER.fullmatch(text)
     if not is_number and (len(text) > TEXT_MAX or not _DURATION.fullmatch(text)):
@@ -94,24 +94,24 @@ def format_duration(seconds: float) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a message, cut if it is long: it may be megabytes."""
+    """A value for a message, shortened if it is long: it may be megabytes."""
     text = value if isinstance(value, str) else str(value)
     return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
 
 
 def _text(value: object) -> str:
-    """What stands in the file; a number that YAML has read already is written out again."""
+    """The text of the file; a number that YAML has already parsed is written out again."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # Infinity and NaN stay words, which no pattern takes.
+        # Infinity and NaN stay words, which no pattern accepts.
         return f"{Decimal(repr(value)):f}".removesuffix(".0")
     return type(value).__name__ if isinstance(value, list | dict | tuple) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A setting's range, ends included, shown as it is written in the configuration."""
+    """A setting's range, inclusive, shown as it is written in the configuration."""
 
     low: float
     high: float

@@ -56,7 +56,10 @@ notifications:
         ("{queue: ops, window: 1ms}", "notifications.pager.window: 1ms is outside 1s..1d"),
         ("{queue: ops, rate: 0}", "notifications.pager.rate: 0 is outside 1..1000"),
         ("{queue: ops, group_by: [colour]}", "must be 'queue' or 'error_type'"),
-        ("{webhook: {url: 'ftp://x'}}", "notifications.pager.webhook.url: 'ftp://x' is not a valid URL"),
+        (
+            "{webhook: {url: 'ftp://x'}}",
+            "notifications.pager.webhook.url: 'ftp://x' is not a valid URL",
+        ),
         ("{webhook: {url: 'ftp://me:hush@x/T0?s=1'}}", "url: 'ftp://***@x/…' is not a valid URL"),
         ("{webhook: {url: 'http://x:0/T0/hush?s=1'}}", "url: 'http://x:0/…' is not a valid URL"),
         ("{webhook: {url: 'http://x/hush hush'}}", "url: 'http://x/…': contains characters"),
