@@ -1,7 +1,7 @@
-"""Control: what people and their tools ask of the daemon (docs/protocol.md "CONTROL").
+"""Control: the requests of operators and their tools (docs/protocol.md "CONTROL").
 
-Each operation checks its members, does one step, and says what is so now. It owns nothing: dead
-letters are the cold store's, queues and pauses the catalogue's, breakers their own.
+Each operation checks its fields, does one step and returns the resulting state. It owns nothing:
+dead letters belong to the cold store, queues and pauses to the catalogue, breakers to their actor.
 """
 
 import base64
@@ -26,7 +26,7 @@ STOP_AT: Final = 100_000
 
 
 class Fields:
-    """The members of a request; what is missing, odd or left over is refused."""
+    """The fields of a request; missing, invalid or unknown ones are refused."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = dict(fields)
@@ -66,7 +66,8 @@ class Fields:
         return value
 
     def settings(self) -> dict[str, Any]:
-        """Settings to put in force. What is shown of secrets is refused: it would replace them."""
+        """Settings to put in force. Masked secrets are refused: they would replace the real
+        ones."""
         settings = self.object("settings")
         if holds_mask(settings):
             raise bad_request(
@@ -95,7 +96,7 @@ class Fields:
 
     def end(self) -> None:
         if self._fields:
-            raise bad_request(f"{next(iter(self._fields))} means nothing here")
+            raise bad_request(f"unknown field {next(iter(self._fields))!r}")
 
 
 Operation = Callable[[Fields], Awaitable[dict[str, Any]]]
@@ -112,8 +113,8 @@ class Controls:
         now_ms: Callable[[], int],
         others: Mapping[str, Operation] | None = None,
     ) -> None:
-        """`seen`: what the books say of all queues that were ever seen. `others` are operations
-        that are done elsewhere."""
+        """`seen`: the counts of all queues that were ever seen, from the books. `others` are
+        operations of other files."""
         self._catalogue = catalogue
         self._dead = dead
         self._breakers = breakers
@@ -261,7 +262,7 @@ class Controls:
         return {}
 
     async def check_exists(self, queue: str) -> Seen:
-        """What the books say of a queue; NOT_FOUND if it does not exist."""
+        """The counts of a queue in the books; raises NOT_FOUND if the queue does not exist."""
         entry = (await self._seen()).get(queue, UNSEEN)
         if not self._catalogue.exists(queue, entry):
             raise not_found(queue)
@@ -284,7 +285,7 @@ class Controls:
             raise Refused("NOT_FOUND", f"no queue delivers to {destination}")
         if state not in ("open", "closed", "auto"):
             raise bad_request("state must be open, closed or auto")
-        # Auto takes back what an operator has said, and nothing that a breaker has found out.
+        # Auto takes back an operator's decision, but nothing that a breaker has found out.
         if state != "auto" or self._breaker_object(destination)["forced"]:
             self._breakers.force(destination, "open" if state == "open" else "closed")
         return self._breaker_object(destination)
@@ -313,7 +314,7 @@ class Controls:
 
 @contextmanager
 def cursor_is_known() -> Iterator[None]:
-    """A store says with a ValueError that a cursor is none of its own."""
+    """Turns a store's ValueError about a cursor that it did not issue into a refusal."""
     try:
         yield
     except ValueError as problem:

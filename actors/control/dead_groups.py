@@ -1,9 +1,9 @@
-"""Dead letters grouped by what went wrong, for people who look for the cause.
+"""Dead letters grouped by error, for operators who look for the cause.
 
-Texts that differ in numbers, ids and quoted words alone are one group, but for the codes of answers
-and exits, which say what is wrong: the pure function `shape_of` says which. The letters are walked
-in their own order, a bounded number a request, and a cursor says where to go on; so the counts are
-of the letters seen, and `is_complete` says if that is all.
+Texts that differ only in numbers, ids and quoted words are one group, except for status and exit
+codes, which identify the problem; the pure function `shape_of` decides. Letters are read in order,
+a bounded number per request, and a cursor says where to continue; the counts cover the letters
+seen, and `is_complete` says whether that is all.
 """
 
 import re
@@ -19,7 +19,7 @@ PAGE: Final = 1000
 LETTERS_MAX: Final = 20_000
 GROUPS_S: Final = 1.0
 GROUPS_MAX: Final = 200
-"""What does not fit is one group more."""
+"""Letters of further groups are counted in one more group."""
 SHAPE_MAX: Final = 200
 OTHERS: Final = "(others)"
 
@@ -82,6 +82,6 @@ def add_to(groups: dict[tuple[str, str], dict[str, Any]], letter: DeadLetter) ->
 
 
 def shape_of(text: str) -> str:
-    """An error without what differs from item to item."""
+    """The error without the parts that differ from item to item."""
     plain = " ".join(text.split())
     return _VARIES.sub(lambda found: found["code"] or "…", plain)[:SHAPE_MAX]

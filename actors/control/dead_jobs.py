@@ -1,13 +1,13 @@
 """Jobs: work on many dead letters that takes longer than an answer may, with progress.
 
-A job retries or removes all dead letters that match, a bounded step at a time, so that others get
-between. It ends with those that were there when it began. Owns the jobs: those that wait, run, and
-were there last, `JOBS_MAX` of them, in memory alone: a restart forgets them, and what they had
-done is done. `job.start` begins one, `job.show` and `job.list` say how far it is, `job.cancel`
-ends it after the step that is under way.
+A job retries or removes all matching dead letters, in bounded steps that other work can get
+between. It covers the letters that existed when it began. The actor owns the jobs that wait or run
+and the latest finished ones, at most `JOBS_MAX`, only in memory: a restart forgets them, but what
+they had done is done. `job.start` begins one, `job.show` and `job.list` report progress,
+`job.cancel` ends it after the current step.
 
-Each step is durable when it is counted. While the cold store is away a job tries again, for
-`PATIENCE_S`, and has failed then. On cancel of the actor the jobs just end.
+Each step is durable when it is counted. While the cold store is away a job retries for `PATIENCE_S`
+and then fails. If the actor is cancelled the jobs just end.
 """
 
 import secrets
@@ -47,12 +47,12 @@ class Job:
     what: What
     which: DeadFilter
     asked: Mapping[str, Any]
-    """The filter, as it was given."""
+    """The filter, as given."""
     created_ms: int
     phase: Phase = "waiting"
     done: int = 0
     total: int | None = None
-    """How many matched at the start; None where that is not known."""
+    """How many matched at the start; None if unknown."""
     ended_ms: int | None = None
     error: str | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -131,7 +131,7 @@ class Jobs:
         fields.end()
         job = self._jobs.get(job_id)
         if job is None:
-            raise Refused("NOT_FOUND", f"there is no job {job_id[:40]}, or none any more")
+            raise Refused("NOT_FOUND", f"there is no job {job_id[:40]}, or it was forgotten")
         return job
 
     def _remember(self, job: Job) -> None:
@@ -178,7 +178,7 @@ class Jobs:
         return await step(job.which, STEP_LETTERS, cursor)
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The same step again, while the store does not answer."""
+        """Repeats the step while the store does not answer."""
         until = trio.current_time() + PATIENCE_S
         while True:
             try:

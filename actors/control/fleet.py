@@ -1,14 +1,14 @@
-"""The fleet as people see it (docs/protocol.md, "Fleet"): `fleet.list` and `fleet.adopt`.
+"""The fleet as operators see it (docs/protocol.md, "Fleet"): `fleet.list` and `fleet.adopt`.
 
-Adopting is for a daemon that never returns (actors/fleet/adoption.py). It is refused of one that is
-valid, or that is just being adopted by another daemon.
+Adopting is for a daemon that never returns (actors/fleet/adoption.py). It is refused for a daemon
+that is valid, or that another daemon is adopting right now.
 
-Owns nothing. One request works for `STEP_S` at most and says whether there is more. On cancel,
-whatever is not taken out stays in the queue.
+It owns nothing. One request works for at most `STEP_S` and says whether there is more. On cancel,
+items that are not taken out stay in the queue.
 
-What it can't do: know whether the daemon will return after all. Its journal still has those items,
-and would deliver them again, with the same ids, unless its spool was released (`forebay spool
-export --release`). Nor does it carry the texts of earlier errors; attempts and due times go along.
+It cannot know whether the daemon will return after all. Its journal still has those items and would
+deliver them again, with the same ids, unless its spool was released (`forebay spool export
+--release`). The texts of earlier errors are not carried over; attempts and due times are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ assert CLAIM_S > STEP_S + STORE_S
 
 @dataclass(slots=True)
 class Standing:
-    """A daemon in all queues."""
+    """A daemon's entries in all queues."""
 
     daemon: bytes
     valid_until_ms: int = 0
@@ -74,8 +74,8 @@ class FleetControl:
         book: MailBook | None = None,
         now: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`owners`: None of a daemon that shares no warm queue. `this` is this daemon's id.
-        `book`: where receipts learn of what a lost daemon's mail says."""
+        """`owners`: None if the daemon shares no warm queue. `this` is this daemon's id. `book`:
+        where receipts learn what a lost daemon's mail says."""
         self._owners = owners
         self._spooler = spooler
         self._this = this
@@ -106,7 +106,7 @@ class FleetControl:
             until = self._now() + STEP_S
             runs, items, is_over = await work.adopt(standing.daemon, sorted(standing.queues), until)
         finally:
-            # If it cannot be told, the claim runs out.
+            # If this fails, the claim expires.
             with trio.CancelScope(shield=True), suppress(StoreUnavailable):
                 await owners.disclaim(standing.daemon)
         if items:
@@ -120,7 +120,7 @@ class FleetControl:
     def _port(self) -> LostOwnersPort:
         if self._owners is None:
             raise bad_request(
-                "this daemon is no part of a fleet: it shares no warm queue (warm.type)"
+                "this daemon is not part of a fleet: it shares no warm queue (warm.type)"
             )
         return self._owners
 
@@ -135,25 +135,25 @@ def standings_of(found: Sequence[OwnerInQueue]) -> dict[bytes, Standing]:
 
 
 def chosen(given: str, standings: Mapping[bytes, Standing]) -> Standing:
-    """The daemon whose id begins so."""
+    """The daemon whose id begins with `given`."""
     wanted = given.lower()
     found = [each for each in standings.values() if each.daemon.hex().startswith(wanted)]
     if len(wanted) < ID_DIGITS_MIN or not found:
-        raise Refused("NOT_FOUND", f"the warm queue knows no daemon {given}")
+        raise Refused("NOT_FOUND", f"the warm queue has no daemon {given}")
     if len(found) > 1:
-        raise bad_request(f"{given} may be any of {len(found)} daemons: give more of its id")
+        raise bad_request(f"{given} matches {len(found)} daemons: give more of its id")
     return found[0]
 
 
 def check_adoptable(standing: Standing, this: bytes, now_ms: int) -> None:
     if standing.daemon == this:
-        raise bad_request("this is the daemon that you ask: there is nothing to adopt")
+        raise bad_request("this is the daemon itself: there is nothing to adopt")
     if standing.valid_until_ms > now_ms:
         seconds = (standing.valid_until_ms - now_ms) / 1000
         raise Refused(
             "CONFLICT",
-            f"the daemon {standing.daemon.hex()} is there, and valid for {seconds:.1f} s from now "
-            "on: only what a lapsed one has left can be adopted",
+            f"the daemon {standing.daemon.hex()} is alive, and valid for {seconds:.1f} s from now "
+            "on: only items of a lapsed daemon can be adopted",
         )
 
 

@@ -1,17 +1,17 @@
-"""Changing one item that waits: deleting it, giving it another payload, priority or time, or up.
+"""Changes one waiting item: deletes it, changes its payload, priority or time, or gives it up.
 
-Whoever has the item must let go of it first: what warm has, or the promoter in line for it, is
-withdrawn there, in one step, so that nobody can lease it any more; what waits in the journal or in
-cold is changed in place, by its owner, if it is still there. Then the owner makes the change
-durable:
+The holder of the item must let go of it first: an item in warm, or in the promoter's line, is
+withdrawn there in one step, so that no worker can lease it any more; an item that waits in the
+journal or in cold is changed in place by its owner, if it is still there. Then the owner makes the
+change durable:
 
     delete    journal: a DELETED mark in a group commit      cold: out of its row, in a transaction
     change    journal: handed over to cold as a run of its own, with the same id
               cold: another row in place of the item, in a transaction
 
 `False` means that the item was not where it was seen, and nothing has changed: look again. A step
-that has begun is carried through, shielded, within a deadline. What it can't do: change what a
-worker or consumer has.
+that has begun is completed, shielded, within a deadline. It cannot change an item that a worker or
+consumer has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,18 +37,18 @@ NO_LIMITS: Final = Limits(2**62, 2**62)
 
 
 class Unrecorded(StoreUnavailable):
-    """The journal was told, and its disk has not taken it yet: it will, or the next life asks."""
+    """The journal was told, but its disk has not taken it yet: it will, or recovery resolves it."""
 
 
 class Change(NamedTuple):
-    """What is to be different; None: as it was."""
+    """What to change; None: leave it as it is."""
 
     payload: bytes | None = None
     priority: int | None = None
     due_ms: int | None = None
     """0: at once."""
     error: str | None = None
-    """It is given up, as a dead letter, for this reason."""
+    """The item is given up, as a dead letter, for this reason."""
 
 
 class Changer:
@@ -62,7 +62,7 @@ class Changer:
         now_ms: Callable[[], int],
         lines: Mapping[str, Promotion],
     ) -> None:
-        """`lines`: what the promoter has in hand for warm, by queue."""
+        """`lines`: what the promoter has acquired for warm, by queue."""
         self._lines = lines
         self._spooler = spooler
         self._warm = warm
@@ -72,7 +72,8 @@ class Changer:
         self._now_ms = now_ms
 
     async def apply(self, sighting: Sighting, change: Change | None) -> bool:
-        """Changes an item that waits, or deletes it (None). BadRun if it would be no run."""
+        """Changes a waiting item, or deletes it (None). Raises BadRun if the result is not
+        valid."""
         new = None if change is None else new_row(sighting, change, self._now_ms())
         with trio.move_on_after(STEP_S, shield=True):
             is_done = await self._apply(sighting, new)
@@ -110,12 +111,12 @@ class Changer:
         return await self._cold.change(row, bit, lock, new)
 
     async def _from_warm(self, sighting: Sighting, new: NewRow | None) -> bool:
-        """False as well if warm has not got it: it is leased, or on its way."""
+        """False also if warm does not have it: it is leased, or on its way."""
         queue, bit, run_id = sighting.head.queue, sighting.bit, sighting.head.run_id
         slices = await self._warm.withdraw(queue, run_id=run_id)
         own = [part for part in slices if part.bits & bit]
         if rest := without(slices, bit):
-            # They were here a moment ago, and go back whatever the limits say.
+            # They were here a moment ago, so they go back regardless of the limits.
             await self._warm.enter(queue, rest, NO_LIMITS)
         line = None if own else self._lines.get(queue)
         if line is not None:
@@ -130,7 +131,7 @@ class Changer:
         except Unrecorded:
             raise
         except BaseException:
-            # Nobody else would bring it back.
+            # This task holds the only reference: no other would bring it back.
             if line is not None:
                 line.join([part])
                 raise
@@ -151,7 +152,7 @@ class Changer:
         return await self._move(new, HandedOver(*where, part.bits))
 
     async def _settle(self, outcome: Settled | Voided) -> bool:
-        """Durable on return."""
+        """Records the outcome in the journal; durable on return."""
         asked = Asked()
         await self._spooler.send(Settle((outcome,), asked.answer))
         with trio.move_on_after(RECORD_S):
@@ -164,12 +165,12 @@ class Changer:
 
 
 def without(slices: Sequence[Slice], bit: int) -> list[Slice]:
-    """What is left of them without this item."""
+    """The slices without this item."""
     return [replace(part, bits=part.bits & ~bit) for part in slices if part.bits != bit]
 
 
 def new_row(sighting: Sighting, change: Change, now_ms: int) -> NewRow:
-    """The item as it will be: a run of its own, in which it keeps its id."""
+    """The changed item: a run of its own, in which it keeps its id."""
     head, index = sighting.head, sighting.index
     run = Run(head, sighting.data)
     due_ms = sighting.due_ms if change.due_ms is None else change.due_ms
@@ -205,8 +206,8 @@ def new_row(sighting: Sighting, change: Change, now_ms: int) -> NewRow:
 
 
 def first_due_ms(head: RunHead, change: Change, now_ms: int) -> int:
-    """The due time in the item's header: when it is due at first. It stays when the item is put
-    off, and an item that is wanted earlier than it was ever due is due at first then."""
+    """The due time in the item's header: when it is first due. Postponing the item keeps it; an
+    item that is wanted earlier than it was ever due gets the earlier time."""
     if change.due_ms is None:
         return head.due_ms
     wanted_ms = change.due_ms or now_ms

@@ -1,15 +1,15 @@
-"""Finding one item by its id, wherever it is: journal, warm, cold, dead letters, history.
+"""Finds one item by its id in any place: journal, warm, cold, dead letters, history.
 
-The journal is asked first (what is lent or in memory at once, the rest through its indexes), then
-the cold store by its index of bodies. An item that moves from the one to the other just then is
-in neither for a moment, so that nobody is told "not found" before both were asked twice. Owns
-nothing. What it says is true at the moment it looked.
+The journal is asked first (lent runs and those in memory at once, the rest through its indexes),
+then the cold store, by its index of bodies. An item that moves from one to the other is in neither
+for a moment, so "not found" is answered only after both were asked twice. It owns nothing. Its
+answer is true at the moment of the look.
 
-A dead letter may have been removed because it was mended and pushed again under its id. So for an
-item that seems to be deleted, runs of its queue that list ids of others are looked through as well.
+A dead letter may have been removed because it was edited and pushed again under its id. So for an
+item that seems to be deleted, runs of its queue that list ids of other runs are searched as well.
 
-What it can't do: find an item by id in the journal whose run lists ids of other runs, if nothing
-else is known of it, or if the queue's journal holds more than `AGAIN_BYTES_MAX`; a search finds it.
+It cannot find an item in the journal whose run lists ids of other runs if nothing else is known of
+it, or if the queue's journal holds more than `AGAIN_BYTES_MAX`; a search finds it.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from forebay.run import IDS, Run, RunHead
 LOOKS: Final = 2
 AGAIN_ROWS: Final = 64
 AGAIN_BYTES: Final = 1024 * 1024
-"""Of one step."""
+"""Bytes of one step."""
 AGAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -44,7 +44,7 @@ class Finder:
         noted: Callable[[bytes], Sequence[FinishedRow]],
         now_ms: Callable[[], int],
     ) -> None:
-        """`noted`: what is on its way to the cold store's history, by run."""
+        """`noted`: rows on their way to the cold store's history, by run."""
         self._spooler = spooler
         self._warm = warm
         self._cold = cold
@@ -52,7 +52,7 @@ class Finder:
         self._now_ms = now_ms
 
     async def find(self, item_id: str) -> Sighting:
-        """Where the item is now, or what became of it. Refused if nobody knows it."""
+        """Where the item is now, or its outcome. Raises Refused if it is unknown."""
         try:
             run_id, index = parse_item_id(item_id)
         except ValueError as problem:
@@ -88,7 +88,7 @@ class Finder:
         return of_cold(sight, lowest_bit(sight.bits), warm)
 
     async def _pushed_again(self, deleted: Sighting, run_id: bytes, index: int) -> Sighting | None:
-        """The item in another run of its queue, which waits or was delivered a moment ago."""
+        """The item in another run of its queue that waits or was delivered a moment ago."""
         queue, after, room = deleted.head.queue, 0, AGAIN_BYTES_MAX
         while room > 0:
             runs, rest = await scan_runs(self._spooler, queue, after, AGAIN_ROWS, AGAIN_BYTES)
@@ -143,7 +143,7 @@ async def ask_for_run(spooler: Spooler, run_id: bytes) -> list[JournalRun]:
 async def scan_runs(
     spooler: Spooler, queue: str, after: int, runs_max: int, bytes_max: int
 ) -> tuple[list[JournalRun], int | None]:
-    """What the journal has of a queue behind a position, and behind which one to go on."""
+    """Runs of a queue in the journal behind a position, and the position to continue behind."""
     make = partial(ScanRuns, queue, after, runs_max, bytes_max)
     found: tuple[list[JournalRun], int | None] = readable(await ask(spooler, make))
     return found

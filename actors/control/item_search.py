@@ -1,12 +1,12 @@
-"""Searching items by queue, state, key, correlation, error and age, a page at a time.
+"""Searches items by queue, state, key, correlation, error and age, page by page.
 
-The places are gone through one after the other: the journal queue by queue, the cold store, the
-dead letters, history. A request looks at `BYTES_MAX` and takes `SEARCH_S` at most, and says with a
-cursor where to go on; a page may be empty and not the last. Owns nothing and keeps nothing: all
-that a search knows is in its cursor. Runs are unpacked and compared in a thread.
+The places are searched one after the other: the journal queue by queue, the cold store, the dead
+letters, the history. A request looks at `BYTES_MAX` and takes `SEARCH_S` at most, and returns a
+cursor to continue; a page may be empty without being the last. It owns nothing and keeps nothing:
+the cursor holds the whole state of a search. Runs are unpacked and compared in a thread.
 
-What it can't do: see one moment. An item that moves while pages are read may be seen twice, or
-not at all.
+It cannot see a single moment: an item that moves while pages are read may appear twice or not at
+all.
 """
 
 import base64
@@ -44,7 +44,7 @@ STEP_ROWS: Final = 64
 STEP_BYTES: Final = 1024 * 1024
 STEP_LETTERS: Final = 500
 BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of runs, as they are stored."""
+"""Bytes of runs, as stored."""
 STEPS_MAX: Final = 64
 SEARCH_S: Final = 1.0
 CURSOR_TEXT_MAX: Final = 1000
@@ -59,19 +59,19 @@ _STATES_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ItemFilter:
-    """Which items; what is None does not matter."""
+    """Selects items; None matches all."""
 
     queue: str | None = None
     state: State | None = None
     key: str | None = None
     correlation_id: str | None = None
     error: str | None = None
-    """Part of the text of the last error, upper and lower case alike."""
+    """Part of the text of the last error, ignoring case."""
     before_ms: int | None = None
     """Enqueued before then."""
     after_ms: int | None = None
     traceparent: str | None = None
-    """Just this one, or the trace id alone."""
+    """Exactly this one, or the trace id alone."""
     failure_reason: FailureReason | None = None
     """Of the last error."""
 
@@ -79,17 +79,17 @@ class ItemFilter:
 class Cursor(NamedTuple):
     place: str
     queue: str = ""
-    """Of the journal."""
+    """For the journal."""
     at: int = -1
-    """The row or position where it goes on; before the first: -1."""
+    """The row or position to continue from; -1: before the first."""
     item: int = 0
-    """Within that row: the first item that was not seen."""
+    """The first item of that row that was not seen."""
     letters: str = ""
-    """The dead letters' own cursor."""
+    """The cursor of the dead letters."""
 
 
 class Seen(NamedTuple):
-    """One row of a step: who may be in it, and where it lies."""
+    """One row of a step: its items, and its position."""
 
     at: int
     head: RunHead
@@ -121,7 +121,7 @@ class ItemSearch:
     async def search(
         self, which: ItemFilter, limit: int, cursor: str
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Items, and the cursor of the next page. ValueError if the cursor is none."""
+        """Items, and the cursor of the next page. Raises ValueError for an invalid cursor."""
         at: Cursor | None = read_cursor(cursor) if cursor else first_place(which)
         found: list[dict[str, Any]] = []
         until, seen_bytes, steps = trio.current_time() + SEARCH_S, 0, 0
@@ -149,7 +149,7 @@ class ItemSearch:
         page = await self._dead.find(dead, max(limit, letters_at_once(which)), cursor)
         found = [of_letter(letter) for letter in page.letters if letter_matches(letter, which)]
         if len(found) > limit:
-            # Read again as far as there is room, since only a page's end has a cursor.
+            # Read again with a smaller limit: only the end of a page has a cursor.
             fitting = [n for n, one in enumerate(page.letters, 1) if letter_matches(one, which)]
             page = await self._dead.find(dead, fitting[limit - 1], cursor)
             found = [of_letter(letter) for letter in page.letters if letter_matches(letter, which)]
@@ -210,7 +210,7 @@ class ItemSearch:
         return Step(rows, next_place(which, "journal"))
 
     async def _queue_after(self, queue: str, which: ItemFilter) -> str:
-        """The next queue that has something in the journal; empty: there is none."""
+        """The next queue that has items in the journal; empty: there is none."""
         if which.queue is not None:
             return which.queue if not queue else ""
         report: dict[str, Any] = await ask(self._spooler, Inquire)
@@ -221,9 +221,9 @@ class ItemSearch:
 def compare(
     which: ItemFilter, at: Cursor, step: Step, room: int
 ) -> tuple[list[dict[str, Any]], Cursor | None]:
-    """The items of a step that match, as many as there is room for, and where to go on."""
+    """The matching items of a step, as many as there is room for, and where to continue."""
     found: list[dict[str, Any]] = []
-    # A row that was cut is read again: the cursor stands just before it, and history goes back.
+    # A row that was cut is read again: the cursor is just before it, and history goes backwards.
     direction = -1 if at.place == "history" else 1
     for row in step.rows:
         if not run_matches(row.head, which):
@@ -268,7 +268,7 @@ def item_matches(sighting: Sighting, run: Run, which: ItemFilter) -> bool:
 
 
 def letter_matches(letter: DeadLetter, which: ItemFilter) -> bool:
-    """In all that the dead letters' own filter does not know."""
+    """Checks what the dead letters' own filter cannot."""
     return (
         (which.before_ms is None or letter.enqueued_ms < which.before_ms)
         and (which.after_ms is None or letter.enqueued_ms > which.after_ms)
@@ -288,7 +288,7 @@ def has_failed_so(errors: Sequence[ItemError], reason: FailureReason | None) -> 
 
 
 def letters_at_once(which: ItemFilter) -> int:
-    """How many are looked at in a step: where few of them may match, more than are wanted."""
+    """How many letters to read per step: more than are wanted if few of them may match."""
     more = (
         which.key,
         which.correlation_id,
@@ -304,7 +304,7 @@ def error_matches(errors: Sequence[Any], text: str) -> bool:
 
 
 def places(which: ItemFilter) -> list[str]:
-    """Where items may be that are wanted."""
+    """The places where wanted items may be."""
     return [p for p in _PLACES if which.state is None or which.state in _STATES_OF[p]]
 
 
@@ -323,7 +323,7 @@ def write_cursor(cursor: Cursor) -> str:
 
 
 def read_cursor(text: str) -> Cursor:
-    """ValueError if it is none."""
+    """Raises ValueError for an invalid cursor."""
     try:
         if len(text) > CURSOR_TEXT_MAX or not text.isascii():
             raise ValueError

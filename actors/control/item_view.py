@@ -1,7 +1,7 @@
-"""One item as somebody sees it: where it is, in which state, and its life so far.
+"""One item as operators see it: where it is, its state, and its history.
 
-A sighting is made of what an owner said at one moment. Pure functions; they unpack the run that
-the item is in, so that for a large one they are a thread's work (`describe_apart`).
+A sighting is made of what an owner reported at one moment. Pure functions; they unpack the item's
+run, so a large one is described in a thread (`describe_apart`).
 """
 
 import base64
@@ -24,7 +24,7 @@ from forebay.stage_frames import write_of
 
 PREVIEW_BYTES_MAX: Final = 64 * 1024
 UNPACK_BYTES_MAX: Final = 128 * 1024
-"""To unpack more than that is a thread's work: 128 KiB take about 0.1 ms."""
+"""Above this size a thread unpacks: 128 KiB take about 0.1 ms."""
 JOB_HEADER: Final = "job_id"
 _PAST: Final = {State.DONE: "delivered", State.DELETED: "deleted", State.FAILED: "dead"}
 
@@ -35,21 +35,21 @@ class Sighting:
     head: RunHead
     data: bytes
     index: int
-    """Within this run, which need not be the one that its id names."""
+    """The index in this run, which need not be the run that the item's id names."""
     attempt: int
     due_ms: int
     errors: tuple[ItemError, ...]
     owner: JournalRun | ColdSight
     ended_ms: int | None = None
     holder: HeldBy | None = None
-    """Who has it, or had it last."""
+    """Which worker or consumer has it, or had it last."""
     result: str = ""
     job: str = ""
-    """The job that has claimed it, or had."""
+    """The job that has, or had, claimed it."""
     changed_ms: int = 0
-    """When an operator changed or retried it last; 0: never."""
+    """When an operator last changed or retried it; 0: never."""
     first_due_ms: int = 0
-    """When it was due at first; 0: as its run says."""
+    """When it was first due; 0: as its run says."""
 
     @property
     def bit(self) -> int:
@@ -63,7 +63,7 @@ class Sighting:
 
 
 def of_journal(found: JournalRun, index: int, warm: Whereabouts, now_ms: int) -> Sighting | None:
-    """None: it was settled."""
+    """None: it is settled."""
     bit, head = 1 << index, found.run.head
     if index >= head.count or found.done & bit:
         return None
@@ -111,7 +111,7 @@ def of_cold(found: ColdSight, index: int, warm: Whereabouts) -> Sighting:
 
 
 def near_workers(bit: int, warm: Whereabouts) -> State | None:
-    """None: warm has not got it."""
+    """None: warm does not have it."""
     if warm.leased & bit:
         return State.RUNNING
     if warm.scheduled & bit:
@@ -120,13 +120,13 @@ def near_workers(bit: int, warm: Whereabouts) -> State | None:
 
 
 def last_holder(state: State, errors: Sequence[ItemError]) -> HeldBy | None:
-    """Who had it at its last attempt; of one that runs, that is somebody else."""
+    """The holder at its last attempt; None for a running item, which has another holder now."""
     return errors[-1].holder if errors and state is not State.RUNNING else None
 
 
 def held_now(sighting: Sighting, tasks: Iterable[Task], host: str = "") -> Sighting:
-    """The same, with who has it in hand; this daemon knows that of its own workers and consumers
-    alone."""
+    """The sighting with its present holder, which this daemon knows only for its own workers and
+    consumers."""
     if sighting.state is not State.RUNNING:
         return sighting
     run_id = sighting.head.run_id
@@ -141,7 +141,7 @@ def held_now(sighting: Sighting, tasks: Iterable[Task], host: str = "") -> Sight
 async def describe_apart(
     sighting: Sighting, *, payload: bool, whole: bool = False
 ) -> dict[str, Any]:
-    """All there is to be said of an item. `whole`: a long payload is not cut."""
+    """Everything known about an item. `whole`: do not cut a long payload."""
     bytes_max = sighting.head.raw_bytes if whole else PREVIEW_BYTES_MAX
     if sighting.head.raw_bytes <= UNPACK_BYTES_MAX:
         return describe(sighting, payload=payload, bytes_max=bytes_max)
@@ -165,14 +165,14 @@ def describe(
 
 
 def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
-    """What a list says of it. `run` is the sighting's, unpacked once for all of its items."""
+    """What a list shows of it. `run` is the sighting's, unpacked once for all of its items."""
     head, index = sighting.head, sighting.index
     try:
         item_id = run.item_ids(index, index + 1)[0]
         key = run.keys(index, index + 1)[0].decode(errors="replace") or None
         size = len(run.payloads(index, index + 1)[0])
     except BadRun:
-        # Whoever delivers it will say so.
+        # Delivery will report that the run is damaged.
         item_id, key, size = format_item_id(head.run_id, index), None, 0
     headers = head.headers() if head.packed_headers else {}
     write = write_of(head) if head.packed_headers else None
@@ -208,21 +208,21 @@ def summary(sighting: Sighting, run: Run) -> dict[str, Any]:
 
 
 def scheduled(head: RunHead, due_ms: int, first_ms: int = 0) -> tuple[int, int]:
-    """When an item is due, and when it was due at first, which is never later. A retry, and an
-    operator who puts the item off, move the first time alone."""
+    """When an item is due, and when it was first due, which is never later. A retry, or an operator
+    who postpones the item, moves only the former."""
     first_ms = first_ms or head.due_ms or head.enqueued_ms
     scheduled_ms = due_ms or first_ms
     return scheduled_ms, min(first_ms, scheduled_ms)
 
 
 def retries(state: State, attempt: int) -> int:
-    """How often an item was tried again. `attempt` counts attempts that were made, and not the one
-    that is under way."""
+    """How many times an item was retried. `attempt` counts finished attempts, not the one under
+    way."""
     return attempt if state is State.RUNNING else max(0, attempt - 1)
 
 
 def updated_ms(sighting: Sighting) -> int:
-    """When something last became of it, as far as that is known."""
+    """When it last changed, as far as is known."""
     if sighting.ended_ms is not None:
         return max(sighting.ended_ms, sighting.changed_ms)
     known = [sighting.head.enqueued_ms, sighting.changed_ms]
@@ -233,7 +233,7 @@ def updated_ms(sighting: Sighting) -> int:
 
 
 def of_letter(letter: DeadLetter) -> dict[str, Any]:
-    """The same of a dead letter as a list of those has it."""
+    """The same for an entry of a list of dead letters."""
     last = letter.errors[-1] if letter.errors else None
     return {
         "id": letter.id,
@@ -265,7 +265,7 @@ def of_letter(letter: DeadLetter) -> dict[str, Any]:
 
 
 def preview(run: Run, index: int, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[str, Any]:
-    """The payload, or the beginning of a long one: as text where it is one."""
+    """The payload, or the beginning of a long one; as text if it is text."""
     try:
         payload = run.payloads(index, index + 1)[0]
     except BadRun as problem:
@@ -275,7 +275,7 @@ def preview(run: Run, index: int, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[st
     try:
         text = start.decode()
     except UnicodeDecodeError as problem:
-        # A cut may go through a character.
+        # A cut may split a character.
         if not (is_cut and problem.start >= len(start) - 3):
             encoded = base64.b64encode(start).decode()
             return {"payload_b64": encoded, "payload_is_cut": is_cut}
@@ -284,7 +284,7 @@ def preview(run: Run, index: int, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[st
 
 
 def timeline(sighting: Sighting) -> list[dict[str, Any]]:
-    """An item's life: what is known of it, in the order in which it happened."""
+    """What is known about an item, in the order in which it happened."""
     head, state = sighting.head, sighting.state
     events: list[dict[str, Any]] = [_event(head.enqueued_ms, "accepted")]
     if head.due_ms:

@@ -1,12 +1,12 @@
-"""Items: finding, showing, deleting and changing single ones, as CONTROL operations.
+"""Items: finds, shows, deletes and changes single items, as CONTROL operations.
 
-`items.find` searches (actors/control/item_search.py), `items.show` tells one item's life,
-`items.delete` and `items.change` act on one that waits (actors/control/item_change.py) or is a dead
-letter. What may become of an item is said by one table (actors/model/states.py): what it does not
-allow is refused with CONFLICT and the states that are allowed.
+`items.find` searches (actors/control/item_search.py), `items.show` shows one item with its history,
+`items.delete` and `items.change` act on an item that waits (actors/control/item_change.py) or is a
+dead letter. One table (actors/model/states.py) says which changes are legal: all others are refused
+with CONFLICT and the states that are allowed.
 
-Owns nothing. Durable when answered. An item that moves between tiers while it is changed is looked
-for again, a few times; then the request is refused with BUSY, and may be sent again.
+It owns nothing. A change is durable when it is answered. An item that moves between tiers during a
+change is looked for again, a few times; then the request is refused with BUSY and may be repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,14 +43,14 @@ from forebay.limits import PRIORITY_MAX, TIME_MS_MAX
 
 TRIES: Final = 8
 PAUSE_S: Final = 0.05
-"""Between them: what moves between tiers is there within milliseconds, as a rule."""
+"""Pause between tries: an item that moves between tiers usually arrives within milliseconds."""
 SAME_ID_MAX: Final = 10
 """Dead letters of one item: one, unless it was delivered twice and failed twice."""
 SET_ASIDE_TEXT: Final = "set aside by an operator"
 
 
 class WrongState(Refused):
-    """The item's state does not allow it."""
+    """The item's state does not allow the change."""
 
     def __init__(self, text: str, state: State, allowed: tuple[State, ...]) -> None:
         super().__init__("CONFLICT", text)
@@ -73,8 +73,8 @@ class Items:
         tasks: Callable[[], Iterable[Task]] = tuple,
         host: str = "",
     ) -> None:
-        """`keeps`: what a queue's history keeps. `payload_max`: of a payload that is changed.
-        `tasks`: what workers and consumers have in hand now; `host`: this one's name."""
+        """`keeps`: what a queue's history keeps. `payload_max`: the limit for a new payload.
+        `tasks`: what workers and consumers are working on; `host`: this host's name."""
         self._tasks = tasks
         self._host = host
         self._finder = finder
@@ -94,7 +94,7 @@ class Items:
         }
 
     async def withdraw(self, item_id: str) -> None:
-        """Deletes an item that waits, in the daemon's name: a dead letter stays, with its error."""
+        """Deletes a waiting item on behalf of the daemon: a dead letter stays, with its error."""
         await self._try(item_id, State.DELETED, Change(), Who.DAEMON)
 
     async def _find_op(self, fields: Fields) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Items:
         item_id, wanted, change = fields.text("id"), read_state(fields), read_change(fields)
         fields.end()
         if wanted is None and change == Change():
-            raise bad_request("nothing is to be changed: give state, payload, priority or due_ms")
+            raise bad_request("nothing to change: give state, payload, priority or due_ms")
         if change.payload is not None and len(change.payload) > self._payload_max:
             raise Refused("TOO_LARGE", f"a payload has at most {self._payload_max} bytes")
         before = await self._try(item_id, wanted, change)
@@ -134,7 +134,7 @@ class Items:
     async def _try(
         self, item_id: str, wanted: State | None, change: Change, who: Who = Who.OPERATOR
     ) -> Sighting:
-        """The item as it was before."""
+        """Returns the item as it was before."""
         for _ in range(TRIES):
             sighting = await self._finder.find(item_id)
             check_change(sighting.state, wanted or sighting.state, who)
@@ -175,7 +175,7 @@ class Items:
         return retried.done > 0
 
     async def _note(self, seen: Sighting) -> None:
-        """History of what the journal had; the cold store keeps its own."""
+        """Adds an item of the journal to the history; the cold store notes its own."""
         owner = seen.owner
         if not isinstance(owner, JournalRun) or self._keeps(seen.head.queue) == "none":
             return
@@ -189,7 +189,7 @@ class Items:
             seen.errors,
             seen.holder,
         )
-        # The item is gone in any case, and nothing is promised of history.
+        # The item is gone in any case, and history is best effort.
         with suppress(StoreUnavailable):
             await self._cold.note_history([row])
 
@@ -209,7 +209,7 @@ def make_items(
     tasks: Callable[[], Iterable[Task]] = tuple,
     host: str = "",
 ) -> Items:
-    """With the parts that it is made of."""
+    """Builds Items with its parts."""
     return Items(
         Finder(spooler, warm, cold_items, history.noted, now_ms),
         ItemSearch(spooler, warm, cold_items, dead, now_ms),
@@ -240,7 +240,7 @@ def spent(item_id: str) -> WrongState:
 
 
 def of_state(seen: Sighting, wanted: State, change: Change) -> Change:
-    """The change that takes an item which waits into a state."""
+    """The change that moves a waiting item into a state."""
     match wanted:
         case State.FAILED:
             return change._replace(error=change.error or SET_ASIDE_TEXT)
@@ -280,7 +280,7 @@ def as_bytes(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as problem:
-        raise bad_request(f"{name} is no text: it has half of a character") from problem
+        raise bad_request(f"{name} is not a valid text: it has half of a character") from problem
 
 
 def read_item_filter(which: Fields) -> ItemFilter:

@@ -1,6 +1,6 @@
-"""What people ask about keys (docs/protocol.md, "Keyed queues"): `key.show` and `key.drop`.
+"""Operations on keys (docs/protocol.md, "Keyed queues"): `key.show` and `key.drop`.
 
-Owns nothing: the keys are the cold store's. Each operation is one step there.
+It owns nothing: the keys belong to the cold store. Each operation is one step there.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def read(fields: Fields) -> tuple[str, bytes]:
 
 def found(holder: Holder | None) -> Holder:
     if holder is None:
-        raise Refused("NOT_FOUND", "nobody has this key")
+        raise Refused("NOT_FOUND", "no item has this key")
     return holder
 
 

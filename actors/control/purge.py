@@ -1,18 +1,18 @@
-"""Purging a queue: deleting what waits, wherever it is, as the CONTROL operation `queue.purge`.
+"""Purges a queue: deletes its waiting items in all tiers, as the CONTROL operation `queue.purge`.
 
-Waiting is what nobody has in hand: in the journal's backlog, in warm, in cold. What a worker, a
-consumer or a stream's reader has stays, and so do dead letters and what is staged. Warm comes
-first, because it is where items are leased from; whatever moves between the tiers meanwhile is
-met by the next round. Rounds go on until nothing waits, within a time: then the answer says
-`more`, and the operation may be sent again. The books count claimed items among those in cold;
-a round that finds nothing asks the cold store how many there are.
+Waiting items are those in the journal's backlog, in warm and in cold that are not leased. Items
+that a worker, a consumer or a stream's reader has stay, and so do dead letters and staged items.
+Warm comes first, because items are leased from there; the next round meets items that moved between
+the tiers meanwhile. Rounds continue until nothing waits, within a time limit: then the answer says
+`more`, and the operation may be repeated. The books count claimed items among those in cold; a
+round that finds nothing asks the cold store how many there are.
 
-Durable when answered: journal items have a DELETED mark in a group commit, cold ones left in a
-transaction; the books count all of them as deleted. A step that has begun is carried through,
-shielded, within a deadline. When a store fails, or is too slow, what was withdrawn from warm goes
-back there; but for what the journal was told, which it will record.
+A purge is durable when it is answered: journal items have a DELETED mark in a group commit, cold
+ones were deleted in a transaction; the books count all of them as deleted. A step that has begun is
+completed, shielded, within a deadline. If a store fails or is too slow, slices that were withdrawn
+from warm go back there, except those that the journal was told about, which it will record.
 
-What it can't do: keep purged items in the history.
+It cannot keep purged items in the history.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -34,16 +34,16 @@ from actors.tiers.line import Promotion
 log = structlog.get_logger()
 
 TIME_S: Final = 10.0
-"""Of one request."""
+"""Time limit of one request."""
 STEP_S: Final = 30.0
 OUTCOMES_MAX: Final = 1024
-"""Of one message to the spooler."""
+"""Outcomes per message to the spooler."""
 SCAN_RUNS: Final = 512
 SCAN_BYTES: Final = 16 * 1024 * 1024
 COLD_ROWS: Final = 256
-"""Of one transaction."""
+"""Rows per transaction."""
 PAUSE_S: Final = 0.05
-"""For what is on its way between two tiers to arrive."""
+"""Time for items between two tiers to arrive."""
 NO_LIMITS: Final = Limits(2**62, 2**62)
 
 
@@ -59,7 +59,7 @@ class Purging:
         check_exists: Callable[[str], Awaitable[object]],
         wake_promoter: Callable[[str], None],
     ) -> None:
-        """`lines`: what the promoter has in hand for warm, by queue. `streams`: the same cold
+        """`lines`: what the promoter has acquired for warm, by queue. `streams`: the same cold
         store, which knows what is claimed. `check_exists` refuses a queue that does not exist."""
         self._spooler = spooler
         self._warm = warm
@@ -79,8 +79,8 @@ class Purging:
         return {"queue": queue, "deleted": deleted, "more": more}
 
     async def purge(self, queue: str) -> tuple[int, bool]:
-        """How many were deleted, and whether some are left. What is pushed meanwhile may go too,
-        but it ends when there are as many deleted as waited at first."""
+        """How many items were deleted, and whether some are left. Items pushed meanwhile may be
+        deleted too, but it ends once as many are deleted as waited at first."""
         wanted = waiting(await self._report(), queue)
         deadline = trio.current_time() + TIME_S
         deleted = 0
@@ -123,7 +123,7 @@ class Purging:
     async def _shielded(self, step: Callable[[Any], Awaitable[int]], what: Any) -> int:
         with trio.move_on_after(STEP_S, shield=True):
             return await step(what)
-        raise StoreUnavailable(f"it is not known what was deleted after {STEP_S:g} s")
+        raise StoreUnavailable(f"it is unknown what was deleted after {STEP_S:g} s")
 
     # Warm.
 
@@ -133,12 +133,12 @@ class Purging:
             slices += line.withdraw()
         others = [part for part in slices if not isinstance(part.run.owner, InJournal | InCold)]
         if others:
-            # Another daemon's: its own purge deletes them.
+            # These belong to another daemon: its own purge deletes them.
             await self._warm.enter(queue, others, NO_LIMITS)
         in_journal = [part for part in slices if isinstance(part.run.owner, InJournal)]
         in_cold = [part for part in slices if isinstance(part.run.owner, InCold)]
         async with self._given_back(queue, [*in_cold, *in_journal]):
-            # What was deleted after all is met there once more, and found to be gone.
+            # Items that were deleted after all are met there once more and found to be gone.
             found = await self._delete_cold(in_cold)
         for first in range(0, len(in_journal), OUTCOMES_MAX):
             last = first + OUTCOMES_MAX
@@ -149,7 +149,7 @@ class Purging:
 
     @asynccontextmanager
     async def _given_back(self, queue: str, slices: Sequence[Slice]) -> AsyncIterator[None]:
-        """What was withdrawn goes back to warm if a step fails: nobody else would bring it."""
+        """Returns withdrawn slices to warm if a step fails: no other task would bring them back."""
         try:
             yield
         except BaseException:
@@ -183,7 +183,7 @@ class Purging:
         return await self._settle([one for one in voided if one.bits])
 
     async def _settle(self, outcomes: Sequence[Settled | Voided]) -> int:
-        """How many items; durable on return."""
+        """Settles outcomes and returns the number of items; durable on return."""
         found = 0
         for first in range(0, len(outcomes), OUTCOMES_MAX):
             some = tuple(outcomes[first : first + OUTCOMES_MAX])
@@ -200,7 +200,7 @@ class Purging:
 
 
 def waiting(report: Mapping[str, Any], queue: str) -> int:
-    """Items that nobody has in hand, as the books have it."""
+    """Items that are not leased, according to the books."""
     books = report["queues"].get(queue)
     if books is None:
         return 0

@@ -1,8 +1,8 @@
-"""What people ask of schedules (docs/protocol.md, "Schedules"): `cron.list`, `cron.show`,
+"""Operations on schedules (docs/protocol.md, "Schedules"): `cron.list`, `cron.show`,
 `cron.next`, `cron.add`, `cron.change`, `cron.remove` and `cron.run`.
 
-Owns nothing: each operation is a step of actors/cron/cron.py. Next ticks are worked out on this
-host's clock, and are those of the grid: of a schedule that is disabled too.
+It owns nothing: each operation is a step of actors/cron/cron.py. The next ticks follow this host's
+clock and are those of the grid, also for a disabled schedule.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ class CronControl:
         now_ms: Callable[[], int],
         is_trigger: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`is_trigger`: whether a trigger of type QUEUE has this name. The two share their names,
-        since a schedule is a trigger of type TIME."""
+        """`is_trigger`: whether a trigger of type QUEUE has this name. Schedules and triggers share
+        their names, because a schedule is a trigger of type TIME."""
         self._is_trigger = is_trigger
         self._cron = cron
         self._now_ms = now_ms
@@ -48,7 +48,7 @@ class CronControl:
     async def _list(self, fields: Fields) -> dict[str, Any]:
         fields.end()
         last = await self._last.of_all()
-        # Some may be gone since it was asked for.
+        # Some schedules may have been removed during the look.
         names = sorted(last.keys() & self._cron.book.schedules.keys())
         return {"schedules": [self._object(name, last[name]) for name in names]}
 

@@ -1,8 +1,8 @@
-"""A queue's figures: items by state, the books, failures by reason, and how long processing takes.
+"""A queue's figures: items by state, the books, failures by reason, and processing times.
 
-The counts are the books' (docs/operations.md), and last. Failures and processing times are the
-metrics', of this life of the daemon. One thing for all who ask: `queue.stats` over the socket, and
-the same over HTTP. Owns nothing; may be cancelled at any await.
+The counts come from the books (docs/operations.md) and survive restarts. Failures and processing
+times come from the metrics and start at 0 with the daemon. `queue.stats` over the socket and the
+HTTP API return the same. It owns nothing and may be cancelled at any await.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,7 @@ STATES: Final[Mapping[str, str]] = {
     "FAILED": "dead",
     "DELETED": "deleted",
 }
-"""Of an item, and what the books call how many there are."""
+"""State of an item, and the name of its count in the books."""
 
 
 class QueueStats:

@@ -1,6 +1,6 @@
 """`stream.claim`, `stream.status`, `stream.drop` and `stream.list` (docs/protocol.md, "Claims").
 
-Owns nothing: the streams are those of actors/tiers/streams.py.
+It owns nothing: actors/tiers/streams.py owns the streams.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ def read_consumer(fields: Fields) -> tuple[str, str]:
 
 
 def claim_object(stream: Stream, journal: Journaled) -> dict[str, Any]:
-    """The open claim, and what waits beside it: in cold, in the journal, and between them."""
+    """The open claim, and the backlog behind it: in cold, in the journal, and between them."""
     between = max(0, journal.handed_over - stream.taken)
     return {
         "claim": stream.claim,

@@ -1,10 +1,10 @@
-"""What people ask of triggers (docs/protocol.md, "Triggers"): `trigger.list`, `trigger.show`,
+"""Operations on triggers (docs/protocol.md, "Triggers"): `trigger.list`, `trigger.show`,
 `trigger.add`, `trigger.change`, `trigger.remove`, `trigger.run`, `trigger.pause` and
 `trigger.resume`.
 
-Owns nothing. A QUEUE trigger is a step of actors/cron/triggers.py. A TIME trigger is a schedule,
-seen from here: each operation is one of actors/cron/cron.py, with `target` for its queue. Every
-schedule is listed, wherever it was defined.
+It owns nothing. For a QUEUE trigger each operation is a step of actors/cron/triggers.py. A TIME
+trigger is a schedule: each operation is a step of actors/cron/cron.py, with `target` for its queue.
+Every schedule is listed, however it was defined.
 """
 
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class TriggerControl:
         type_ = self._known(name)
         if settings.get("type", type_) != type_:
             raise bad_request(
-                f"{name} is a {type_} trigger, and stays one: remove it, and make another"
+                f"{name} is a {type_} trigger, which cannot change: remove it and add another"
             )
         if type_ == "QUEUE":
             await self._triggers.change(name, settings)
@@ -130,7 +130,7 @@ class TriggerControl:
         return found
 
     def _shown(self, name: str) -> dict[str, Any]:
-        """With its oldest jobs."""
+        """The trigger, with its oldest jobs."""
         shown = self._object(name, self._triggers.jobs_by_name())
         jobs = self._triggers.jobs(name, JOBS_SHOWN_MAX)
         return shown | {"live_jobs": [job_object(job) for job in jobs]}
@@ -182,7 +182,7 @@ class TriggerControl:
 
 
 def as_schedule(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of a TIME trigger, as it is said of a schedule."""
+    """The settings of a TIME trigger, as those of a schedule."""
     try:
         return {key: value for key, value in with_queue(settings).items() if key != "type"}
     except ValueError as problem:

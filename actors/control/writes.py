@@ -1,9 +1,9 @@
 """Receipts, and the operations on writes (docs/protocol.md, "STAGE, SEAL, PUBLISH, ABORT").
 
-What becomes of a write's items is known by their owners: the journal's part is the spooler's, the
-rest the cold store's. A receipt adds the two up. A daemon that is alone decides about its writes
-itself; those of a fleet decide together (actors/fleet/writes.py), and their receipts are of all
-journals. Owns nothing; forgets receipts that are too old, here and there, every ten minutes.
+The owners know the outcomes of a write's items: the spooler those in the journal, the cold store
+the rest. A receipt adds the two up. A single daemon decides about its writes alone; the daemons of
+a fleet decide together (actors/fleet/writes.py), and their receipts cover all journals. It owns
+nothing; every ten minutes it makes both stores forget receipts that are too old.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class Receipts:
         now_ms: Callable[[], int],
         fleet: Deciding | None = None,
     ) -> None:
-        """`fleet`: decides, where daemons share a cold store."""
+        """`fleet`: decides if daemons share a cold store."""
         self._spooler = spooler
         self._cold = cold
         self._receipt_ttl_s = receipt_ttl_s
@@ -61,7 +61,7 @@ class Receipts:
         }
 
     async def run(self) -> None:
-        """Forgets what is too old, now and then; never returns."""
+        """Forgets old receipts from time to time; never returns."""
         while True:
             await trio.sleep(FORGET_S)
             await self._forget(self._now_ms() - round(self._receipt_ttl_s * 1000))
@@ -74,7 +74,7 @@ class Receipts:
             if self._fleet is not None:
                 await self._fleet.forget(self._now_ms() - before_ms)
         except StoreUnavailable as problem:
-            # They are a few bytes each, and nobody can ask for them.
+            # They are a few bytes each and can no longer be asked for.
             log.warning("receipts.not_forgotten", writes=len(gone), error=str(problem))
 
     async def _seal(self, fields: Fields) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Receipts:
     async def _show(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
         fields.end()
-        # The cold store's part first: what moves there meanwhile is pending once, not lost.
+        # The cold store's part first: items that move there meanwhile count as pending, not lost.
         in_cold = await self._cold.receipt(write)
         found: dict[str, Any] | None = None
         if self._fleet is not None:
@@ -140,13 +140,13 @@ class Receipts:
         found["deleted"] += in_cold.deleted
         found["lost"] += in_cold.lost
         found["dead"] = in_cold.dead
-        # Of a keyed queue; the last two are among those that are deleted.
+        # For keyed queues; the last two are among the deleted ones.
         found["updated"] = in_cold.updated
         found["ignored"] = in_cold.ignored
         found["conflict"] = in_cold.conflict
         ends = ("delivered", "dead", "dropped", "deleted", "lost")
         over = sum(found[end] for end in ends)
-        # Another daemon's part may be told twice over, for a moment, when it was killed.
+        # Another daemon's part may count twice for a moment, after it was killed.
         return found | {"pending": max(0, found["accepted"] - over)}
 
 

@@ -1,20 +1,20 @@
 """One client's connection: frames in, requests to `Requests`, answers out.
 
-Owns the socket, its two buffers and the connection's window. It stops reading while its window,
+It owns the socket, its two buffers and the connection's window. It stops reading while its window,
 the budget that all connections share, or its own unread answers allow no more (`window.py`,
-docs/protocol.md "Windows"). There are no timers here: the ingest's reaper calls `tend` and
-`overdue` about every second.
+docs/protocol.md "Windows"). It has no timers: ingest's reaper calls `tend` and `overdue` about once
+per second.
 
-As `Replies` it is called by whoever has an answer: `put`, `answer` and `refuse` encode it and free
-its place, `flush` sends from right there, without blocking. All are harmless after the client has
-gone.
+As `Replies` it is called by the actors that answer: `put`, `answer` and `refuse` encode an answer
+and free its place, `flush` sends it in the caller's task without blocking. All are harmless after
+the client has gone.
 
-Cancelled, it closes the socket at once: what was not answered is unknown to the client, which
-sends it again. A run that was handed to the spooler is stored all the same. However it ends, what
-was leased on it is given back.
+On cancel it closes the socket at once: the client does not know about unanswered requests and sends
+them again. A run that was handed to the spooler is stored all the same. In every case the leases of
+the connection are given back.
 
-What it cannot do: it takes no notice of a client that vanishes while its pushes are in flight
-before it reads or answers again, and cannot say why it closes to a client that does not read.
+It does not notice a client that vanishes while its pushes are in flight before it reads or answers
+again, and it cannot tell a client that does not read why it closes.
 """
 
 import socket
@@ -39,11 +39,11 @@ from forebay.limits import FRAME_HEAD_BYTES
 from forebay.wire import FrameHead, Kind, Outcome, read_frame_head
 
 FRAMES_AT_ONCE: Final = 256
-"""After so many frames others have their turn, however many more there are."""
+"""After this many frames other tasks get a turn, however many more there are."""
 UNREAD_BYTES_MAX: Final = 256 * 1024
-"""With more answers than this waiting for the client to read them, nothing is read from it."""
+"""With more unread answers than this, nothing is read from the client."""
 PRESSED_S: Final = 5.0
-"""The most patience with a client that holds memory which others wait for."""
+"""The longest patience with a client that holds memory which others wait for."""
 
 log = structlog.get_logger(__name__)
 
@@ -63,10 +63,10 @@ class Connection:
         self._receiving: FrameHead | None = None
         """The frame at the front of the inbox, once its head has been read and admitted."""
         self._to_drop = 0
-        """Bytes of a frame that is too large, still to come."""
+        """Bytes of an oversized frame that are still to come."""
         self._is_greeted = False
         self._is_waiting = False
-        """Not reading, for a reason that lies with the daemon or with unread answers."""
+        """Not reading, because of the daemon or of unread answers."""
         self._is_writing = False
         self._has_bad_run = False
         self._opened_at = self._answered_at = trio.current_time()
@@ -78,7 +78,7 @@ class Connection:
         self._requests = Requests(shared, self)
 
     async def run(self) -> None:
-        """Serves the client until one of the two ends it."""
+        """Serves the client until either side ends it."""
         try:
             with self._whole:
                 async with trio.open_nursery() as self._nursery:
@@ -86,7 +86,7 @@ class Connection:
                         last_words = await self._listen()
                         await self._finish(last_words)
                     finally:
-                        # From here on no answer may start a writer in a nursery that ends.
+                        # From here on no answer may start a writer in the ending nursery.
                         self._outbox.close()
                         self._shared.unread.wake()
         finally:
@@ -98,7 +98,7 @@ class Connection:
             await self._requests.close()
 
     async def _listen(self) -> bytes:
-        """Takes frames until there is a reason to stop; what is to be said at the end."""
+        """Takes frames until there is a reason to stop; returns the last frame to send."""
         try:
             with self._reading:
                 return await self._read()
@@ -107,7 +107,7 @@ class Connection:
         except Refused as problem:
             refused = problem
         except OSError:
-            # The client is gone; `put` and `flush` will find out.
+            # The client is gone; `put` and `flush` will notice.
             return b""
         except Exception as problem:
             refused = INTERNAL_ERRORS.note(problem, "reading", fatal=True, **self._about())
@@ -135,7 +135,7 @@ class Connection:
                 self._frame_since = trio.current_time()
 
     async def _take_frames(self) -> bytes | None:
-        """Takes all whole frames out of the inbox; FAREWELL if the client is done."""
+        """Takes all whole frames out of the inbox; returns FAREWELL if the client is done."""
         inbox = self._inbox
         taken = 0
         while True:
@@ -217,7 +217,7 @@ class Connection:
             self.answer(sequence, wire.ack(sequence, answer))
 
     def answer(self, sequence: int, data: bytes) -> None:
-        """`put`, for an answer that is encoded already."""
+        """As `put`, for an answer that is already encoded."""
         try:
             self._window.release(sequence)
             self._outbox.put(data)
@@ -233,17 +233,17 @@ class Connection:
             self.give_up(problem)
 
     def fail(self, sequence: int, kind: Kind, problem: Exception) -> None:
-        """The request has met a bug: its client is told so, and the connection goes on."""
+        """Answers a request that met a bug; the connection goes on."""
         self.refuse(sequence, INTERNAL_ERRORS.note(problem, kind.name, **self._about()))
 
     def give_up(self, problem: Exception) -> None:
-        """A bug keeps answers from this client, which would wait for them: it loses its
-        connection."""
+        """Ends the connection after a bug that prevents answers: the client would wait for them
+        forever."""
         INTERNAL_ERRORS.note(problem, "answering", **self._about())
         self._lose()
 
     def drop(self, sequence: int) -> None:
-        """Frees the place of a request that may have no answer."""
+        """Frees the place of a request that may get no answer."""
         if sequence in self._window:
             self._window.release(sequence)
 
@@ -255,11 +255,11 @@ class Connection:
             await self._wait_for_change(unread)
 
     def hand_over(self) -> None:
-        """Somebody else will answer the request in hand."""
+        """Another actor will answer the current request."""
         self._window.hand_over()
 
     def start(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Runs a request that takes its time; it ends when the connection is lost."""
+        """Runs a longer request in a task; it ends when the connection is lost."""
         assert self._nursery is not None
         self._nursery.start_soon(work, *args)
 
@@ -278,8 +278,8 @@ class Connection:
         self._shared.unread.wake()
 
     def drain(self) -> None:
-        """`Shared.is_draining` has come true: ends the connection once nothing is in flight, and
-        no lease that was taken on it still runs."""
+        """Called when `Shared.is_draining` is set: ends the connection once nothing is in flight
+        and none of its leases still runs."""
         self._requests.end_waits()
         self._end_when_done()
 
@@ -307,7 +307,7 @@ class Connection:
         return "saying anything" if now - self._answered_at >= settings.idle_timeout else None
 
     def expire(self, what: str) -> None:
-        """Says why, if the client can hear it, and closes."""
+        """Tells the client why, if it reads, and closes."""
         last_words = self._fatal(too_slow(what))
         if self._outbox.stuck_since is None:
             self._outbox.put(last_words)
@@ -315,17 +315,17 @@ class Connection:
         self._lose()
 
     def tend(self, now: float) -> None:
-        """What is worth doing once in a while."""
+        """Does periodic upkeep."""
         if self._outbox.stuck_since is not None:
             # The kernel calls a socket writable when three quarters of it are free. A slow reader
-            # has made room before that, and must not be taken for one that does not read.
+            # makes room before that and must not be mistaken for one that does not read.
             try:
                 self._outbox.flush()
             except OSError:
                 self._lose()
         self._inbox.shrink()
         if self._shared.is_draining:
-            # A lease that was waited for may have run out.
+            # A lease that was waited for may have expired.
             self._end_when_done()
 
     def _fatal(self, refused: Refused) -> bytes:
@@ -340,7 +340,8 @@ class Connection:
         return wire.error(wire.CONNECTION, refused)
 
     def note_bad_run(self, problem: BadRun) -> None:
-        """One line a connection, however many bad runs it sends; `refused` counts them all."""
+        """Logs one line per connection, however many bad runs it sends; `refused` counts them
+        all."""
         if not self._has_bad_run:
             self._has_bad_run = True
             log.warning("ingest.bad_run", text=str(problem), **self._about())
@@ -350,7 +351,7 @@ class Connection:
         return {"client": self.client, "pid": self.peer.pid, "uid": self.peer.uid}
 
     async def _finish(self, last_words: bytes) -> None:
-        """Waits for the answers that are outstanding and sees everything sent."""
+        """Waits for outstanding answers and sends everything."""
         self._window.drop_in_hand()
         self._is_waiting = True
         self._requests.end_waits()
@@ -362,7 +363,7 @@ class Connection:
             await self._wait_for_change()
 
     async def _wait_for_change(self, shared: Budget | None = None) -> None:
-        """Until something changes on this connection, or in the budget."""
+        """Waits until something changes on this connection, or in the budget."""
         if self._changed.is_set():
             self._changed = trio.Event()
         if shared is not None:
@@ -395,7 +396,8 @@ class Connection:
         self._changed.set()
 
     def _lose(self) -> None:
-        """No word reaches the client any more: answers are dropped, and free their places."""
+        """Ends the connection to an unreachable client: answers are dropped and free their
+        places."""
         self._outbox.close()
         self._shared.unread.wake()
         self._whole.cancel()

@@ -1,7 +1,7 @@
-"""What can be said against a frame before its body is read. Pure decisions.
+"""Checks a frame before its body is read. Pure decisions.
 
-A frame that makes no sense ends the connection: the stream's position is lost, or the client does
-not speak the protocol. One that is only too large is thrown away and refused.
+An invalid frame ends the connection: the position in the stream is lost, or the client does not
+speak the protocol. A frame that is only too large is skipped and refused.
 """
 
 from typing import Final
@@ -47,7 +47,7 @@ _TAKEN_BYTES_MAX: Final = {
 
 
 def check(head: FrameHead, *, is_greeted: bool, in_flight: Window) -> None:
-    """BadFrame if the client cannot mean it."""
+    """Raises BadFrame if a client cannot mean this frame."""
     kind, sequence, body_bytes = head
     bytes_max = _SENSIBLE_BYTES_MAX.get(kind)
     if bytes_max is None:
@@ -63,7 +63,7 @@ def check(head: FrameHead, *, is_greeted: bool, in_flight: Window) -> None:
 
 
 def refuse_size(head: FrameHead, max_run_bytes: int) -> Refused | None:
-    """Why a frame is too large to be taken, if it is."""
+    """The refusal of a frame that is too large, if it is."""
     if head.kind in (Kind.PUSH, Kind.STAGE):
         head_bytes = STAGE_HEAD_BYTES if head.kind is Kind.STAGE else 0
         is_larger = head.body_bytes - head_bytes > stored_run_bytes_max(max_run_bytes)

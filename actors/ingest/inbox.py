@@ -1,14 +1,14 @@
-"""What a connection has received and not yet used: one buffer, filled by `recv_into`, reused.
+"""Received bytes of a connection that are not used yet: one reused buffer, filled by `recv_into`.
 
 Received bytes are copied once, when a whole frame is taken out. The buffer starts small and doubles
 whenever it is full, so that it follows what has arrived and never what a frame announces: the first
-frame of 4 MiB is copied once more while the buffer grows, the next one is not. Beyond INBOX_BYTES
-the memory is the budget's, which all connections share; `make_room` says when there is none.
-`shrink` gives memory back. No I/O but `fill`, which never blocks; no knowledge of frames.
+frame of 4 MiB is copied once more while the buffer grows, the next one is not. Memory beyond
+INBOX_BYTES comes from the budget that all connections share; `make_room` says when there is none.
+`shrink` gives memory back. No I/O except `fill`, which never blocks; no knowledge of frames.
 
-Tried and rejected: `recv` into new bytes objects for each read (half the throughput, FACTS.md),
-and a ring (a frame over the edge needs a copy to become whole; moving the rest of a frame to the
-front costs the same and is simpler).
+Tried and rejected: `recv` into a new bytes object per read (half the throughput, FACTS.md), and a
+ring (a frame across the edge needs a copy to become whole; moving the rest of a frame to the front
+costs the same and is simpler).
 """
 
 import socket
@@ -17,9 +17,9 @@ from typing import Final
 from actors.ingest.window import Budget
 
 START_BYTES: Final = 16 * 1024
-"""What an idle connection costs."""
+"""Memory of an idle connection."""
 INBOX_BYTES: Final = 256 * 1024
-"""What each connection may have without asking: frames up to this size never wait for others."""
+"""Memory that each connection may use freely: frames up to this size never wait for others."""
 
 
 class Inbox:
@@ -31,10 +31,10 @@ class Inbox:
         self._start = 0
         self._end = 0
         self._is_full = False
-        """The last read has filled the buffer: more may wait."""
+        """The last read filled the buffer: more may wait."""
         self._replace(START_BYTES)
         self._peak = 0
-        """The most of the buffer that was used since the last `shrink`."""
+        """The largest part of the buffer that was used since the last `shrink`."""
 
     def __len__(self) -> int:
         """How many bytes wait."""
@@ -46,16 +46,16 @@ class Inbox:
 
     @property
     def shared_bytes(self) -> int:
-        """What it has of the budget."""
+        """Its share of the budget."""
         return max(0, len(self._buffer) - INBOX_BYTES)
 
     def fill(self, sock: socket.socket) -> int:
         """One `recv_into` the free part. 0: the end of the stream. BlockingIOError: nothing there.
 
-        The caller has taken all it can, and has made room if a frame is not whole yet.
+        The caller must have taken all whole frames, and made room if a frame is not whole yet.
         """
         if self._is_full and len(self._buffer) < INBOX_BYTES:
-            # More comes at a time than was expected: fewer, larger reads are cheaper.
+            # More arrives at a time than expected: fewer, larger reads are cheaper.
             self._resize(min(2 * len(self._buffer), INBOX_BYTES))
         elif self._end == len(self._buffer):
             self._move_to_front()
@@ -82,13 +82,13 @@ class Inbox:
         return data
 
     def drop(self, size: int) -> int:
-        """Drops at most `size` bytes; how many there were."""
+        """Drops at most `size` bytes; returns how many there were."""
         dropped = min(size, len(self))
         self._advance(self._start + dropped)
         return dropped
 
     def make_room(self, size: int) -> bool:
-        """Makes room for more of a frame of `size` bytes; False: the budget has none left."""
+        """Makes room for more of a frame of `size` bytes; False: the budget is exhausted."""
         capacity = len(self._buffer)
         if self._start + size <= capacity:
             return True
@@ -103,7 +103,7 @@ class Inbox:
         return True
 
     def shrink(self) -> None:
-        """Gives back what was not used since the last call, if nothing waits."""
+        """Gives back memory that was not used since the last call, if nothing waits."""
         used, self._peak = max(START_BYTES, self._peak), 0
         if not self and len(self._buffer) > 2 * used:
             self._replace(used)
@@ -125,14 +125,14 @@ class Inbox:
         self._start, self._end = 0, waiting
 
     def _resize(self, size: int) -> None:
-        """Another buffer with the bytes that wait."""
+        """Moves the waiting bytes to another buffer."""
         waiting = self._view[self._start : self._end]
         self._replace(size)
         self._view[: len(waiting)] = waiting
         self._end = len(waiting)
 
     def _replace(self, size: int) -> None:
-        """Another buffer, empty."""
+        """Replaces the buffer by an empty one."""
         self._budget.taken -= self.shared_bytes
         self._buffer = bytearray(size)
         self._view = memoryview(self._buffer)

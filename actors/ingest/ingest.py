@@ -1,16 +1,16 @@
-"""Ingest: the daemon's door. Takes runs over the socket, hands each to the spooler, answers.
+"""Ingest: accepts runs over the socket, hands each to the spooler, and answers.
 
-Owns the listeners, the connections (`connection.py`) and what they share: the budget of bytes in
-flight, the counts of refusals. Sends `Append` and `Inquire` to the spooler and stores nothing: a
-run is durable when the spooler says so, and not before does its client hear of it.
+It owns the listeners, the connections (`connection.py`) and what they share: the budget of bytes in
+flight and the counts of refusals. It sends `Append` and `Inquire` to the spooler and stores
+nothing: a run is durable when the spooler says so, and its client is told only then.
 
-On drain it stops accepting, answers new pushes with DRAINING, sees every outstanding answer sent,
-and `run` returns when the last connection is closed. On cancel all connections are closed where
-they stand: pushes without an answer are unknown to their clients, which send them again; those
-that reached the spooler are stored, and their answers go nowhere.
+On drain it stops accepting, answers new pushes with DRAINING and sends every outstanding answer;
+`run` returns when the last connection is closed. On cancel all connections are closed at once:
+clients do not know about unanswered pushes and send them again; pushes that reached the spooler are
+stored, and their answers are discarded.
 
-Memory is bounded, and follows the bytes that have come, not those that are announced. Each
-connection has 16 KiB, and up to 256 KiB for a frame that has begun. All that is larger comes out of
+Memory is bounded and follows the bytes that have arrived, not those that are announced. Each
+connection has 16 KiB, and up to 256 KiB for a frame that has begun. Larger frames use
 `inflight_bytes`, which one frame at a time may exceed; a frame exists twice while it is taken out
 of its inbox.
 """
@@ -95,7 +95,7 @@ class Ingest:
     async def drain(self) -> None:
         """Ends all connections in good order; returns when `run` has nothing left to do.
 
-        May be called more than once. Cancelled, it leaves the draining under way.
+        May be called more than once. If it is cancelled, draining continues.
         """
         if not self._shared.is_draining:
             log.info("ingest.draining", connections=len(self._connections))
@@ -120,7 +120,7 @@ class Ingest:
             INTERNAL_ERRORS.note(problems, "connection")
 
     async def _serve_client(self, stream: trio.SocketStream) -> None:
-        # The plain socket: sending and receiving without a checkpoint is what makes it fast.
+        # The plain socket: sending and receiving without a checkpoint makes it fast.
         sock = socket.socket(fileno=stream.socket.detach())
         sock.setblocking(False)
         peer = read_peer(sock)
@@ -158,7 +158,7 @@ class Ingest:
 
     def _turn_away(self, sock: socket.socket, refused: Refused) -> None:
         self._shared.refused[refused.code] += 1
-        # An OSError says that it has gone already.
+        # An OSError means that the client is already gone.
         with sock, suppress(OSError):
             sock.send(wire.error(wire.CONNECTION, refused))
 

@@ -1,12 +1,12 @@
-"""Answers of a connection that are made and not yet sent. Sends without blocking.
+"""Answers of a connection that are not sent yet. Sends without blocking.
 
-`flush` sends in the task of whoever made the answers: that saves a task switch for every push
-(about 15 µs of the latency of a small one). Only what the socket does not take at once is left
-to a writer task. Small answers leave in one piece; a large one is sent as it is, because a copy for
-every part that the socket takes would cost more than the sending.
+`flush` sends in the task that made the answers, which saves a task switch per push (about 15 µs of
+the latency of a small one). Only what the socket does not take at once is left to a writer task.
+Small answers are joined into one send; a large one is sent as it is, because a copy for every part
+that the socket takes would cost more than the sending.
 
-What waits here is counted in the budget of unread answers, which all connections share. After
-`close` everything put in is dropped: the peer is gone and will ask again.
+Waiting bytes are counted in the budget of unread answers, which all connections share. After
+`close` further answers are dropped: the client is gone and will ask again.
 """
 
 import socket
@@ -28,7 +28,7 @@ class Outbox:
         self._parts: list[bytes | memoryview] = []
         self.waiting_bytes = 0
         self.stuck_since: float | None = None
-        """Since when the socket, being full, has taken nothing."""
+        """Since when the full socket has taken nothing."""
         self.is_closed = False
 
     def put(self, data: bytes) -> None:
@@ -37,7 +37,7 @@ class Outbox:
             self._count(len(data))
 
     def flush(self) -> bool:
-        """Sends what the socket takes; True: some of it waits for the socket.
+        """Sends what the socket takes; True: some bytes wait for the socket.
 
         Raises OSError when the peer is gone.
         """
@@ -68,7 +68,7 @@ class Outbox:
         self.stuck_since = None
 
     def _join(self) -> None:
-        """Makes one part of the small ones in front."""
+        """Joins the small parts at the front into one."""
         count = len(self._parts)
         if self.waiting_bytes >= LARGE_BYTES:
             is_large = (index for index, part in enumerate(self._parts) if len(part) >= LARGE_BYTES)

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, as the kernel says, and whether that is allowed."""
+"""The peer of a Unix socket, as reported by the kernel, and whether it may connect."""
 
 import errno
 import socket
@@ -12,7 +12,7 @@ _CREDENTIALS = struct.Struct("3i")
 _SO_PEERGROUPS: Final = 59
 """Linux's number; the socket module has no name for it."""
 _GROUPS_BYTES: Final = 1024
-"""The most that Python's getsockopt takes: 256 groups."""
+"""The most that Python's getsockopt accepts: 256 groups."""
 
 
 class Peer(NamedTuple):
@@ -27,7 +27,7 @@ def read_peer(sock: socket.socket) -> Peer:
 
 
 def read_peer_groups(sock: socket.socket) -> frozenset[int]:
-    """The peer's supplementary groups when it connected; none are seen if it has over 256."""
+    """The peer's supplementary groups when it connected; empty if it has more than 256."""
     try:
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError as error:
@@ -44,7 +44,7 @@ def is_allowed(
     allow_uids: Collection[int],
     allow_gids: Collection[int],
 ) -> bool:
-    """Both lists empty: everyone whom the file's mode lets in. Otherwise one of them must match."""
+    """Both lists empty: all that the file's mode lets in. Otherwise one of them must match."""
     if not allow_uids and not allow_gids:
         return True
     return (

@@ -1,18 +1,18 @@
-"""What a client asks for, once its frame is whole and in the window.
+"""Carries out the requests of a client, once their frames are whole and in the window.
 
-A push is handed to the spooler from the connection's own task: one send a run, and nothing else;
-one for a queue whose keys are unique goes to the keyed intake instead. What waits for stores, for
-items or for the books (LEASE, SETTLE, EXTEND, CONTROL, FETCH, STATS) runs as a task in the
-connection's nursery, so that the connection goes on reading; the window bounds how many there are.
-Every request is answered through `Replies`, once.
+A push is handed to the spooler from the connection's own task: one send per run, and nothing else;
+a push to a queue with unique keys goes to the keyed intake instead. Requests that wait for stores,
+items or the books (LEASE, SETTLE, EXTEND, CONTROL, FETCH, STATS) run as tasks in the connection's
+nursery, so that the connection keeps reading; the window bounds their number. Every request is
+answered once, through `Replies`.
 
 An answer to LEASE, CONTROL, FETCH or STATS may have megabytes. So at most ANSWERS_AT_ONCE of them
-are made at a time, and none while the client has much to read: a client that asks and does not
-read cannot fill the daemon's memory.
+are made at a time, and none while the client has much to read: a client that asks and does not read
+cannot fill the daemon's memory.
 
-Owns what its connection has leased, and gives it back when the connection has ended.
+It owns the leases of its connection, and gives them back when the connection has ended.
 
-Cancelled, a task answers nothing and frees its place; a report that has begun is carried through.
+On cancel a task answers nothing and frees its place; a report that has begun is completed.
 """
 
 from collections import Counter
@@ -51,18 +51,18 @@ from forebay.wire import Kind
 
 M = TypeVar("M")
 Work = Callable[[int, bytes], Awaitable[bytes]]
-"""Carries out a request: its number and body, for the frame that answers it."""
+"""Carries out a request, given its number and body; returns the frame that answers it."""
 
 LEASES_AT_ONCE: Final = 16
-"""A connection's LEASE requests that may wait for items."""
+"""How many LEASE requests of a connection may wait for items."""
 ANSWERS_AT_ONCE: Final = 4
-"""A connection's answers of any size that are made at a time."""
+"""How many answers of any size are made at a time per connection."""
 
 log = structlog.get_logger(__name__)
 
 
 class Control(Protocol):
-    """What people and their tools ask for: dead letters, pauses, queues, breakers."""
+    """Requests of operators and tools: dead letters, pauses, queues, breakers."""
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The RESULT of an operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
@@ -72,11 +72,11 @@ class Rows(Protocol):
     """What FETCH reads."""
 
     async def fetch(self, wish: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
-        """About the rows, and the rows. Raises Refused or StoreUnavailable."""
+        """The fields of the answer, and the rows. Raises Refused or StoreUnavailable."""
 
 
 class Replies(Answers, Protocol):
-    """A connection, for those who answer its requests. Nothing here blocks."""
+    """A connection, for the actors that answer its requests. Nothing here blocks."""
 
     def answer(self, sequence: int, data: bytes) -> None: ...
 
@@ -99,23 +99,23 @@ class Replies(Answers, Protocol):
 
 @dataclass(slots=True)
 class Shared:
-    """What the connections of one ingest have in common."""
+    """What the connections of one ingest share."""
 
     settings: SocketSettings
     spooler: trio.MemorySendChannel[SpoolerMessage]
     inquiries: trio.MemorySendChannel[Inquire]
     known_queue: Callable[[str], bool]
     budget: Budget
-    """Of bytes in flight."""
+    """For bytes in flight."""
     unread: Budget
-    """Of answers that clients have not read."""
+    """For answers that clients have not read."""
     figures: Callable[[], dict[str, Any]]
-    """What a report says about the ingest."""
+    """The ingest's part of a report."""
     pull: Pull | None = None
     control: Control | None = None
     rows: Rows | None = None
     keyed: trio.MemorySendChannel[OfferRun] | None = None
-    """Where pushes go to queues of which `is_keyed` is true."""
+    """Receives pushes to queues for which `is_keyed` is true."""
     is_keyed: Callable[[str], bool] = field(default=lambda _: False)
     refused: Counter[str] = field(default_factory=Counter)
     is_draining: bool = False
@@ -132,12 +132,12 @@ class Requests:
 
     @property
     def holds_leases(self) -> bool:
-        """Those that ran out do not count, even before anybody has put their items back."""
+        """Expired leases do not count, even before their items are put back."""
         pull = self._shared.pull
         return pull is not None and pull.is_awaited(self._holdings)
 
     async def take(self, kind: Kind, sequence: int, body: bytes) -> None:
-        """A request, whole, in the window and in the connection's hands."""
+        """Takes a request that is whole and in the window."""
         try:
             match kind:
                 case Kind.PUSH:
@@ -164,7 +164,7 @@ class Requests:
             self._replies.fail(sequence, kind, problem)
 
     def end_waits(self) -> None:
-        """No more is leased on this connection; who waits for items is told that there are none."""
+        """Stops leasing on this connection; waiting LEASE requests get an empty answer."""
         self._holdings.end_waits()
 
     async def close(self) -> None:
@@ -209,7 +209,7 @@ class Requests:
         await self._hand_over(sequence, append, self._shared.spooler)
 
     def _check(self, data: bytes) -> RunHead:
-        """A run that may be stored; Refused otherwise."""
+        """The head of a run that may be stored; raises Refused otherwise."""
         shared = self._shared
         if shared.is_draining:
             raise draining()
@@ -248,14 +248,14 @@ class Requests:
         self._replies.start(self._see_through, kind, work, sequence, body)
 
     async def _see_through(self, kind: Kind, work: Work, sequence: int, body: bytes) -> None:
-        """Does what was asked for, and answers."""
+        """Carries out the request and answers it."""
         replies = self._replies
         try:
             data = await work(sequence, body)
         except Refused as refused:
             replies.refuse(sequence, refused)
         except BadFrame as problem:
-            # The frame is whole, and only its body makes no sense: the connection goes on.
+            # The frame is whole, and only its body is invalid: the connection goes on.
             replies.refuse(sequence, bad_request(str(problem)))
         except StoreUnavailable as problem:
             replies.refuse(sequence, unavailable(problem))
@@ -306,7 +306,7 @@ class Requests:
         self._leasing += 1
         try:
             leased = await self._pull().lease(wish, self._holdings)
-            # The items may have been waited for: the answer's turn begins when they are there.
+            # The wait for items may be long: the answer's turn begins when they are there.
             return await self._in_turn(partial(_leased, leased), sequence, body)
         finally:
             self._leasing -= 1

@@ -1,10 +1,10 @@
 """What is in flight: on one connection (`Window`), and on all of them together (`Budget`).
 
 A request is in flight from the moment its head is read until it is answered. A connection's window
-counts what its requests announce: it can only hold up itself. The budget counts memory that is
-there: requests that have arrived, and the part of each inbox that is larger than its own.
+counts what its requests announce: it can only hold up itself. The budget counts memory in use:
+requests that have arrived, and the part of each inbox beyond its free share.
 
-Nothing waits for ever. A connection with nothing in flight may always have one frame. If that frame
+Nothing waits forever. A connection with nothing in flight may always have one frame. If that frame
 needs a larger inbox than the budget allows, one connection at a time may overdraw it (`allows`),
 until its frame has arrived.
 """
@@ -21,17 +21,17 @@ class Budget:
         self.limit = limit
         self.taken = 0
         self._guest: object = None
-        """Who may overdraw it."""
+        """The connection that may overdraw it."""
         self._starved: list[trio.Event] = []
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits for a part of it."""
+        """Whether a connection waits for a part of it."""
         return bool(self._starved)
 
     def allows(self, who: object, size: int) -> bool:
-        """Whether `who` may take that much now. Says yes to one at a time that overdraws it, until
-        that one calls `leave`: so one frame after the other becomes whole, however many have begun.
+        """Whether `who` may take that much now. Lets one at a time overdraw it, until that one
+        calls `leave`: so frames become whole one after the other, however many have begun.
         """
         if self.taken + size <= self.limit:
             return True
@@ -47,7 +47,7 @@ class Budget:
         self._starved.append(event)
 
     def wake(self) -> None:
-        """Whoever waits looks again; called once for many releases."""
+        """Makes all waiters look again; called once for many releases."""
         if self._starved:
             for event in self._starved:
                 event.set()
@@ -55,8 +55,8 @@ class Budget:
 
 
 class Window:
-    """The requests of one connection that are in flight. Those that are not yet handed over to
-    somebody who will answer them are given back by `drop_in_hand`."""
+    """The requests of one connection that are in flight. `drop_in_hand` releases a request that is
+    not handed over to another actor yet."""
 
     __slots__ = (
         "_arriving",
@@ -73,11 +73,11 @@ class Window:
         self._bytes_max = bytes_max
         self._budget = budget
         self._sizes: dict[int, int] = {}
-        """By sequence number."""
+        """Sizes by sequence number."""
         self._bytes = 0
         self._in_hand: int | None = None
         self._arriving: int | None = None
-        """The request of which only a part has come: it is in its inbox, and counted there."""
+        """The request that has only partly arrived: it is in its inbox, and counted there."""
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -95,7 +95,7 @@ class Window:
         )
 
     def admit(self, sequence: int, size: int) -> None:
-        """The request is in flight, in the connection's own hands, and still to come."""
+        """The request is in flight, held by the connection, and still arriving."""
         self._sizes[sequence] = size
         self._bytes += size
         self._in_hand = self._arriving = sequence
@@ -107,7 +107,7 @@ class Window:
             self._arriving = None
 
     def hand_over(self) -> None:
-        """Somebody else will answer the request in hand."""
+        """Another actor will answer the request that the connection holds."""
         self._in_hand = None
 
     def release(self, sequence: int) -> None:
@@ -122,6 +122,6 @@ class Window:
             self._in_hand = None
 
     def drop_in_hand(self) -> None:
-        """Lets go of a request that nobody will answer."""
+        """Releases a request that will not be answered."""
         if self._in_hand is not None:
             self.release(self._in_hand)

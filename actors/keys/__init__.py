@@ -1,1 +1,6 @@
-"""Unique keys: the intake of keyed items and the arbiter between daemons."""
+"""Unique keys: at most one item of a queue holds a key.
+
+The room owns the pushes that wait for a decision; the cold store owns the keys. Read intake.py
+(pushes to keyed queues), then arbiter.py (the decisions of one step). actors/model/keys.py has the
+rules.
+"""

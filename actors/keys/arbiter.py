@@ -1,10 +1,10 @@
-"""Arbitration: what becomes of the items of some runs that are decided on in one step.
+"""Arbitration: decides on the items of several runs in one step.
 
-A store brings in who has the keys (`Known`, with whatever it finds an item by), asks for each run
-in turn, and then carries out what was decided. Runs of one step see each other: a later item may
-lose against an earlier one, or take its place before that was ever stored. Each item is decided on
-by `actors.model.keys.decide`, in the order of the run; a run whose keys all differ and are all
-free, as most are, is decided on as a whole. No I/O here.
+A store provides the holders of the keys (`Known`, with whatever it finds an item by), asks for each
+run in turn, and then carries out the decisions. Runs of one step see each other: a later item may
+lose against an earlier one, or replace it before it was ever stored. `actors.model.keys.decide`
+decides each item, in the order of the run; a run whose keys all differ and are all free, as most
+are, is decided as a whole. No I/O here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known(Generic[W]):
-    """Who has a key, and where the store finds that item."""
+    """The holder of a key, and where the store finds that item."""
 
     holder: Holder
     where: W
@@ -31,35 +31,35 @@ class Known(Generic[W]):
 
 @dataclass(slots=True, eq=False)
 class Decided(Generic[W]):
-    """What becomes of items of one run."""
+    """The decision about items of one run."""
 
     run: Run
     outcomes: bytes = b""
-    """A byte (`KeyOutcome`) for each item that was decided on."""
+    """One byte (`KeyOutcome`) per item."""
     won: int = 0
-    """A bit for each item that is to be stored."""
+    """Items that are stored, as bits."""
     replaced_here: int = 0
-    """Items that won, and were replaced by a later one of the same step."""
+    """Items that won and were replaced by a later item of the same step."""
     keys: dict[bytes, int] = field(default_factory=dict)
-    """The keys of those that won, and which item has each."""
+    """The keys of the winning items, and which item has each."""
     replaced: list[Known[W]] = field(default_factory=list)
-    """Items that were stored before, and are to be deleted."""
+    """Items that were stored before and must be deleted."""
     former: list[Known[W]] = field(default_factory=list)
-    """All who had those keys before, the replaced ones with them."""
+    """All former holders of those keys, including the replaced ones."""
 
 
 class Arbiter(Generic[W]):
-    """For one queue and one step. `known`: who has the keys that the runs of the step name."""
+    """For one queue and one step. `known`: the holders of the keys that the step's runs name."""
 
     def __init__(self, rule: KeyRule, now_ms: int, known: Mapping[bytes, Known[W]]) -> None:
         self._rule = rule
         self._now_ms = now_ms
         self._known = dict(known)
         self._taken: dict[bytes, Decided[W]] = {}
-        """Keys that items of this step have, and of which run."""
+        """Keys that items of this step have taken, with their run."""
 
     def decide(self, run: Run, bits: int, only_if: ItemRef | None = None) -> Decided[W]:
-        """Decides on these items of a run. BadRun if it cannot be unpacked."""
+        """Decides on these items of a run. Raises BadRun if it cannot be unpacked."""
         keys = run.keys()
         named = key_places(keys, bits)
         if only_if is None and self._are_free(named, keys, bits):
@@ -69,7 +69,7 @@ class Arbiter(Generic[W]):
         return self._one_by_one(run, keys, bits, only_if)
 
     def _are_free(self, named: dict[bytes, int], keys: Sequence[bytes], bits: int) -> bool:
-        """Whether all keys of these items differ, and nobody has one of them."""
+        """Whether all keys of these items differ and are free."""
         unnamed = bits.bit_count() - len(named)
         if unnamed and unnamed != sum(1 for index in indexes(bits) if not keys[index]):
             return False
@@ -85,7 +85,7 @@ class Arbiter(Generic[W]):
             outcome = decide(holder, item, self._rule.policy, self._now_ms, only_if)
             outcomes.append(outcome)
             is_lost = outcome in (KeyOutcome.IGNORED, KeyOutcome.CONFLICT)
-            # What has its key already is stored, or done.
+            # An item that already holds its key is stored, or done.
             if is_lost or (holder is not None and holder.item == item):
                 continue
             decided.won |= 1 << index
@@ -119,7 +119,7 @@ class Arbiter(Generic[W]):
 
 
 def key_places(keys: Sequence[bytes], bits: int) -> dict[bytes, int]:
-    """The keys of these items, and which item has each (of several, the last)."""
+    """The keys of these items, and which item has each (the last, if several do)."""
     if bits == item_bits(0, len(keys)):
         named = dict(zip(keys, range(len(keys)), strict=True))
     else:
@@ -129,7 +129,7 @@ def key_places(keys: Sequence[bytes], bits: int) -> dict[bytes, int]:
 
 
 def item_refs(run: Run) -> Sequence[ItemRef]:
-    """The items of a run, by the ids that they have wherever they are."""
+    """The items of a run, by the ids that they have in every tier."""
     if run.head.flags & IDS:
         try:
             return [ItemRef(*unpack_item_id(packed)) for packed in run.packed_ids()]

@@ -1,21 +1,20 @@
-"""The keyed intake: pushes to queues whose keys are unique, which go to the cold store first.
+"""The keyed intake: pushes to queues with unique keys, which go to the cold store first.
 
-Receives `OfferRun` from the connections. All pushes that wait while one transaction is under way
-share the next one; what becomes of each item is decided in it (actors/model/keys.py), after what
-they may replace was taken back from warm (actors/keys/take_back.py). Durable when: a push, before
-it is answered, in the transaction that makes its items visible. Then the promoter is woken and
-warms them like any others of the cold store.
+It receives `OfferRun` from the connections. All pushes that wait during one transaction share the
+next one, which decides on each item (actors/model/keys.py), after items that they may replace were
+taken back from warm (actors/keys/take_back.py). A push is durable before it is answered, in the
+transaction that makes its items visible. Then the promoter is woken and brings them to warm like
+any other rows of the cold store.
 
-Also forgets keys that are free again, some at a time.
+It also forgets keys that are free again, some at a time.
 
-While the cold store is away pushes are refused with UNAVAILABLE, while the disk has little room
-with DISK_FULL: nobody else can say whether a key is taken. It runs until it is cancelled, after
-ingest has drained, so that every push that was taken is answered. On cancel the transaction that is
-under way is carried through; whoever was not answered sends the same run again, and is told what
-was decided.
+While the cold store is away pushes are refused with UNAVAILABLE, and while the disk is nearly full
+with DISK_FULL, because only the cold store knows whether a key is taken. It runs until it is
+cancelled, after ingest has drained, so that every accepted push is answered. On cancel the
+transaction under way is completed; a client without an answer sends the same run again and gets the
+same decision.
 
-What it can't do: hold a queue to a limit. What is pushed here is bounded by the disk alone, so
-that `full_policy` has nothing to say.
+It cannot bound a queue: only the disk bounds what is pushed here, so `full_policy` does not apply.
 """
 
 from collections import Counter
@@ -41,10 +40,10 @@ from forebay.run import KEYS, Run
 from forebay.stage_frames import WRITE_HEADER, write_of
 
 WAITING_MAX: Final = 1024
-"""Pushes that wait for the next transaction; beyond it connections wait."""
+"""Pushes that may wait for the next transaction; beyond it connections wait."""
 GROUP_RUNS_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one transaction, which others wait for."""
+"""Bytes of one transaction, which other pushes wait for."""
 FORGET_S: Final = 10.0
 DISK_RETRY_MS: Final = 1000
 
@@ -69,8 +68,8 @@ class KeyedIntake:
         presence: Presence | None = None,
         taking_back: TakingBack | None = None,
     ) -> None:
-        """`has_come` is told of each queue that has something new in the cold store. `recent`: what
-        was pushed, here and to the journal."""
+        """`has_come` is called with each queue that has new items in the cold store. `recent`: the
+        runs pushed here and to the journal."""
         self._inbox = inbox
         self._cold = cold
         self._seen = seen
@@ -78,13 +77,13 @@ class KeyedIntake:
         self._disk_is_low = disk_is_low
         self._recent = recent
         self._known: set[str] = set()
-        """Queues that dispatch has been told of."""
+        """Queues that dispatch has been told about."""
         self._counts: Counter[KeyOutcome] = Counter()
         self._presence = presence or Presence()
         self._taking_back = taking_back
 
     def figures(self) -> dict[str, int]:
-        """What became of items since the start."""
+        """Outcomes of items since the start."""
         return {outcome.name.lower(): self._counts[outcome] for outcome in KeyOutcome}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -96,7 +95,7 @@ class KeyedIntake:
             nursery.cancel_scope.cancel()
 
     def _group(self, first: OfferRun) -> list[OfferRun]:
-        """This push, and those that have come meanwhile."""
+        """This push, and those that have arrived meanwhile."""
         group, size = [first], len(first.data)
         with suppress(trio.WouldBlock, trio.EndOfChannel):
             while len(group) < GROUP_RUNS_MAX and size < GROUP_BYTES_MAX:
@@ -107,7 +106,7 @@ class KeyedIntake:
 
     async def _store(self, group: Sequence[OfferRun]) -> None:
         if self._disk_is_low():
-            text = "the disk has little room left"
+            text = "the disk is nearly full"
             refuse(group, Refused("DISK_FULL", text, retry_after_ms=DISK_RETRY_MS))
             return
         allowed = [push for push in group if self._is_allowed(push)]
@@ -115,7 +114,7 @@ class KeyedIntake:
         if not candidates:
             return
         try:
-            # Whoever is cancelled here would leave pushes without an answer that are stored.
+            # Cancelling here would leave stored pushes without an answer.
             with trio.CancelScope(shield=True):
                 offers = [each.offer for each in candidates]
                 if self._taking_back is not None:
@@ -127,7 +126,7 @@ class KeyedIntake:
             return
         except Exception as problem:
             if len(candidates) > 1:
-                # The transaction was undone. Only the push that is to blame must fail.
+                # The transaction was undone. Only the push that caused the error must fail.
                 for each in candidates:
                     await self._store([each.push])
             else:
@@ -150,11 +149,11 @@ class KeyedIntake:
     def _refuse(self, candidates: Sequence[_Candidate], refused: Refused) -> None:
         refuse((each.push for each in candidates), refused)
         for queue in {each.push.head.queue for each in candidates}:
-            # What was taken back waits there.
+            # Items that were taken back wait there.
             self._has_come(queue)
 
     def _is_allowed(self, push: OfferRun) -> bool:
-        """Names of queues are kept in memory: there may be only so many."""
+        """Queue names are kept in memory, so their number is bounded."""
         queue = push.head.queue
         if self._recent.is_another(push.head, push.data):
             refuse([push], other_content(push.head.run_id))
@@ -167,7 +166,7 @@ class KeyedIntake:
     async def _tell(self, queue: str) -> None:
         if queue not in self._known:
             self._known.add(queue)
-            # While draining nobody takes it any more; the next life finds the queue in the books.
+            # While draining there is no receiver; after the restart the books name the queue.
             with suppress(trio.BrokenResourceError):
                 await self._seen.send(QueueSeen(queue))
         self._has_come(queue)
@@ -175,17 +174,17 @@ class KeyedIntake:
     async def _forget(self) -> None:
         while True:
             await trio.sleep(FORGET_S)
-            # What fails is logged where it matters, and tried again.
+            # Failures are logged where they matter, and tried again.
             with suppress(StoreUnavailable, StoreCorrupt):
                 while await self._cold.forget_keys():
                     await trio.lowlevel.checkpoint()
 
 
 def read(push: OfferRun) -> _Candidate | None:
-    """A push whose keys can be read; the others are refused."""
+    """A push whose keys can be read; others are refused, and None is returned."""
     try:
         if write_of(push.head) is not None:
-            # The write's receipt would count what nobody has published.
+            # The write's receipt would count items that were never published.
             raise BadRun(f"a run with the header {WRITE_HEADER} is staged, not pushed")
         named = only_if(push.head)
         run = Run(push.head, push.data)

@@ -209,7 +209,7 @@ def test_a_daemon_alone_says_that_it_is_no_fleet() -> None:
         with running(Host(directory)) as host:
             refused = host.command("fleet", "ls")
             assert refused.returncode == 5
-            assert b"this daemon is no part of a fleet" in refused.stderr
+            assert b"this daemon is not part of a fleet" in refused.stderr
     finally:
         if "FOREBAY_KEEP" not in os.environ:
             shutil.rmtree(directory, ignore_errors=True)
