@@ -23,7 +23,7 @@ GroupKey = Literal["queue", "error_type"]
 
 
 class WebhookSettings(Section):
-    """Where notices are posted to, as JSON."""
+    """The address that notices are posted to, as JSON."""
 
     url: str
     headers: dict[str, str] = Field(default={})

@@ -163,7 +163,7 @@ class Cron:
                 if done.installed:
                     self._has_come(settings.queue)
                     return ItemRef(offer.run.head.run_id, 0)
-        raise StoreUnavailable(f"{name} is being changed by others all the time")
+        raise StoreUnavailable(f"{name} is being changed by other daemons all the time")
 
     async def reload(self, configured: Mapping[str, ScheduleSettings]) -> None:
         async with self._changing:
@@ -318,7 +318,9 @@ class Cron:
     def _see_dispute(self, name: str, mark: TickMark | None, step: Step, print_: str) -> None:
         is_disputed = mark is not None and mark.fingerprint != print_ and not step.is_due
         if is_disputed and name not in self._disputed:
-            log.warning("cron.disputed", schedule=name, hint="another daemon has it otherwise")
+            log.warning(
+                "cron.disputed", schedule=name, hint="another daemon has a different definition"
+            )
         (self._disputed.add if is_disputed else self._disputed.discard)(name)
 
     def _see(self, problem: Exception | None) -> None:

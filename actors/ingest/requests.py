@@ -342,7 +342,7 @@ class Requests:
 
     def _pull(self) -> Pull:
         if self._shared.pull is None:
-            raise bad_request("this daemon lends no items to consumers")
+            raise bad_request("this daemon does not lend items to consumers")
         return self._shared.pull
 
 

@@ -34,7 +34,7 @@ WATCH_S: Final = 1.0
 
 
 class EventSink(Protocol):
-    """Where events are written. All methods block and are called in one thread."""
+    """The writer of events. All methods block and are called in one thread."""
 
     def write(self, events: Sequence[Event], now_s: float) -> None:
         """Writes events and rolls files that are due, also without events. After an OSError none of

@@ -145,7 +145,7 @@ class Notifier:
         if len(self._incidents) + len(incidents) > INCIDENTS_MAX:
             now = trio.current_time()
             if now - self._dropped_at >= QUIET_S:
-                log.warning("notifications.dropping", hint="more goes wrong than can be told")
+                log.warning("notifications.dropping", hint="too many failures to report them all")
             self._dropped_at = now
             self.dropped_total += len(incidents)
             return

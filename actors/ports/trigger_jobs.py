@@ -91,7 +91,7 @@ class Polled(NamedTuple):
     is_ours: bool
     """False: another daemon has the trigger's lease, and nothing was done."""
     wait_s: float = 0.0
-    """Until the next poll; 0: nothing was claimed, for lack of room or because it was not time."""
+    """Until the next poll; 0: it was time, but nothing could be claimed."""
     made: TriggerJob | None = None
     is_paused: bool = False
 

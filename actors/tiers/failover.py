@@ -2,7 +2,8 @@
 
 Most entries may be dropped: past the bounds (entries and bytes) the oldest is dropped and counted,
 and its items are delivered again. A few must stay: hand-overs that the journal has marked and the
-cold store has not confirmed. Those are small, and none is added while the cold store is away.
+cold store has not confirmed, and rows that the cold store must forget. Those are small, and none
+is added while the cold store is away.
 
 On cancel everything here is lost with the process; after the restart the owners decide from their
 files. It cannot skip an entry: entries are tried strictly in order.
@@ -53,7 +54,7 @@ class Failover:
 
     async def hold(self, entry: Held) -> None:
         if not self._held:
-            log.error("failover.holding", hint="a store takes no outcomes")
+            log.error("failover.holding", hint="a store does not accept outcomes")
         self._held.append(entry)
         self.bytes += entry.size
         while (oldest := self._too_much()) is not None:

@@ -193,7 +193,7 @@ class HandOver:
         if self._to_undo:
             await self._failover.try_again()
         if self._to_undo:
-            raise StoreUnavailable("an earlier hand-over is still to be undone")
+            raise StoreUnavailable("an earlier hand-over is not undone yet")
 
     def _rest(self, problem: StoreUnavailable) -> None:
         self._presence.lost("hand over", problem)

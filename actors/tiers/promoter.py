@@ -202,7 +202,7 @@ class Promoter:
         return self._bytes_max is None or await self._free_bytes(self._bytes_max) > 0
 
     async def _free_bytes(self, bytes_max: int) -> int:
-        """Memory that all queues together may still use, not counting what is in their lines."""
+        """Memory that all queues together may still use, after their slices in warm and in line."""
         lines = sum(line.bytes for line in self._routing.lines.values())
         return bytes_max - lines - sum(fill.bytes for fill in (await self._warm.fills()).values())
 

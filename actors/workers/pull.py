@@ -346,7 +346,7 @@ class Pull:
                     # While it was not held, its end may have been skipped.
                     self._ends.note(*key, max(held.ends_ms, again_ms))
         if settled is None:
-            raise StoreUnavailable(f"no report was taken note of within {seconds:g} s")
+            raise StoreUnavailable(f"no report was recorded within {seconds:g} s")
         answers = dict(zip(ended, settled, strict=True))
         self._count(queue, {key: end for key, end in ended.items() if answers[key]}, taken)
         return answers
