@@ -101,8 +101,7 @@ class Breakers:
         self.is_led = False
         """The fleet decides when an open breaker may be tried (actors/fleet/breakers.py)."""
         self.concluded: Callable[[SendOutcome, BreakerState], None] = lambda *_: None
-        """Called with outcomes that the fleet must know: those that opened a breaker, and
-        trials."""
+        """Called with outcomes that the fleet must know: openings of a breaker, and trials."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -147,8 +146,7 @@ class Breakers:
         }
 
     async def admit(self, destination: str) -> Admission:
-        """Waits for the admission to send. No checkpoint if it is admitted at once: the send is
-        one."""
+        """Waits for an admission. No checkpoint if it is admitted at once: the send is one."""
         while (admission := self.admit_nowait(destination)) is None:
             await self._breakers[destination].lot.park()
         return admission

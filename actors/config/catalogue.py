@@ -33,8 +33,7 @@ from forebay.limits import FLOW_BYTES_MAX
 log = structlog.get_logger()
 
 RUN_TIME_HANDLERS: Final = frozenset({"pull", "null", "http"})
-"""Clients that may push may also define queues, and must not run programs as the daemon that
-way."""
+"""Clients that may push may define queues, and must not run programs as the daemon by that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,7 @@ class Fields:
         return value
 
     def settings(self) -> dict[str, Any]:
-        """Settings to put in force. Masked secrets are refused: they would replace the real
-        ones."""
+        """Settings to put in force. Refuses masked secrets, which would replace the real ones."""
         settings = self.object("settings")
         if holds_mask(settings):
             raise bad_request(

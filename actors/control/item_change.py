@@ -72,8 +72,7 @@ class Changer:
         self._now_ms = now_ms
 
     async def apply(self, sighting: Sighting, change: Change | None) -> bool:
-        """Changes a waiting item, or deletes it (None). Raises BadRun if the result is not
-        valid."""
+        """Changes a waiting item, or deletes it (None). Raises BadRun if the result is invalid."""
         new = None if change is None else new_row(sighting, change, self._now_ms())
         with trio.move_on_after(STEP_S, shield=True):
             is_done = await self._apply(sighting, new)

@@ -216,8 +216,7 @@ def scheduled(head: RunHead, due_ms: int, first_ms: int = 0) -> tuple[int, int]:
 
 
 def retries(state: State, attempt: int) -> int:
-    """How many times an item was retried. `attempt` counts finished attempts, not the one under
-    way."""
+    """How many times an item was retried. `attempt` counts finished attempts only."""
     return attempt if state is State.RUNNING else max(0, attempt - 1)
 
 

@@ -335,8 +335,7 @@ class Cron:
 
 
 def removal(name: str, mark: TickMark | None, installed: Installed, now_ms: int) -> _Planned:
-    """Removes ticks whose time has not come, unless another daemon has configured them
-    otherwise."""
+    """Removes ticks whose time has not come, unless another daemon has a different definition."""
     if mark is None or mark.fingerprint != installed.fingerprint:
         # The store is not changed; only this daemon's record of the schedule ends.
         return _Planned(TickChange(name, mark, mark), "", None)

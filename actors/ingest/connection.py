@@ -237,8 +237,7 @@ class Connection:
         self.refuse(sequence, INTERNAL_ERRORS.note(problem, kind.name, **self._about()))
 
     def give_up(self, problem: Exception) -> None:
-        """Ends the connection after a bug that prevents answers: the client would wait for them
-        forever."""
+        """Ends the connection after a bug that prevents answers: the client would wait forever."""
         INTERNAL_ERRORS.note(problem, "answering", **self._about())
         self._lose()
 
@@ -340,8 +339,7 @@ class Connection:
         return wire.error(wire.CONNECTION, refused)
 
     def note_bad_run(self, problem: BadRun) -> None:
-        """Logs one line per connection, however many bad runs it sends; `refused` counts them
-        all."""
+        """Logs one line per connection, however many bad runs it sends; `refused` counts all."""
         if not self._has_bad_run:
             self._has_bad_run = True
             log.warning("ingest.bad_run", text=str(problem), **self._about())
@@ -396,8 +394,7 @@ class Connection:
         self._changed.set()
 
     def _lose(self) -> None:
-        """Ends the connection to an unreachable client: answers are dropped and free their
-        places."""
+        """Ends the connection to an unreachable client: answers are dropped and free places."""
         self._outbox.close()
         self._shared.unread.wake()
         self._whole.cancel()

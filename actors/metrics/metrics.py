@@ -202,8 +202,7 @@ class Metrics:
         return forecast(points, self.spool_max_bytes)
 
     def for_report(self) -> dict[str, Any]:
-        """What STATS reports besides the books, from the last snapshot, without asking any
-        store."""
+        """What STATS reports besides the books, from the last snapshot; asks no store."""
         latest, coming = self._latest, self.spool_forecast()
         if latest is None:
             return {}
@@ -304,8 +303,7 @@ class Metrics:
     # Keeping one.
 
     async def _sample_on(self) -> None:
-        """While a store is away a sample is missing; the actors that use the store log the
-        outage."""
+        """While a store is away samples are missing; the actors that use it log the outage."""
         next_at = trio.current_time()
         sampled: Snapshot | None = None
         while True:

@@ -101,8 +101,7 @@ class Samples:
         self._columns: dict[str, _Column] = {}
 
     def add(self, samples: Mapping[str, Sample], at_ms: int) -> None:
-        """Adds one sample per queue and one of the daemon; a queue that is left out is
-        forgotten."""
+        """Adds one sample per queue and one of the daemon; forgets queues that are left out."""
         self._tick += 1
         self._times[self._tick % SAMPLES_MAX] = at_ms
         for gone in self._columns.keys() - samples.keys():

@@ -64,8 +64,7 @@ class Dead:
 
 
 class Conclusion(NamedTuple):
-    """The outcome of one slice: `delivered`, `again` and `dead` are disjoint and cover all of
-    it."""
+    """The outcome of one slice: `delivered`, `again` and `dead` are disjoint and complete."""
 
     delivered: int
     """Bits."""

@@ -95,8 +95,7 @@ class RecoveredChunk:
     """The items of the run at this position with this id that ended here (settled, not handed
     over), as bits."""
     newest_runs: Callable[[int], list[tuple[bytes, int]]] = _no_runs
-    """Ids and fingerprints of its last runs, at most this many, settled or not, without lost
-    ones."""
+    """Ids and fingerprints of its last runs, at most this many, settled or not, but not lost."""
 
 
 @dataclass(slots=True)

@@ -439,8 +439,7 @@ class ColdQueue(Protocol):
         """Every consumer, as (queue, consumer)."""
 
     async def drop_stream(self, queue: str, consumer: str) -> int:
-        """Forgets a consumer; the items it had claimed are due again at their old place: how
-        many."""
+        """Forgets a consumer; returns how many claimed items are due again at their old place."""
 
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int

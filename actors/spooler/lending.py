@@ -40,8 +40,7 @@ class Lending:
         seen: trio.MemorySendChannel[QueueSeen | Pinned],
         wake: Callable[[], None],
     ) -> None:
-        """`reader` allows one read at a time. `wake` is called when runs were read and can be
-        lent."""
+        """`reader` allows one read at a time. `wake` is called when runs were read."""
         self._journal = journal
         self._ledger = ledger
         self._backlog = backlog

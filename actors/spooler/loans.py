@@ -163,8 +163,7 @@ class Loans:
         return run
 
     def drop(self, dropped: Dropped, fate: Fate) -> int:
-        """Drops a waiting run to make room, or because it cannot be read. Returns the number of its
-        items."""
+        """Drops a waiting run to make room, or as unreadable; returns the number of its items."""
         place = dropped.place
         done = self._done.get(place.position, 0)
         # A run from memory counts all of its items, one from disk only those not settled.
@@ -180,8 +179,7 @@ class Loans:
         return items
 
     def void(self, voided: Voided, backlog: Backlog) -> bool:
-        """Gives items of a waiting run their fate; False if the run does not wait or they have
-        one."""
+        """Gives items of a waiting run their fate; False if it does not wait, or they have one."""
         position, bits = voided.position, voided.bits
         done = self._done.get(position, 0)
         left = item_bits(0, voided.items) & ~done & ~bits

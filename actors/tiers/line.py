@@ -46,18 +46,15 @@ class Promotion:
         self.is_overtaken = False
         """Cold has, or may have, something more urgent than the end of this line."""
         self._came: int | None = None
-        """The most urgent priority that came to cold during an acquire, which may have missed
-        it."""
+        """The most urgent priority that came to cold during an acquire that may have missed it."""
         self.has_moved = False
         """Something has left since the acquirer last looked for more urgent rows."""
         self.looked_at = 0.0
         self.rests_until = -math.inf
-        """Until then nothing is acquired: rows were given back so that another actor can take
-        them."""
+        """Until then nothing is acquired: rows were given back for another actor to take."""
 
     def rest(self, seconds: float) -> None:
-        """Rests, unless it has just rested: however often it is asked, it works most of the
-        time."""
+        """Rests, unless it has just rested: it works most of the time, however often asked."""
         now = trio.current_time()
         if now >= self.rests_until + WORKS_SHARE * seconds:
             self.rests_until = now + seconds

@@ -222,8 +222,7 @@ class Pull:
         return []
 
     async def settle(self, queue: str, reports: Sequence[LeaseReport]) -> list[bool]:
-        """Settles what consumers report. Raises BadFrame for an impossible report, changing
-        nothing."""
+        """Settles what consumers report. An impossible report raises BadFrame, changing nothing."""
         keys = [(queue, report.token) for report in reports]
         _check_each_once(keys)
         ended = {
