@@ -215,8 +215,8 @@ def is_over(group: _Group, now: float) -> bool:
 
 
 def dead_incidents(batch: Batch) -> list[Incident]:
-    """What became dead letters of a batch: one incident for each kind of error, however many
-    slices and texts there are. Nothing is done for an item but a few whose ids are shown."""
+    """The dead letters of a batch: one incident per kind of error, however many slices and texts
+    there are. Costs nothing per item, except for the few whose ids are shown."""
     found: dict[str, list[Slice]] = {}
     for _, conclusion in batch.ours:
         for dead in conclusion.dead:
