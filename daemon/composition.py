@@ -30,8 +30,7 @@ from actors.model.clock import wall_ms
 from actors.model.keys import KeyRule
 from actors.model.outcomes import HandlerUnusable
 from actors.model.runs import Origin, unpack_origin
-from actors.observers.event_log import EventLog
-from actors.observers.event_ring import EventRing
+from actors.observers.event_log import EventLog, EventRing
 from actors.observers.failure_log import FailureLog
 from actors.observers.history import History
 from actors.observers.notifier import Notifier

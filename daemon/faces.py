@@ -43,7 +43,7 @@ from actors.ports.writes import DECIDED
 from actors.spooler.messages import Inquire, OfferRun
 from actors.spooler.report import INQUIRIES_MAX, Reporter
 from actors.workers.pull import Pull
-from actors.workers.pull_settling import PullSettling
+from actors.workers.pull_reports import PullSettling
 from daemon.composition import Core, describe, key_rule
 from daemon.http.desk import ANSWER_S, Desk, within
 from daemon.state.schedules_file import load_schedules, schedules_saver

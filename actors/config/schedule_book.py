@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 import structlog
 
 from actors.config import kept as kept_documents
-from actors.config.bad_settings import bad_setting
 from actors.config.schedules import SCHEDULES_MAX, ScheduleSettings, check_name
+from actors.config.section import bad_setting
 from actors.config.settings import merge
 from forebay.errors import Refused
 

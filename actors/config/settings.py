@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from actors.config.event_settings import EventSettings
-from actors.config.notification_settings import (
+from actors.config.observers import (
+    EventSettings,
     NotificationName,
     NotificationSettings,
     check_notifications,

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import structlog
 
 from actors.config import kept as kept_documents
-from actors.config.bad_settings import bad_setting
 from actors.config.schedule_book import Origin, read_definition
 from actors.config.schedules import check_name, check_queue
+from actors.config.section import bad_setting
 from actors.config.settings import merge
 from actors.config.triggers import (
     CIRCLE,

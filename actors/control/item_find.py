@@ -22,7 +22,7 @@ from actors.model.refusals import bad_request, not_found
 from actors.model.slices import lowest_bit
 from actors.model.states import State
 from actors.ports.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
-from actors.spooler.asking import Spooler, ask, readable
+from actors.spooler.client import Spooler, ask, readable
 from actors.spooler.messages import FindRun, JournalRun, ScanRuns
 from forebay.errors import BadRun
 from forebay.ids import pack_item_id, parse_item_id

@@ -33,7 +33,7 @@ from actors.ports.tiers import (
     WarmQueue,
     Whereabouts,
 )
-from actors.spooler.asking import ask
+from actors.spooler.client import ask
 from actors.spooler.messages import Inquire, JournalRun, SpoolerMessage
 from forebay.errors import BadRun
 from forebay.failure_reason import FailureReason

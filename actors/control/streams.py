@@ -9,7 +9,7 @@ from typing import Any
 from actors.control.control import Fields, Operation
 from actors.model.refusals import bad_request
 from actors.ports.tiers import Stream
-from actors.spooler.looking import Journaled
+from actors.spooler.client import Journaled
 from actors.tiers.streams import Streams
 from forebay.head import check_queue_name
 from forebay.limits import CLAIM_ITEMS_DEFAULT, CLAIM_ITEMS_MAX, CONSUMER_BYTES_MAX

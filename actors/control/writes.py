@@ -16,7 +16,7 @@ from actors.control.control import LIMIT_MAX, Fields, Operation
 from actors.fleet.writes import Deciding
 from actors.model.refusals import bad_request, not_found
 from actors.ports.tiers import ColdQueue, StoreUnavailable
-from actors.spooler.asking import ask, request
+from actors.spooler.client import ask, request
 from actors.spooler.messages import (
     AbortWrite,
     AskReceipt,

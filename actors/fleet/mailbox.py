@@ -16,7 +16,7 @@ import trio
 
 from actors.fleet.entered import shrunk
 from actors.fleet.shared_warm import SharedWarm
-from actors.spooler.borrowing import Borrowed, borrow
+from actors.spooler.client import Borrowed, borrow
 from actors.spooler.messages import SpoolerMessage
 from actors.tiers.router import lent
 from actors.workers.posts import BadPost, Post, conclusion_of, read_post

@@ -38,7 +38,7 @@ from actors.fleet.shared_warm import SharedWarm
 from actors.model.slices import InCold, InJournal, Slice
 from actors.ports.presence import Presence
 from actors.ports.tiers import ColdQueue, StoreUnavailable
-from actors.spooler.borrowing import borrow
+from actors.spooler.client import borrow
 from actors.spooler.messages import SpoolerMessage
 from actors.tiers.router import parts, unlocked
 from actors.workers.settlement import NO_LIMITS, Settlement

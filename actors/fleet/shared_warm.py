@@ -32,7 +32,6 @@ import structlog
 import trio
 
 from actors.fleet.entered import LentOut
-from actors.fleet.waiting import first_of
 from actors.model.slices import Abroad, InCold, InJournal, Slice
 from actors.ports.fleet import RemoteWarm
 from actors.ports.tiers import (
@@ -46,6 +45,20 @@ from actors.ports.tiers import (
     WarmQueue,
     Whereabouts,
 )
+
+
+async def first_of(*waits: Callable[[], Awaitable[None]] | None) -> None:
+    """Returns when one of these does."""
+    async with trio.open_nursery() as nursery:
+
+        async def first(wait: Callable[[], Awaitable[None]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        for wait in waits:
+            if wait is not None:
+                nursery.start_soon(first, wait)
+
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ import trio
 from actors.ports.presence import Presence
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from actors.ports.writes import VERDICTS_MAX, Decisions, OpenWrite, Part, Unheard, Verdict
-from actors.spooler.asking import Make, Spooler, ask, ask_all
+from actors.spooler.client import Make, Spooler, ask, ask_all
 from actors.spooler.messages import AbortWrite, AskOpenWrites, AskParts, FollowPublish
 from forebay.errors import Refused
 

@@ -15,7 +15,7 @@ from typing import Any
 from actors.fleet.write_follower import Follower
 from actors.ports.tiers import StoreUnavailable
 from actors.ports.writes import Decisions, Part, Published, PublishWish, SealedStage, WriteView
-from actors.spooler.asking import Spooler, ask, request
+from actors.spooler.client import Spooler, ask, request
 from actors.spooler.messages import AbortWrite, AskParts, AskWrite, DropStage, Seal
 from forebay.errors import Refused
 

@@ -25,9 +25,8 @@ import structlog
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
+from actors.ingest.buffers import Inbox, Outbox
 from actors.ingest.frame_limits import check, refuse_size
-from actors.ingest.inbox import Inbox
-from actors.ingest.outbox import Outbox
 from actors.ingest.peer import Peer
 from actors.ingest.requests import Requests, Shared
 from actors.ingest.window import Budget, Window

@@ -31,9 +31,8 @@ from actors.model.keys import ItemRef, Offer
 from actors.model.refusals import other_content, unavailable
 from actors.ports.presence import Presence
 from actors.ports.tiers import ColdQueue, StoreCorrupt, StoreUnavailable
-from actors.spooler.intake import QUEUES_MAX
+from actors.spooler.intake import QUEUES_MAX, RecentRuns, fingerprint
 from actors.spooler.messages import OfferRun, Pinned, QueueSeen
-from actors.spooler.recent import RecentRuns, fingerprint
 from forebay.errors import BadRun, Refused
 from forebay.keyed import KeyOutcome, count_outcomes, decided, only_if
 from forebay.run import KEYS, Run

@@ -3,7 +3,7 @@
 Callers ask for a `snapshot`; within a second all of them get the same one, and only one is made at
 a time. If making one takes long, callers get the previous one. Every 5 s a snapshot is kept as a
 sample of each queue (actors/metrics/samples.py). Actors count their own work in plain numbers
-(actors/observers/tallies.py, actors/spooler/spool_counts.py), so the cost of being watched does not
+(actors/observers/tallies.py, actors/spooler/upkeep.py), so the cost of being watched does not
 grow with the number of watchers.
 
 Nothing is durable. On cancel a snapshot in the making is abandoned. A store or journal that does
@@ -39,7 +39,7 @@ from actors.ports.tiers import (
     WarmQueue,
     limits_of,
 )
-from actors.spooler.spool_counts import SpoolCounts
+from actors.spooler.upkeep import SpoolCounts
 from actors.workers.in_hand import Task
 from actors.workers.pull import Pull
 from actors.workers.rate import SendLimit

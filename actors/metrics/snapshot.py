@@ -13,7 +13,7 @@ from actors.model.error_types import ErrorType
 from actors.observers.latencies import Distribution
 from actors.observers.tallies import QueueTally
 from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
-from actors.spooler.spool_counts import SpoolCounts
+from actors.spooler.upkeep import SpoolCounts
 from actors.workers.workers import Staff
 from forebay.failure_reason import FailureReason
 

@@ -6,7 +6,7 @@ of a parameter in an address, of an option in a command (`--token=…`, `--token
 Payloads are data and stay as they are. Pure.
 
 It is applied where something is prepared for display: settings (`Section.shown`), error texts
-(`Failure`), rare events (actors/observers/event_ring.py), log lines (daemon/process/logs.py).
+(`Failure`), rare events (actors/observers/event_log.py), log lines (daemon/process/logs.py).
 
 It cannot recognise a secret that has no telling name.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from actors.config.notification_settings import NotificationSettings, Occasion
+from actors.config.observers import NotificationSettings, Occasion
 from actors.model.error_types import error_type
 from actors.model.slices import ERROR_TEXT_MAX, Slice, first_item_id, indexes
 from actors.observers.failure_log import UNPACK_BYTES_MAX

@@ -41,7 +41,7 @@ class Committed:
     sizes: list[int] = field(default_factory=list)
     """Bytes on disk, in the order of `positions`."""
     fingerprints: list[int] = field(default_factory=list)
-    """Fingerprints of the runs (actors/spooler/recent.py), in the order of `positions`."""
+    """Fingerprints of the runs (actors/spooler/intake.py), in the order of `positions`."""
     started: list[int] = field(default_factory=list)
     """Chunks that came into use, by number."""
     sealed: list[int] = field(default_factory=list)

@@ -6,26 +6,141 @@ not stored again: it is a duplicate if its content is the same, and refused othe
 the spooler's task.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from enum import Enum, auto
+from typing import Final, Literal
 
 import structlog
+from crc32c import crc32c
 
 from actors.config.queue import QueueSettings
 from actors.config.settings import SpoolSettings
 from actors.model.refusals import other_content
-from actors.spooler.admission import Fill, Verdict, admit, full
+from actors.model.units import format_size
 from actors.spooler.backlog import Backlog, Dropped
 from actors.spooler.ledger import Ledger
 from actors.spooler.messages import Answers, Append
-from actors.spooler.recent import RecentRuns
-from actors.spooler.spool_counts import SpoolCounts
+from actors.spooler.upkeep import SpoolCounts
 from actors.spooler.writes import Writes
+from forebay.column import Buffer
 from forebay.errors import Refused
+from forebay.run import RunHead
 from forebay.stage_frames import MOVED, WRITE_HEADER, write_of
 from forebay.wire import Outcome
+
+
+def fingerprint(head: RunHead, data: Buffer) -> int:
+    """A CRC-32C of the queue's name and the body.
+
+    The rest of the header is left out. A repeated push over HTTP is encoded anew with another time,
+    and a run that moves to another daemon may have another attempt.
+    """
+    return crc32c(memoryview(data)[head.head_bytes :], crc32c(head.queue.encode()))
+
+
+class RecentRuns:
+    """Remembers the last `runs_max` runs, in order of arrival."""
+
+    def __init__(self, runs_max: int) -> None:
+        self._runs_max = runs_max
+        self._known: OrderedDict[bytes, int] = OrderedDict()
+        self._under_way: set[bytes] = set()
+
+    def __contains__(self, run_id: bytes) -> bool:
+        return run_id in self._known or run_id in self._under_way
+
+    def stored(self) -> dict[bytes, int]:
+        """Ids and fingerprints of the stored runs, oldest first.
+
+        Runs whose commit is under way are left out: if they were remembered and then not stored, a
+        client that sends them again would be told that they are duplicates.
+        """
+        return dict(self._known)
+
+    def is_another(self, head: RunHead, data: Buffer) -> bool:
+        """Whether a run with other content was stored under this id."""
+        known = self._known.get(head.run_id)
+        return known is not None and known != fingerprint(head, data)
+
+    def begin(self, run_id: bytes) -> None:
+        """The run is being stored."""
+        if self._runs_max:
+            self._under_way.add(run_id)
+
+    def add(self, run_id: bytes, content: int) -> None:
+        """The run is stored; `content` is its fingerprint."""
+        self._under_way.discard(run_id)
+        if self._runs_max:
+            self._known[run_id] = content
+            if len(self._known) > self._runs_max:
+                self._known.popitem(last=False)
+
+    def discard(self, run_id: bytes) -> None:
+        """The run was not stored after all."""
+        self._under_way.discard(run_id)
+
+    def update(self, found: Mapping[bytes, int]) -> None:
+        """Adds the runs that recovery found."""
+        for run_id, content in found.items():
+            self.add(run_id, content)
+
+
+FullPolicy = Literal["block", "drop_newest", "drop_oldest"]
+
+PINNED_FACTOR = 2
+"""The chunks may take this many times `max_bytes` on disk while old items keep them alive."""
+
+
+class Verdict(Enum):
+    STORE = auto()
+    WAIT = auto()
+    DROP_OLDEST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How full the spool is."""
+
+    live_runs: int
+    live_bytes: int
+    disk_bytes: int
+    disk_is_low: bool
+    """Less than `min_free_bytes` is left on the file system."""
+
+
+def admit(fill: Fill, size: int, policy: FullPolicy, settings: SpoolSettings) -> Verdict | Refused:
+    """A full disk refuses at once, whatever the policy; a full spool follows the policy.
+
+    If old items keep the chunks alive, dropping other runs would free nothing, so the push waits.
+    """
+    if fill.disk_is_low:
+        text = f"less than min_free_bytes ({format_size(settings.min_free_bytes)}) of disk is left"
+        return Refused("DISK_FULL", text, retry_after_ms=1000)
+    pinned = fill.disk_bytes + size > PINNED_FACTOR * settings.max_bytes
+    limit = _limit_reached(fill, size, settings)
+    if limit is None and not pinned:
+        return Verdict.STORE
+    if policy == "drop_newest":
+        took = f"its chunks, kept alive by old items, take {format_size(fill.disk_bytes)} on disk"
+        return full(limit or took)
+    if policy == "drop_oldest" and not pinned:
+        return Verdict.DROP_OLDEST
+    return Verdict.WAIT
+
+
+def full(limit: str) -> Refused:
+    return Refused("QUEUE_FULL", f"the spool is full: {limit}", retry_after_ms=1000)
+
+
+def _limit_reached(fill: Fill, size: int, settings: SpoolSettings) -> str | None:
+    if settings.max_size and fill.live_runs >= settings.max_size:
+        return f"spool.max_size is {settings.max_size} runs"
+    if fill.live_bytes + size > settings.max_bytes:
+        return f"spool.max_bytes is {format_size(settings.max_bytes)}"
+    return None
+
 
 log = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """The ledger: the books of every chunk, which also decide when a chunk may be freed.
 
-Each chunk keeps the totals of its accounts (actors/model/accounts.py). The books of the daemon are
+Each chunk keeps the totals of its accounts (actors/model/books.py). The books of the daemon are
 the base (totals of chunks that are gone) plus the totals of all present chunks, kept as a running
 sum. Staged items are outside the books until they are published, and items dropped with their stage
 are never counted. A sealed chunk that holds no items may be freed. Plain data of the spooler.
@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.model.accounts import NO_STAGE, Account, parse_account, written_by
-from actors.model.books import Books, Totals, count_fate
+from actors.model.books import (
+    NO_STAGE,
+    Account,
+    Books,
+    Totals,
+    count_fate,
+    parse_account,
+    written_by,
+)
 from actors.model.runs import Fate, Place
 from actors.ports.journal import RecoveredChunk
 from actors.spooler.writes import Phase, Writes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from actors.model.accounts import parse_account
+from actors.model.books import parse_account
 from actors.model.clock import wall_ms
 from actors.model.failures import Failures, Portions, RetryNote, without
 from actors.model.moves import SETTLED_FATES, WAITING_FATES

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from actors.model.accounts import parse_account
+from actors.model.books import parse_account
 from actors.model.clock import wall_ms
 from actors.model.failures import bounded, without
 from actors.model.runs import Origin

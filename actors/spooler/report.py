@@ -31,8 +31,8 @@ from actors.ports.tiers import (
     StoreUnavailable,
     WarmQueue,
 )
-from actors.spooler.asking import ask
 from actors.spooler.backlog import Backlog
+from actors.spooler.client import ask
 from actors.spooler.ledger import Ledger
 from actors.spooler.loans import Loans
 from actors.spooler.messages import Inquire, SpoolerMessage

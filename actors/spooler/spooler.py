@@ -33,7 +33,7 @@ from actors.model.runs import Origin, Place, StoredRun
 from actors.ports.journal import Committed, Journal, Recovered
 from actors.ports.thread import OwnThread
 from actors.spooler.backlog import Backlog
-from actors.spooler.intake import DRAINING, Group, Intake, answer
+from actors.spooler.intake import DRAINING, Group, Intake, RecentRuns, answer
 from actors.spooler.ledger import Ledger
 from actors.spooler.lending import Lending
 from actors.spooler.loans import Loans, PendingMark
@@ -68,12 +68,10 @@ from actors.spooler.messages import (
     Voided,
 )
 from actors.spooler.reading import Peeking
-from actors.spooler.recent import RecentRuns
 from actors.spooler.recovery import Adoption
 from actors.spooler.report import make_report
-from actors.spooler.spool_counts import SpoolCounts
 from actors.spooler.staging import Staging
-from actors.spooler.upkeep import Upkeep
+from actors.spooler.upkeep import SpoolCounts, Upkeep
 from actors.spooler.writes import Writes
 from forebay.stage_frames import MOVED
 from forebay.wire import Outcome

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 import structlog
 
-from actors.model.accounts import Account, account_of
-from actors.model.books import Totals
+from actors.model.books import Account, Totals, account_of
 from actors.ports.journal import LiveRun, Record
 from actors.ports.writes import Part
 from actors.spooler.backlog import Backlog

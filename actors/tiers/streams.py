@@ -34,7 +34,7 @@ from actors.ports.tiers import (
     WarmQueue,
     WrongClaim,
 )
-from actors.spooler.looking import Journaled, ask_journal, look_at_journal
+from actors.spooler.client import Journaled, ask_journal, look_at_journal
 from actors.spooler.messages import SpoolerMessage
 from actors.tiers.hysteresis import Tier
 from actors.tiers.router import Router, Routing

@@ -23,10 +23,35 @@ from actors.observers.events import QueueStaffed
 from actors.ports.handler import Handler
 from actors.ports.tiers import Leased
 from actors.workers.adaptive import AdaptiveCount
-from actors.workers.gate import Gate
 from actors.workers.in_hand import Task
 from actors.workers.rate import TokenBucket
 from actors.workers.sending import Batch, Delivering, Shared
+
+
+class Gate:
+    """The gate of a queue: open while the queue may deliver, except for its paused flows.
+
+    Plain state that dispatch sets and the queue's workers read; waiting for it costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._open = trio.Event()
+        self.except_flows: frozenset[str] = frozenset()
+
+    def set(self, *, is_open: bool, except_flows: frozenset[str]) -> None:
+        self.except_flows = except_flows
+        if is_open:
+            self._open.set()
+        elif self._open.is_set():
+            self._open = trio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    async def wait(self) -> None:
+        await self._open.wait()
+
 
 __all__ = ["Gate", "Shared", "Staff", "WorkerGroup"]
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from actors.config.handlers import AnyHandler
-from actors.config.notification_settings import NotificationSettings, WebhookSettings
+from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.config.schedules import ScheduleSettings
 from actors.config.section import Clash
 from actors.config.settings import Settings

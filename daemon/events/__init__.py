@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from actors.config.event_settings import EventSettings
+from actors.config.observers import EventSettings
 from actors.observers.event_log import EventSink
 from daemon.errors import ConfigError
 from daemon.events.files import EventFiles, Format

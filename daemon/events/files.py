@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from actors.config.event_settings import EventSettings
 from actors.config.handlers import FileHandler
+from actors.config.observers import EventSettings
 from actors.observers.events import Event
 from daemon.handlers.file.landing import Landing, Part
 

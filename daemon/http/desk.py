@@ -15,7 +15,7 @@ from actors.config.catalogue import Catalogue
 from actors.config.settings import Settings
 from actors.ingest.large_bodies import LargeBodies
 from actors.metrics.metrics import Metrics
-from actors.observers.event_ring import EventRing
+from actors.observers.event_log import EventRing
 from actors.ports.tiers import ColdQueue, WarmQueue
 from actors.spooler.messages import OfferRun, SpoolerMessage
 from actors.spooler.spooler import Spooler

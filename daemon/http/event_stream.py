@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 from starlette.responses import Response
 
-from actors.observers.event_ring import EventRing, Numbered
+from actors.observers.event_log import EventRing, Numbered
 from actors.ports.tiers import StoreUnavailable
 from daemon.http.problems import Problem
 

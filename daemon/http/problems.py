@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from actors.config.bad_settings import BadSetting
+from actors.config.section import BadSetting
 from actors.model.refusals import DRAINING_RETRY_MS, UNAVAILABLE_RETRY_MS
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from forebay.errors import BadFrame, BadRun, Refused

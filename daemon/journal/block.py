@@ -17,7 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from actors.spooler.recent import fingerprint
+from actors.spooler.intake import fingerprint
 from forebay.errors import BadRun
 from forebay.limits import FRAME_BODY_BYTES_MAX, WRITE_ID_BYTES
 from forebay.run import RunHead, read_head
@@ -50,7 +50,7 @@ class Block:
     """Head and body."""
     head: RunHead
     fingerprint: int
-    """Of the run (actors/spooler/recent.py)."""
+    """Of the run (actors/spooler/intake.py)."""
     stage: bytes = b""
     """Empty: it was pushed, not staged."""
 

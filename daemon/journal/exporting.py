@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from actors.model.accounts import parse_account
+from actors.model.books import parse_account
 from actors.model.failures import slices_of
 from actors.model.runs import Fate
 from actors.model.slices import InJournal, LentRun, Slice, ranges

@@ -1,9 +1,9 @@
 """The index of a sealed chunk: what recovery must know of its runs, without reading them.
 
     8s "FBINDEX2" | u64 number | u64 used | u64 file size | u32 runs | u32 queues | u32 crc32c
-    u8 length + name of each account (actors/model/accounts.py): of the queue, or of a stage
+    u8 length + name of each account (actors/model/books.py): of the queue, or of a stage
     u32 offsets[] | u32 sizes[] | u16 counts[] | u16 queues[] | u8 priorities[] | u64 due_ms[]
-    u32 fingerprints[] (actors/spooler/recent.py) | 16s run ids[]
+    u32 fingerprints[] (actors/spooler/intake.py) | 16s run ids[]
 
 The CRC covers everything but itself. An index is a hint: where it is missing, damaged, or does
 not fit the chunk's file, the chunk is scanned instead.
@@ -20,7 +20,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from actors.model.accounts import account_of
+from actors.model.books import account_of
 from forebay.ids import RUN_ID_BYTES
 from forebay.run import RunHead
 

@@ -10,8 +10,7 @@ first, so that what is published meanwhile is shown as staged, and not at all as
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from actors.model.accounts import parse_account
-from actors.model.books import Books
+from actors.model.books import Books, parse_account
 from actors.model.slices import item_bits
 from actors.spooler.writes import Phase, Writes
 from daemon.journal import chunk

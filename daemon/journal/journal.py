@@ -29,7 +29,7 @@ from actors.config.settings import SpoolSettings
 from actors.model.books import Books
 from actors.model.runs import Place, StoredRun
 from actors.ports.journal import Committed, ItemMark, Located, Record, Recovered, Room, Unreadable
-from actors.spooler.recent import fingerprint
+from actors.spooler.intake import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.ballast import TO_FREE, Ballast
 from daemon.journal.checkpoint import Checkpoint, Meta

@@ -9,7 +9,7 @@ is written when the chunk is sealed, or recovered.
 from collections.abc import Sequence
 from contextlib import suppress
 
-from actors.model.accounts import parse_account
+from actors.model.books import parse_account
 from actors.model.runs import Place
 from actors.ports.journal import Located
 from daemon.journal import chunk

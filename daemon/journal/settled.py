@@ -8,8 +8,7 @@ from itertools import islice
 
 import structlog
 
-from actors.model.accounts import parse_account
-from actors.model.books import Books, Totals, count_fate
+from actors.model.books import Books, Totals, count_fate, parse_account
 from actors.model.failures import Failures, Portions
 from actors.model.runs import Fate
 from actors.model.slices import item_bits, ranges

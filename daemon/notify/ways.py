@@ -11,9 +11,8 @@ from typing import Final
 import trio
 
 from actors.config.catalogue import Catalogue
-from actors.config.notification_settings import NotificationSettings, WebhookSettings
-from actors.observers.notification_sending import NotSent
-from actors.observers.notifier import Ways, Webhook
+from actors.config.observers import NotificationSettings, WebhookSettings
+from actors.observers.notifier import NotSent, Ways, Webhook
 from actors.spooler.messages import Append, SpoolerMessage
 from forebay.encode import encode_run
 from forebay.errors import RETRYABLE, Refused

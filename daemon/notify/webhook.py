@@ -23,10 +23,10 @@ from urllib.parse import unquote
 
 import trio
 
-from actors.config.notification_settings import WebhookSettings
+from actors.config.observers import WebhookSettings
 from actors.model.masking import SECRET_CHARACTERS_MIN, named_secrets
 from actors.model.units import format_duration
-from actors.observers.notification_sending import NotSent
+from actors.observers.notifier import NotSent
 from daemon.errors import ConfigError
 from daemon.handlers.http.answer import Answer, failure_of, verdict, without_secrets
 from daemon.handlers.http.connection import ConnectionFailed, HttpConnection

@@ -18,7 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from actors.config.settings import Settings
-from actors.model.accounts import NO_STAGE, parse_account
+from actors.model.books import NO_STAGE, parse_account
 from actors.spooler.writes import Phase, Writes
 from daemon.journal.journal import Journal
 from tests.crash import powerless

@@ -53,7 +53,7 @@ from actors.tiers.streams import Streams
 from actors.tiers.warm import MemoryWarm
 from actors.workers import dispatch as dispatch_module
 from actors.workers.dispatch import Dispatch
-from actors.workers.pull_settling import PullSettling
+from actors.workers.pull_reports import PullSettling
 from actors.workers.rate import SendLimit
 from actors.workers.settlement import Settlement
 from actors.workers.workers import Shared

@@ -9,7 +9,7 @@ import structlog.testing
 
 from actors.model.outcomes import Failure
 from actors.model.slices import HeldBy
-from actors.workers.consumer_reports import what_became
+from actors.workers.pull_reports import what_became
 from forebay.lease_frames import Part, What
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.config.notification_settings import WebhookSettings
-from actors.observers.notification_sending import NotSent
+from actors.config.observers import WebhookSettings
+from actors.observers.notifier import NotSent
 from daemon.notify.webhook import HttpWebhook
 from tests.http.faulty import FaultyServer, answer, says_and_closes, says_and_hangs
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from actors.config.notification_settings import NotificationSettings, WebhookSettings
-from actors.observers import notification_sending
+from actors.config.observers import NotificationSettings, WebhookSettings
+from actors.observers import notifier as notification_sending
 from actors.observers.notices import Notice
-from actors.observers.notification_sending import Counts, NotSent, Sender
+from actors.observers.notifier import Counts, NotSent, Sender
 from daemon.errors import ConfigError
 from daemon.notify.ways import check_webhooks
 from daemon.notify.webhook import HttpWebhook

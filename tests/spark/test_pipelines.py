@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from actors.config.event_settings import EventSettings
+from actors.config.observers import EventSettings
 from actors.observers import events as daemon_events
 from actors.observers.events import (
     BreakerChanged,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.model.accounts import NO_STAGE, Account, account_of, parse_account, written_by
+from actors.model.books import NO_STAGE, Account, account_of, parse_account, written_by
 from actors.model.runs import Fate, Place
 from actors.ports.journal import Record
 from actors.spooler.ledger import ItemsFinished, Ledger

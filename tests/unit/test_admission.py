@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.spooler.admission import PINNED_FACTOR, Fill, FullPolicy, Verdict, admit
+from actors.spooler.intake import PINNED_FACTOR, Fill, FullPolicy, Verdict, admit
 from forebay.errors import Refused
 from tests.unit.spooling import KIB, spool_settings
 

@@ -13,8 +13,8 @@ import trio.testing
 from actors.observers.latencies import NOTHING
 from actors.ports.tiers import StoreUnavailable
 from actors.workers import lease_ends
-from actors.workers.consumer_reports import Ended
 from actors.workers.pull import LATE_S, MARGIN_MS, Holdings
+from actors.workers.pull_reports import Ended
 from forebay.client import Client, connect
 from forebay.delayed import due_ms_of
 from forebay.lease_frames import LeasedRun, LeaseWish

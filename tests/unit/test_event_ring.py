@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from actors.observers.event_ring import EventRing
+from actors.observers.event_log import EventRing
 from actors.observers.events import StoreChanged
 
 

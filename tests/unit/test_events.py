@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 
-from actors.config.event_settings import EventSettings
+from actors.config.observers import EventSettings
 from actors.config.queue import QueueSettings
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import InJournal, LentRun, Slice, item_bits

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.ingest.inbox import INBOX_BYTES, START_BYTES, Inbox
+from actors.ingest.buffers import INBOX_BYTES, START_BYTES, Inbox
 from actors.ingest.window import Budget
 
 LIMIT = 64 * 1024 * 1024

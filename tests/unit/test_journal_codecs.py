@@ -10,7 +10,7 @@ from actors.model.books import Totals
 from actors.model.failures import RetryNote
 from actors.model.runs import Fate
 from actors.model.slices import ERROR_TEXT_MAX
-from actors.spooler.recent import fingerprint
+from actors.spooler.intake import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.checkpoint import Checkpoint, Meta, read_checkpoint, read_meta

@@ -11,8 +11,8 @@ from actors.keys.intake import KeyedIntake
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import KeyRule, Offer
 from actors.ports.tiers import StoreUnavailable
+from actors.spooler.intake import RecentRuns
 from actors.spooler.messages import OfferRun, Pinned, QueueSeen
-from actors.spooler.recent import RecentRuns
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.errors import Refused
 from forebay.keyed import KeyOutcome

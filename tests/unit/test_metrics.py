@@ -17,7 +17,7 @@ from actors.metrics.samples import WHOLE
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
 from actors.observers.tallies import Tallies
 from actors.ports.tiers import Limits, NewRow, StoreUnavailable
-from actors.spooler.spool_counts import SpoolCounts
+from actors.spooler.upkeep import SpoolCounts
 from actors.tiers.warm import MemoryWarm
 from actors.workers.in_hand import Task
 from actors.workers.pull import Pull

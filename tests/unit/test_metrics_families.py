@@ -14,7 +14,7 @@ from actors.breaker.breaker import BreakerFigures
 from actors.metrics.snapshot import FlowState, QueueFigures, Snapshot, freeze, merge_flows
 from actors.observers.tallies import QueueTally
 from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
-from actors.spooler.spool_counts import SpoolCounts
+from actors.spooler.upkeep import SpoolCounts
 from actors.workers.workers import Staff
 from daemon.http.prometheus import label_values
 from daemon.http.prometheus.exposition import Exposition, escaped, negotiate, text

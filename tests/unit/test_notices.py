@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.config.notification_settings import NotificationSettings
+from actors.config.observers import NotificationSettings
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice
 from actors.observers.notices import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.config.notification_settings import NotificationSettings
+from actors.config.observers import NotificationSettings
 from actors.model.masking import MASK, masked
 from daemon.config.load import load
 from daemon.errors import ConfigError

@@ -9,10 +9,17 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from actors.config.notification_settings import NotificationSettings, WebhookSettings
+from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.observers.events import NoticeMade
-from actors.observers.notification_sending import PAUSES_S, NotSent
-from actors.observers.notifier import INCIDENTS_MAX, LAST_S, LINE_MIN, Notifier, Ways
+from actors.observers.notifier import (
+    INCIDENTS_MAX,
+    LAST_S,
+    LINE_MIN,
+    PAUSES_S,
+    Notifier,
+    NotSent,
+    Ways,
+)
 
 HOOK = {"webhook": {"url": "http://hook.test/secret"}}
 Configured = dict[str, NotificationSettings]

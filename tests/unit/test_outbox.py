@@ -5,7 +5,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.ingest.outbox import LARGE_BYTES, Outbox
+from actors.ingest.buffers import LARGE_BYTES, Outbox
 from actors.ingest.window import Budget
 
 Pair = tuple[socket.socket, socket.socket]

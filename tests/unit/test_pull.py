@@ -13,8 +13,8 @@ from actors.config.queue import QueueSettings
 from actors.model.slices import InJournal, LentRun, Slice, indexes, item_bits
 from actors.ports.tiers import Leased, StoreUnavailable
 from actors.workers import shipment as shipping
-from actors.workers.consumer_reports import Places, what_became
 from actors.workers.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
+from actors.workers.pull_reports import Places, what_became
 from actors.workers.shipment import Shipment, ship, shipped_run
 from forebay.errors import BadFrame
 from forebay.lease_frames import LeaseReport, LeaseWish, Part, What

@@ -18,7 +18,7 @@ from actors.tiers.failover import Failover
 from actors.tiers.handover import HandOver
 from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Holdings, Pull
-from actors.workers.pull_settling import PullSettling
+from actors.workers.pull_reports import PullSettling
 from actors.workers.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
 from forebay.lease_frames import LeaseWish
 from forebay.run import encode_run, read_head

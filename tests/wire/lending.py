@@ -10,8 +10,8 @@ from actors.model.slices import InJournal, LentRun, Slice, item_bits
 from actors.observers.tallies import Tallies
 from actors.ports.tiers import Ending, Leased, Limits, StoreUnavailable
 from actors.tiers.warm import MemoryWarm
-from actors.workers.consumer_reports import Ended
 from actors.workers.pull import Pull
+from actors.workers.pull_reports import Ended
 from forebay import lease_frames, wire
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import encode_run, read_head

@@ -10,8 +10,8 @@ import trio
 
 from actors.ingest import ingest as ingest_module
 from actors.ingest import requests as requests_module
+from actors.ingest.buffers import Outbox
 from actors.ingest.connection import Connection
-from actors.ingest.outbox import Outbox
 from actors.model.internal_errors import INTERNAL_ERRORS
 from forebay import lease_frames, wire
 from forebay.errors import Refused

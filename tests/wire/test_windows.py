@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from actors.ingest.buffers import INBOX_BYTES, START_BYTES
 from actors.ingest.connection import UNREAD_BYTES_MAX
-from actors.ingest.inbox import INBOX_BYTES, START_BYTES
 from actors.ingest.requests import ANSWERS_AT_ONCE
 from forebay import wire
 from forebay.limits import CONTROL_BYTES_MAX

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.config import JsonDict
 
 from actors.model.slices import ERROR_TEXT_MAX
-from actors.workers.consumer_reports import RESULT_TEXT_MAX
+from actors.workers.pull_reports import RESULT_TEXT_MAX
 from daemon.http.strict import Body
 from forebay.failure_reason import FailureReason
 from forebay.limits import (

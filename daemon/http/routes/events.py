@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from actors.model.clock import wall_ms
-from actors.observers.event_ring import EVENTS_KEPT
+from actors.observers.event_log import EVENTS_KEPT
 from daemon.http.access import Reader
 from daemon.http.desk import Desk
 from daemon.http.event_stream import EventStream, Samples

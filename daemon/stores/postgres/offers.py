@@ -12,7 +12,7 @@ from actors.keys.arbiter import Arbiter, Decided, item_refs, key_places
 from actors.model.keys import KeyRule, KeyRules, Offer
 from actors.model.slices import indexes, item_bits
 from actors.ports.tiers import NewRow
-from actors.spooler.recent import fingerprint
+from actors.spooler.intake import fingerprint
 from daemon.stores.cold.repeats import Repeats
 from daemon.stores.postgres import keys as table
 from daemon.stores.postgres.books import SharedBooks

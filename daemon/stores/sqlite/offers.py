@@ -22,7 +22,7 @@ from actors.keys.arbiter import Arbiter, Decided, item_refs, key_places
 from actors.model.keys import KeyRule, KeyRules, Offer
 from actors.model.slices import indexes, item_bits, lowest_bit
 from actors.ports.tiers import NewRow
-from actors.spooler.recent import fingerprint
+from actors.spooler.intake import fingerprint
 from daemon.stores.cold.repeats import Repeats
 from daemon.stores.sqlite import keys as table
 from daemon.stores.sqlite.books import Books, Place

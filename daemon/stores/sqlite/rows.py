@@ -22,7 +22,7 @@ from actors.model.clock import retry_due_ms
 from actors.model.moves import Row
 from actors.model.slices import ItemError, error_rows, lowest_bit, read_error
 from actors.ports.tiers import ColdRow, NewRow
-from actors.spooler.recent import fingerprint
+from actors.spooler.intake import fingerprint
 from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.connection import is_corrupt
 from forebay.errors import BadRun
