@@ -1,1 +1,1 @@
-"""What /metrics says."""
+"""The answer to GET /metrics."""

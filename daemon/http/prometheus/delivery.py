@@ -1,4 +1,4 @@
-"""What /metrics shows of delivery: sends, retries, how long all takes, workers, breakers."""
+"""The delivery part of /metrics: sends, retries, latencies, workers and breakers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -23,7 +23,7 @@ def delivered(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, Queue
 
 
 def delivery(page: Page, label: str, figures: QueueFigures) -> None:
-    """The lines of one queue; every family is named, also where there is nothing to show."""
+    """Adds the lines of one queue. Names every family, even one without samples."""
     inner = label[:-1]
     for key, metric, text in _QUEUE_COUNTERS:
         page.counter(metric, text, getattr(figures, key), label)
@@ -32,17 +32,17 @@ def delivery(page: Page, label: str, figures: QueueFigures) -> None:
         found: Mapping[ErrorType, int] = getattr(figures, key)
         for kind, items in sorted(found.items()):
             family.add(f'{inner},error="{kind}"}}', items)
-    text = "Attempts of items that failed, by whose fault it was."
+    text = "Failed delivery attempts of items, by failure reason."
     failed = page.family("failed_items_total", "counter", text)
     for reason in FAILURE_REASONS:
         failed.add(f'{inner},reason="{reason}"}}', figures.failed.get(reason, 0))
-    text = "The pauses before retries, one for each slice that failed."
+    text = "Pauses before retries, one per failed slice."
     backoff = page.family("backoff_seconds", "summary", text)
     backoff.add_summary(label, figures.backoff_slices, figures.backoff_s)
-    text = "How long items took from the start of their send (a consumer's lease) to its end."
+    text = "Time per item from the start of its send (or a consumer's lease) to its end."
     processing = page.family("processing_duration_seconds", "histogram", text)
     _add_distribution(processing, label, figures.processing)
-    text = "How long items waited from when they were ready until somebody leased them."
+    text = "Time per item from when it was ready until a worker or consumer leased it."
     dequeue = page.family("dequeue_latency_seconds", "histogram", text)
     _add_distribution(dequeue, label, figures.dequeue)
 
@@ -53,15 +53,15 @@ def _add_distribution(family: Family, label: str, found: Distribution) -> None:
 
 
 _QUEUE_COUNTERS: Final = (
-    ("batches", "sent_batches", "Sends that have ended since the start."),
-    ("failed_batches", "failed_batches", "Those of which something failed."),
-    ("retry_successes", "retry_success_items", "Items delivered that had failed before."),
-    ("lost_leases", "lost_leases", "Outcomes that came after their lease had run out."),
+    ("batches", "sent_batches", "Sends that have ended since the daemon started."),
+    ("failed_batches", "failed_batches", "Sends in which at least one item failed."),
+    ("retry_successes", "retry_success_items", "Items delivered after an earlier failure."),
+    ("lost_leases", "lost_leases", "Outcomes reported after their lease had expired."),
 )
 _ERROR_COUNTERS: Final = (
-    ("retried", "retried_items", "Items that failed and are tried again, by error."),
-    ("retry_failures", "retry_failure_items", "Items that failed once more, by error."),
-    ("died", "died_items", "Items that became dead letters since the start, by error."),
+    ("retried", "retried_items", "Failed items that are retried, by error."),
+    ("retry_failures", "retry_failure_items", "Items that failed again on a retry, by error."),
+    ("died", "died_items", "Items that became dead letters since the daemon started, by error."),
 )
 
 
@@ -72,26 +72,27 @@ def working(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, Staff]:
 
 def staff(page: Page, label: str, found: Staff) -> None:
     """The lines of one queue."""
-    text = "Workers of a queue; where preparing is split off, senders and preparers."
+    text = "Workers per queue; with pipeline_split, senders and preparers."
     workers = page.family("workers", "gauge", text)
     role = "sender" if found.preparers else "worker"
     workers.add(f'{label[:-1]},role="{role}"}}', found.alive)
     if found.preparers:
         workers.add(f'{label[:-1]},role="preparer"}}', found.preparers)
-    page.gauge("workers_active", "Those that are sending: sends in flight.", found.busy, label)
-    text = "How long a send takes, smoothed: the mean of the last few."
+    page.gauge("workers_active", "Sends in flight per queue.", found.busy, label)
+    text = "Duration of a send: moving average of the latest sends."
     latency = page.family("send_latency_ewma_seconds", "gauge", text)
     if found.latency_s is not None:
         latency.add(label, found.latency_s)
 
 
 def breakers(page: Page, snapshot: Snapshot, labels: Labels) -> None:
-    state = page.family("breaker_state", "gauge", "1 for the state that a breaker is in.")
+    text = "1 for the current state of a breaker, 0 for the others."
+    state = page.family("breaker_state", "gauge", text)
     counts = {
         name: page.family(f"breaker_{name}_total", "counter", text)
         for name, text in _BREAKER_COUNTERS.items()
     }
-    text = "Failures in a row, until the breaker closes."
+    text = "Consecutive failures of a destination."
     failures = page.family("breaker_failures", "gauge", text)
     together: dict[str, dict[str, int]] = {}
     for destination, figures in snapshot.breakers.items():
@@ -111,8 +112,8 @@ def breakers(page: Page, snapshot: Snapshot, labels: Labels) -> None:
 
 
 _BREAKER_COUNTERS: Final = {
-    "opened": "How often a breaker has opened.",
-    "rejected": "How often somebody who wanted to send was made to wait.",
+    "opened": "How many times a breaker has opened.",
+    "rejected": "How many times a breaker made a sender wait.",
 }
 
 

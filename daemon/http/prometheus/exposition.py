@@ -1,10 +1,10 @@
-"""Prometheus' text formats: families of samples in, the bytes of an answer out.
+"""Encodes metric families in Prometheus' text format or in OpenMetrics.
 
-Labels come rendered: a queue's are made once a scrape, not once a sample. prometheus_client's
-encoder escapes and sorts every label of every sample: to encode the 40,000 samples of 500 busy
-queues of 4 flows took 165 ms of CPU, to make and encode them here takes 30, and 10 where few queues
-have changed (daemon/http/prometheus/queue_lines.py). What the library does is kept: it negotiates
-the format, shows the process, and its parser reads all of this in the tests.
+Labels arrive rendered: once per queue and scrape instead of once per sample. prometheus_client's
+encoder escapes and sorts every label of every sample: it took 165 ms of CPU for the 40,000 samples
+of 500 busy queues with 4 flows each. Making and encoding them here takes 30 ms, or 10 ms if few
+queues have changed (daemon/http/prometheus/queue_lines.py). The library still negotiates the format
+and exports the process metrics, and the tests read this output with its parser.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,13 +28,13 @@ class Family:
     lines: list[str] = field(default_factory=list)
 
     def add(self, labels: str, value: float) -> None:
-        """`labels` as `labelled` makes them; empty: none."""
+        """`labels` as `labelled` renders them; empty for a sample without labels."""
         self.lines.append(f"{self.name}{labels} {value}\n")
 
     def add_distribution(
         self, labels: str, bounds: Sequence[str], below: Sequence[int], total: float
     ) -> None:
-        """A histogram's buckets, cumulated; the last of `below` counts all."""
+        """Adds the cumulative buckets of a histogram. The last entry of `below` is its count."""
         name, inner = self.name, labels[1:-1]
         comma = "," if inner else ""
         self.lines.extend(
@@ -50,7 +50,7 @@ class Family:
 
 @dataclass(slots=True)
 class Page:
-    """The families of one scrape, in order, by name."""
+    """The families of one scrape, by name and in order."""
 
     families: dict[str, Family] = field(default_factory=dict)
 
@@ -74,12 +74,12 @@ def labelled(labels: Mapping[str, str]) -> str:
 
 def escaped(value: str) -> str:
     value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    # A name may hold what is no Unicode, and a whole scrape must not fail because of it.
+    # A name may hold lone surrogates; the scrape must not fail because of them.
     return value.encode(errors="replace").decode()
 
 
 class Exposition:
-    """Renders families, and beside them what is known of the process."""
+    """Renders families, followed by the process metrics."""
 
     def __init__(self) -> None:
         self._process = CollectorRegistry(auto_describe=False)
@@ -92,15 +92,15 @@ class Exposition:
 
 
 def negotiate(accept: str) -> str:
-    """The content type of the answer to a request that accepts these: one of two. The library
-    would repeat whatever version a request names, and fail over one that is none."""
+    """Picks one of two content types for an Accept header. The library would repeat any version
+    that a request names, and raise for an invalid one."""
     accepted = {entry.partition(";")[0].strip().lower() for entry in accept.split(",")}
     _, content_type = choose_encoder(OPEN_METRICS if OPEN_METRICS in accepted else "")
     return content_type
 
 
 def text(families: Iterable[Family], *, is_open_metrics: bool) -> bytes:
-    """Families without samples are left out."""
+    """Encodes families; those without samples are left out."""
     parts: list[str] = []
     for family in families:
         if not family.lines:

@@ -1,9 +1,8 @@
-"""Which names may be label values: a few, however many there are.
+"""Bounds the label values of /metrics.
 
-A queue that is neither configured nor defined at run time is counted under `other`, with all others
-of its kind; so are a queue's flows past the first 32 that were ever seen. Destinations come from
-handlers, and so from definitions; past 256 they are `other`. Whatever is counted together is added
-up, so that sums over labels are the daemon's.
+All queues that are neither configured nor defined at run time share the label `other`. So do a
+queue's flows after the first 32 ever seen, and destinations after the first 256. Values that share
+a label are added up, so sums over labels are the daemon's totals.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +18,13 @@ T = TypeVar("T")
 
 
 class Labels:
-    """Which names may be label values. Those that were given to flows stay theirs."""
+    """The names that may be label values. A flow keeps the label it was given."""
 
     def __init__(self) -> None:
         self._flows: dict[str, dict[str, str]] = {}
-        """By queue and flow, the rendered labels."""
+        """Rendered labels by queue and flow."""
         self.queues: dict[str, str] = {OTHER: labelled({"queue": OTHER})}
-        """By queue, the rendered labels; of `other` as well."""
+        """Rendered labels by queue, `other` included."""
         self._destinations: set[str] = set()
 
     def flow(self, queue: str, flow: str) -> str:
@@ -37,7 +36,7 @@ class Labels:
         return flow
 
     def of_flow(self, queue: str, flow: str) -> str:
-        """The labels of a queue and of what `flow` has said."""
+        """The rendered labels of a queue and a name that `flow` returned."""
         rendered = self._flows.get(queue, {}).get(flow)
         return rendered or labelled({"queue": queue, "flow": flow})
 
@@ -49,7 +48,7 @@ class Labels:
         return name
 
     def keep(self, queues: Iterable[str]) -> None:
-        """Those that are defined now; forgets the flows of queues that are gone."""
+        """Sets the queues that are defined now; forgets the flows of queues that are gone."""
         queues = {*queues, OTHER}
         for gone in self._flows.keys() - queues:
             del self._flows[gone]
@@ -60,7 +59,7 @@ class Labels:
 def merged(
     found: Mapping[str, T], name: Callable[[str], str], together: Callable[[T, T], T]
 ) -> dict[str, T]:
-    """By label: what belongs to `other` is put together."""
+    """Regroups values by label; those that share a label are combined with `together`."""
     by_label: dict[str, T] = {}
     for queue, value in found.items():
         label = name(queue)

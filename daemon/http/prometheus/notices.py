@@ -1,4 +1,4 @@
-"""What /metrics shows of notifications: a handful of counters for each that is configured."""
+"""The notification part of /metrics: a few counters per configured notification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,17 +7,17 @@ from daemon.http.prometheus.exposition import Page, labelled
 
 
 def notices(page: Page, figures: Mapping[str, Any]) -> None:
-    """`figures` as the notifier gives them."""
+    """`figures` as the notifier reports them."""
     for key, metric, text in (
-        ("sent_total", "sent_notices", "Notices that somebody has taken."),
-        ("failed_total", "failed_notices", "Notices that were given up."),
+        ("sent_total", "sent_notices", "Notices that the receiver accepted."),
+        ("failed_total", "failed_notices", "Notices given up after failed attempts."),
     ):
         for name, found in figures["by_name"].items():
             for way, number in found[key].items():
                 page.counter(metric, text, number, labelled({"notification": name, "way": way}))
-    text = "Failures that were told of in a notice with others."
+    text = "Failures reported together with others in one notice."
     for name, found in figures["by_name"].items():
         label = labelled({"notification": name})
         page.counter("suppressed_incidents", text, found["suppressed_total"], label)
-    text = "Failures that nobody was told of, because too many came at once."
+    text = "Failures without a notice because too many came at once."
     page.counter("dropped_incidents", text, figures["dropped_total"])

@@ -1,10 +1,10 @@
-"""The lines of every queue in /metrics, kept from one scrape to the next.
+"""Keeps the /metrics lines of every queue from one scrape to the next.
 
-Most queues look as they did a second ago. What a queue showed is remembered beside the lines that
-were made of it, and these are made again only where it shows something else: to look whether 500
-queues have changed takes 0.5 ms, to make the 9,000 lines of all of them 9 ms.
+Most queues have not changed since the last scrape. Each queue's figures are kept with its lines,
+and the lines are made again only if the figures differ. Comparing 500 queues takes 0.5 ms; making
+all their 9,000 lines takes 9 ms.
 
-Owned by whoever renders, one at a time. A queue that is gone is forgotten with its lines.
+Used by one scrape at a time. The lines of a queue that is gone are forgotten.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,21 +17,21 @@ T = TypeVar("T")
 
 class _Made(NamedTuple):
     of: object
-    """What they show."""
+    """The figures that the lines were made from."""
     lines: tuple[str, ...]
-    """By family, in the order of the part's; empty where a queue has none of one."""
+    """One entry per family, in the part's order; empty if the queue has no lines of it."""
 
 
 class QueueLines(Generic[T]):
-    """One part of what is shown of a queue: some families, of which each queue has lines."""
+    """The lines of all queues for one group of families."""
 
     def __init__(self, make: Callable[[Page, str, T], None]) -> None:
-        """`make` adds the lines of one queue, given its labels. It names the same families in the
-        same order whatever there is to show."""
+        """`make` adds the lines of one queue, given its labels. It must name the same families in
+        the same order for every queue."""
         self._make = make
         self._known: dict[str, _Made] = {}
         self._families: dict[str, Family] = {}
-        """Without lines: their names, kinds and texts."""
+        """Used for names, kinds and help texts only, not for their lines."""
 
     def add_to(self, page: Page, queues: Mapping[str, T], labels: Mapping[str, str]) -> None:
         known: dict[str, _Made] = {}

@@ -1,7 +1,7 @@
-"""Answers that are made of a snapshot: each once, in a thread, however many ask for it.
+"""Renders each kind of answer once per snapshot, in a thread, for any number of requests.
 
-Owns what was made of the latest snapshot that anybody asked about. Whoever comes while it is made
-waits for it. On cancel the thread goes on, and what it makes is thrown away.
+Owns the answers made from the latest requested snapshot. A request that arrives while an answer is
+being made waits for it. On cancel the thread finishes and its answer is discarded.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Rendered:
         self._answers: dict[str, bytes] = {}
 
     async def answer(self, snapshot: Snapshot, key: str, render: Callable[[], bytes]) -> bytes:
-        """What `render` makes of the snapshot; `key` names the kind of answer."""
+        """The answer that `render` makes from the snapshot; `key` names the kind of answer."""
         async with self._turn:
             if self._of is not snapshot:
                 self._of, self._answers = snapshot, {}

@@ -1,4 +1,4 @@
-"""What /metrics shows of the tiers: how full warm is, and what waits where, by flow."""
+"""The tiers part of /metrics: how full warm is, and how many items wait, by flow and tier."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from daemon.http.prometheus.label_values import OTHER, Labels, merged
 
 
 def in_warm(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, tuple[Fill, Limits]]:
-    """By label: what is there, and how much there may be."""
+    """The fill and the limits of warm, by label."""
     fills, empty = snapshot.fills, Fill()
     pairs = {queue: (fills.get(queue, empty), limits) for queue, limits in snapshot.limits.items()}
     return merged(pairs, name, _add_warm)
@@ -20,11 +20,11 @@ def in_warm(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, tuple[F
 def warm(page: Page, label: str, found: tuple[Fill, Limits]) -> None:
     """The lines of one queue."""
     fill, limits = found
-    page.gauge("warm_items", "Items in warm, leased ones too.", fill.items, label)
-    page.gauge("warm_bytes", "What these take.", fill.bytes, label)
-    page.gauge("warm_max_items", "How many there may be.", limits.items, label)
-    page.gauge("warm_max_bytes", "How much they may take.", limits.bytes, label)
-    text = "How full warm is: the greater share of the two limits."
+    page.gauge("warm_items", "Items in warm, including leased ones.", fill.items, label)
+    page.gauge("warm_bytes", "Bytes of the items in warm.", fill.bytes, label)
+    page.gauge("warm_max_items", "Limit on the items in warm.", limits.items, label)
+    page.gauge("warm_max_bytes", "Limit on the bytes of items in warm.", limits.bytes, label)
+    text = "How full warm is: the higher of the shares of its two limits."
     used = max(fill.items / limits.items, fill.bytes / limits.bytes)
     page.gauge("warm_utilization_ratio", text, used, label)
 
@@ -35,7 +35,7 @@ def _add_warm(one: tuple[Fill, Limits], other: tuple[Fill, Limits]) -> tuple[Fil
 
 
 class _Waiting:
-    """What waits under one pair of labels."""
+    """The waiting items of one pair of labels."""
 
     __slots__ = ("cold", "cold_oldest_ms", "dead", "warm", "warm_oldest_ms")
 
@@ -57,19 +57,20 @@ def _older(one: int | None, other: int | None) -> int | None:
 
 
 class _Shown(NamedTuple):
-    """What is shown of the flows of one queue."""
+    """The lines made from the flows of one queue."""
 
     of: list[FlowState]
     items: str
     dead: str
-    """Lines of two families."""
+    """The finished lines of two families."""
     oldest: list[tuple[str, int]]
-    """Beginnings of lines of the third, and when the oldest was enqueued: an age is always new."""
+    """Line beginnings of the third family, and when the oldest item was enqueued: ages change
+    with every scrape."""
     oldest_ms: float
 
 
 class FlowLines:
-    """Lines by flow, made again for the queues of which something has changed."""
+    """Lines by flow, made again only for queues that have changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Shown] = {}
@@ -91,15 +92,15 @@ class FlowLines:
             if shown is None or shown.of != found:
                 shown = _shown(queue, found, labels)
             self._known[queue] = shown
-        text = "Items that wait, by flow and tier."
+        text = "Waiting items, by flow and tier."
         items = page.family("flow_items", "gauge", text)
-        text = "How long ago the oldest of these was enqueued."
+        text = "Age of the oldest waiting item, by flow and tier."
         ages = page.family("flow_oldest_age_seconds", "gauge", text)
         dead = page.family("flow_dead_items", "gauge", "Dead letters, by flow.")
         for shown in self._known.values():
             items.lines.append(shown.items)
             dead.lines.append(shown.dead)
-            # Written out, as the only lines that are always new: `_age_s` would double their cost.
+            # Inlined because these lines change every time: calling `_age_s` doubles their cost.
             ages.lines.extend(
                 [
                     f"{start}{(now_ms - at) / 1000 if at < now_ms else 0.0}\n"
@@ -109,7 +110,7 @@ class FlowLines:
         self._add_oldest(page, {name(queue) for queue in snapshot.report["queues"]}, labels, now_ms)
 
     def _add_oldest(self, page: Page, queues: set[str], labels: Labels, now_ms: int) -> None:
-        text = "How long ago the oldest item was enqueued that waits in warm or cold; 0: none does."
+        text = "Age of the oldest item that waits in warm or cold; 0 if none waits."
         family = page.family("queue_oldest_age_seconds", "gauge", text)
         for queue in sorted(queues | self._known.keys()):
             shown = self._known.get(queue)
@@ -142,5 +143,5 @@ def _shown(queue: str, flows: list[FlowState], labels: Labels) -> _Shown:
 
 
 def _age_s(at_ms: float, now_ms: int) -> float:
-    """0 where there is none: nothing is infinitely old."""
+    """0 for `math.inf`, which means that no item waits."""
     return max(0.0, (now_ms - at_ms) / 1000)
