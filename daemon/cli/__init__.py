@@ -1,2 +1,2 @@
-"""The command `forebay`. A module here imports the standard library and typer when it is loaded,
-and everything else inside its commands, so that `--help` and completion answer at once."""
+"""The command `forebay`. At load time its modules import only the standard library and typer; each
+command imports the rest when it runs, so that `--help` and completion answer at once."""

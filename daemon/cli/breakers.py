@@ -1,4 +1,4 @@
-"""`forebay breakers`: which destinations are left alone, and an operator's word about it."""
+"""`forebay breakers`: lists the circuit breakers of destinations; opens and closes them by hand."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Breakers: one for each destination, so that what is down is left alone.",
-    epilog="A breaker is [bold]closed[/bold] while deliveries go well. After some failures in a "
-    "row (a queue's [bold]breaker.threshold[/bold]) it is [bold]open[/bold]: nothing is sent, and "
-    "no item uses up an attempt. After [bold]breaker.reset_timeout[/bold] it is "
-    "[bold]half open[/bold]: a few items are sent as a trial, and close it or open it again.",
+    help="Circuit breakers: one per destination. They stop sending to a destination that is down.",
+    epilog="A breaker is [bold]closed[/bold] while deliveries succeed. After "
+    "[bold]breaker.threshold[/bold] consecutive failures it [bold]opens[/bold]: nothing is sent, "
+    "and no item uses up an attempt. After [bold]breaker.reset_timeout[/bold] it is "
+    "[bold]half open[/bold]: a few items are sent as a trial. Their outcome closes the breaker or "
+    "opens it again.",
 )
 
 Destination = Annotated[
     str,
     typer.Argument(
         metavar="DESTINATION",
-        help="As [bold]forebay breakers ls[/bold] lists them, or the name of a queue that "
-        "delivers there.",
+        help="A destination as [bold]forebay breakers ls[/bold] lists it, or the name of a queue "
+        "that delivers there.",
     ),
 ]
 State = Literal["open", "closed", "auto"]
@@ -33,10 +34,10 @@ State = Literal["open", "closed", "auto"]
 
 @app.command(epilog="Example: [bold]forebay breakers ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the breakers: state, failures in a row, when it is tried again, and the last error.
+    """List the breakers: state, consecutive failures, time of the next trial, and last error.
 
-    A destination is listed once a queue delivers to it. Queues without a handler, whose items
-    consumers take, have none.
+    A destination is listed once a queue has delivered to it. Queues of type pull have no
+    destination.
     """
     with open_client(socket) as client:
         breakers = client.control("breakers.list")["breakers"]
@@ -56,36 +57,35 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
     "[bold]forebay breakers open crm[/bold] names a queue that delivers there.",
 )
 def open_(destination: Destination, as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """Send nothing more to a destination, until it is told close or auto.
+    """Stop sending to a destination until [bold]close[/bold] or [bold]auto[/bold].
 
-    For maintenance on the other side: all queues that deliver there wait, pushes are taken, and
-    no item uses up an attempt. What is being sent now is finished. A restart of the daemon
-    forgets it: [bold]forebay pause[/bold] holds a queue across restarts.
+    For maintenance on the other side: all queues that deliver there wait. Pushes are accepted,
+    and no item uses up an attempt. Sends in flight are finished. A restart of the daemon forgets
+    this; [bold]forebay pause[/bold] holds a queue across restarts.
     """
     _force(destination, "open", as_json, socket)
 
 
 @app.command(epilog="Example: [bold]forebay breakers close https://crm.example[/bold]")
 def close(destination: Destination, as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """Send again at once, without waiting for a trial: you know that the destination is up.
+    """Resume sending at once, without a trial, because you know that the destination is up.
 
-    Its failures are forgotten. From then on it opens by itself again, after as many failures as
-    the queue says.
+    Earlier failures are forgotten. The breaker opens again after breaker.threshold new failures.
     """
     _force(destination, "closed", as_json, socket)
 
 
 @app.command(epilog="Example: [bold]forebay breakers auto https://crm.example[/bold]")
 def auto(destination: Destination, as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """Take an earlier [bold]open[/bold] back, and let the breaker find out by itself.
+    """Undo an earlier [bold]open[/bold]: the breaker decides from the outcome of sends again.
 
-    One that opened by itself is left as it is.
+    A breaker that opened because of failures stays as it is.
     """
     _force(destination, "auto", as_json, socket)
 
 
 def queues_by_destination(report: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Which queues have workers that deliver where."""
+    """For each destination, the queues whose workers deliver to it."""
     found: dict[str, list[str]] = {}
     for queue, workers in report.get("workers", {}).items():
         found.setdefault(workers["destination"], []).append(queue)
@@ -93,7 +93,7 @@ def queues_by_destination(report: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def find_destination(given: str, senders: Mapping[str, list[str]]) -> str:
-    """The destination that is meant; as it was given if it is no queue that delivers somewhere."""
+    """The destination of a queue, if `given` names a queue that delivers; otherwise `given`."""
     if given not in senders:
         for destination, queues in senders.items():
             if given in queues:

@@ -1,4 +1,4 @@
-"""What the commands that talk to a daemon have in common: how it is found, and small parsers."""
+"""Shared by the commands that talk to a daemon: common options, connections, small parsers."""
 
 import sys
 import time
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 60.0
 PIPE_COLUMNS: Final = 4096
-"""The width of a table that nobody looks at: nothing in it is cut."""
+"""The width of a table in a pipe, so that nothing is cut off."""
 
 DaemonSocket = Annotated[
     str | None,
     typer.Option("--socket", metavar="PATH", help="The daemon's socket. \\[env: FOREBAY_SOCKET]"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As JSON, one object a line.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class Reason(StrEnum):
-    """A `failure_reason`, as an option."""
+    """The values of a `failure_reason` option."""
 
     application = "application"
     business = "business"
 
 
 def open_client(socket: str | None) -> "Client":
-    """For a `with`: it is closed there."""
+    """Use it in a `with` statement, which closes it."""
     from forebay.client import connect
 
     return connect(socket, TIMEOUT_S)
@@ -63,7 +63,7 @@ def parse_time(text: str, option: str) -> float:
 
 
 def read_priority(text: str) -> int | str:
-    """A number that is none can be told without a daemon; what a label stands for cannot."""
+    """Checks a number here; only the daemon knows the labels."""
     from forebay.priorities import read_number
 
     number = read_number(text)
@@ -94,17 +94,17 @@ def read_headers(given: list[str]) -> dict[str, str]:
 
 
 def make_sure(question: str, yes: bool) -> None:
-    """Asks on a terminal. Elsewhere nobody can answer, and --yes is needed."""
+    """Asks on a terminal. Without one, --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} Nobody is here to ask: say --yes")
+        raise typer.BadParameter(f"{question} Not a terminal: pass --yes to confirm")
     typer.confirm(question, abort=True, err=True)
 
 
 @contextmanager
 def show_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; told how many are done so far."""
+    """A progress bar on a terminal, nothing elsewhere. Call it with the number done so far."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -128,8 +128,8 @@ def print_table(table: "Table") -> None:
 
 
 def open_console() -> "Console":
-    """As wide as the terminal; in a pipe, as wide as a table needs to be. Text is cleaned before it
-    is laid out."""
+    """As wide as the terminal; in a pipe, wide enough for any table. Text is cleaned before
+    layout."""
     from rich.console import Console
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`forebay config`: what the settings are, and whether they would do."""
+"""`forebay config`: checks and prints the configuration."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -25,11 +25,11 @@ def check(
     http: Http = None,
     sets: Sets = None,
 ) -> None:
-    """Say whether the configuration can be used; exit code 3 if not, one line per problem.
+    """Check the configuration: one line per problem, and exit code 3 if there is any.
 
-    It also looks for what the configuration names: modules and programs of handlers, certificates
-    and token files. It starts, binds and imports nothing, and connects to no server. Run it as the
-    daemon's user, who may read these files.
+    Checks also that the modules, programs, certificates and token files exist that the
+    configuration names. Starts, binds and imports nothing, and connects to no server. Run it as
+    the daemon's user, who may read these files.
     """
     from daemon.config.checks import find_problems
 
@@ -42,8 +42,8 @@ def check(
 
 
 @app.command(
-    epilog="Examples: [bold]forebay config show > forebay.yaml[/bold] is a file to begin with; "
-    "[bold]forebay config show --origins[/bold] says where each value comes from."
+    epilog="Examples: [bold]forebay config show > forebay.yaml[/bold] writes a file to start from; "
+    "[bold]forebay config show --origins[/bold] shows where each value comes from."
 )
 def show(
     config: ConfigFile = None,
@@ -52,10 +52,10 @@ def show(
     http: Http = None,
     sets: Sets = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON: sizes in bytes, durations in seconds.")
+        bool, typer.Option("--json", help="Print JSON: sizes in bytes, durations in seconds.")
     ] = False,
     origins: Annotated[
-        bool, typer.Option("--origins", help="One setting per line, with where it was written.")
+        bool, typer.Option("--origins", help="Print one setting per line with its origin.")
     ] = False,
     secrets: Annotated[
         bool, typer.Option("--secrets", help="Print passwords and tokens instead of ***.")
@@ -89,7 +89,7 @@ def show(
 def leaves(
     tree: dict[str, Any], parents: tuple[str, ...] = ()
 ) -> list[tuple[tuple[str, ...], Any]]:
-    """Every setting that holds a value; an empty mapping is one."""
+    """Every setting that holds a value; an empty mapping counts as a value."""
     found: list[tuple[tuple[str, ...], Any]] = []
     for key, value in tree.items():
         path = (*parents, key)

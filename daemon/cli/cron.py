@@ -1,4 +1,4 @@
-"""`forebay cron`: schedules, which push items by themselves."""
+"""`forebay cron`: schedules, which push items at set times."""
 
 from datetime import datetime
 from pathlib import Path
@@ -27,21 +27,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Schedules: items that are pushed by themselves, each night or every ten seconds.",
-    epilog="A schedule puts an item into a queue at each of its [bold]ticks[/bold]; whatever "
-    "delivers that queue does the work. The next four ticks are always in the cold store, so that "
-    "they come due even while nobody looks after the schedule. Schedules of the configuration "
-    "file ([bold]schedules:[/bold]) are listed here too, and changed there.",
+    help="Schedules: items that the daemon pushes at set times, such as nightly or every 10 s.",
+    epilog="A schedule pushes an item into a queue at each of its [bold]ticks[/bold]; the queue's "
+    "handler or consumers do the work. The next four ticks are always in the cold store, so they "
+    "come due even if the daemon that made them is gone. Schedules of the configuration file "
+    "([bold]schedules:[/bold]) are listed here too, but changed in the file.",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As `forebay cron ls` lists them.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `forebay cron ls`.")]
 Missed = Literal["run_once", "run_all", "skip"]
 
 
 @app.command(epilog="Example: [bold]forebay cron ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the schedules: when each ticks, into which queue, when next, and what became of the
-    last tick."""
+    """List the schedules: timing, queue, next tick, and the state of the last tick's item."""
     with open_client(socket) as client:
         schedules = client.control("cron.list")["schedules"]
     if as_json:
@@ -79,23 +78,25 @@ def show(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None
     "Europe/Berlin --missed skip[/bold]",
 )
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the new schedule.")],
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Where its items go.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new schedule.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue to push to.")],
     cron: Annotated[
         str | None,
         typer.Option(help="Minute, hour, day of the month, month, day of the week, in quotes."),
     ] = None,
     daily: Annotated[
-        str | None, typer.Option(metavar="HH:MM", help="Each day at this time of the zone.")
+        str | None, typer.Option(metavar="HH:MM", help="Every day at this time in the zone.")
     ] = None,
     every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="As 10s or 1h30m; at least 1s.")
+        str | None,
+        typer.Option(metavar="DURATION", help="A period like 10s or 1h30m; at least 1s."),
     ] = None,
     zone: Annotated[
-        str | None, typer.Option(help="Of --cron and --daily, as Europe/Berlin. Default: UTC.")
+        str | None,
+        typer.Option(help="Time zone of --cron and --daily, e.g. Europe/Berlin. Default: UTC."),
     ] = None,
     payload: Annotated[
-        str, typer.Option(help="What each item holds; @FILE: what a file holds.")
+        str, typer.Option(help="Payload of each item; @FILE reads it from a file.")
     ] = "",
     json_payload: Annotated[
         bool, typer.Option("--json-payload", help="The payload is JSON: refuse it if it is not.")
@@ -109,18 +110,18 @@ def add(
     missed: Annotated[
         Missed,
         typer.Option(
-            help="Ticks that came due while no daemon was there: the last one, all, none."
+            help="Which ticks to run that came due while no daemon was running: last, all or none."
         ),
     ] = "run_once",
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Make a schedule. It is kept across restarts of this daemon.
+    """Add a schedule. It survives restarts of this daemon.
 
-    Give one of --cron, --daily and --every. A daily time that does not exist because clocks are
-    put forward runs right after the gap; one that exists twice runs once. With several daemons on
-    one PostgreSQL, put a schedule that must outlive this host into the configuration of all of
-    them: each tick still exists once.
+    Give one of --cron, --daily and --every. A daily time that is skipped when clocks go forward
+    runs right after the gap; one that occurs twice runs once. If several daemons share one
+    PostgreSQL, put a schedule that must outlive this host into the configuration of all of them:
+    each tick still runs once.
     """
     settings: dict[str, Any] = {
         "queue": queue,
@@ -150,25 +151,25 @@ def add(
 
 @app.command(epilog="Example: [bold]forebay cron rm beat[/bold]")
 def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
-    """Remove a schedule, and its ticks whose time has not come.
+    """Remove a schedule and its future ticks.
 
-    Items that are due already are delivered. A schedule of the configuration file is removed
-    there, and [bold]systemctl reload forebay[/bold] puts it into force.
+    Items that are already due are delivered. To remove a schedule of the configuration file,
+    edit the file and run [bold]systemctl reload forebay[/bold].
     """
     make_sure(f"Remove the schedule {name}?", yes)
     with open_client(socket) as client:
         client.control("cron.remove", name=name)
-    typer.echo(f"{name} is removed")
+    typer.echo(f"{name} removed")
 
 
 @app.command("next", epilog="Example: [bold]forebay cron next nightly -n 10[/bold]")
 def next_(
     name: Name,
-    count: Annotated[int, typer.Option("-n", min=1, max=100, help="How many.")] = 4,
+    count: Annotated[int, typer.Option("-n", min=1, max=100, help="How many ticks.")] = 4,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Show when a schedule ticks next, in this host's time."""
+    """Show the next ticks of a schedule, in this host's time zone."""
     with open_client(socket) as client:
         found = client.control("cron.next", name=name, count=count)
     if as_json:
@@ -180,13 +181,13 @@ def next_(
 
 @app.command("run-now", epilog="Example: [bold]forebay cron run-now nightly[/bold]")
 def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """Push what the schedule would push, now. Its ticks stay as they are."""
+    """Push the schedule's item now. Its ticks do not change."""
     with open_client(socket) as client:
         pushed = client.control("cron.run", name=name)
     if as_json:
         print_json(pushed)
     else:
-        typer.echo(f"{pushed['id']} is in {pushed['queue']}")
+        typer.echo(f"{pushed['id']} pushed to {pushed['queue']}")
 
 
 def _payload(given: str, *, is_json: bool) -> Any:
@@ -200,7 +201,7 @@ def _payload(given: str, *, is_json: bool) -> Any:
 
 
 def _local(tick_ms: int | None) -> str:
-    """A moment, on this host's wall clock."""
+    """A time in this host's time zone."""
     if tick_ms is None:
         return "never"
     return datetime.fromtimestamp(tick_ms / 1000).astimezone().isoformat(" ", "seconds")
@@ -217,7 +218,7 @@ def _in(tick_ms: int | None, at_ms: int) -> str:
 
 
 def _last(schedule: dict[str, Any], at_ms: int) -> str:
-    """The last tick, and what became of it."""
+    """The last tick, and the state of its item."""
     if schedule["last_ms"] is None:
         return "-"
     return f"{ago(schedule['last_ms'], at_ms)} ago, {schedule['last_state'] or 'not known'}"

@@ -1,4 +1,4 @@
-"""A few bytes in the user's own editor."""
+"""Lets the user edit a payload in their editor."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from forebay.errors import ForebayError
 
 
 def edit_bytes(old: bytes) -> bytes:
-    """Opens $VISUAL or $EDITOR, or vi, with the bytes in a file of the user's own."""
+    """Opens $VISUAL, $EDITOR or vi on a private file with the bytes; returns the edited bytes."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="forebay-") as directory:
         file = Path(directory) / "payload"
@@ -23,9 +23,9 @@ def edit_bytes(old: bytes) -> bytes:
                 f"the editor {editor!r} cannot be started: set $EDITOR, or give --payload-file"
             ) from error
         if done.returncode:
-            raise ForebayError(f"the editor ended with {done.returncode}: nothing is changed")
+            raise ForebayError(f"the editor exited with {done.returncode}: nothing changed")
         new = file.read_bytes()
-    # An editor ends a file with a line feed that nobody has typed.
+    # Editors append a final line feed that the user did not type.
     return new[:-1] if new.endswith(b"\n") and not old.endswith(b"\n") else new
 
 

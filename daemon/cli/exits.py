@@ -1,12 +1,12 @@
-"""Exit codes, and how a command ends when something is wrong: one clear line, never a traceback.
+"""Exit codes. A command that fails prints one clear line, never a traceback.
 
 | code | meaning |
 |---|---|
 | 0 | done |
 | 1 | failed: a file cannot be read, a run is not valid, the disk is full |
 | 2 | the command line is wrong |
-| 3 | the configuration is wrong, or names a module, program, file or address it cannot have |
-| 4 | no daemon answers, or what was named does not exist |
+| 3 | the configuration is wrong, or names a module, program, file or address that is unusable |
+| 4 | no daemon answers, or the named object does not exist |
 | 5 | the daemon refused |
 | 6 | damage was found in a spool |
 | 70 | a bug in forebay; `FOREBAY_TRACEBACK=1` shows where |
@@ -37,7 +37,7 @@ class Exit(IntEnum):
 
 
 def leave(error: BaseException) -> NoReturn:
-    """Says on stderr what went wrong, and ends the process with the code for it."""
+    """Prints the error on stderr and exits with its code."""
     lines, code = explain(error)
     if code is Exit.BUG and os.environ.get("FOREBAY_TRACEBACK"):
         raise error
@@ -50,7 +50,7 @@ def leave(error: BaseException) -> NoReturn:
 
 
 def explain(error: BaseException) -> tuple[tuple[str, ...], Exit]:
-    """What to say, and the exit code. trio wraps errors into groups: the first one counts."""
+    """The lines to print, and the exit code. Of a trio exception group, the first error counts."""
     match error:
         case BaseExceptionGroup():
             return explain(error.exceptions[0])
@@ -82,7 +82,7 @@ def explain(error: BaseException) -> tuple[tuple[str, ...], Exit]:
 
 
 def _usage(error: TyperException) -> tuple[str, ...]:
-    """Nothing where typer has printed the help already, because no command was given."""
+    """Empty if no command was given: typer has printed the help already."""
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if not message or context is None:

@@ -1,4 +1,4 @@
-"""`forebay fleet`: the daemons that share a warm queue, and what one that never returns left."""
+"""`forebay fleet`: lists the daemons that share a warm queue; adopts items of a lost one."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help="The daemons that share a warm queue (docs/fleet.md).",
-    epilog="A daemon is [bold]valid[/bold] while it is heard of. One that is not heard of for "
-    "[bold]warm.valid[/bold] has [bold]lapsed[/bold]: what its journal has entered into Valkey "
-    "waits for its return, and nobody else takes it.",
+    epilog="A daemon is [bold]valid[/bold] while it renews its entry in Valkey. One that has not "
+    "done so for [bold]warm.valid[/bold] has [bold]lapsed[/bold]: the items that it entered into "
+    "Valkey wait for its return, and no other daemon takes them.",
 )
 
 WARNING: Final = (
-    "The journal of that host still has these items: if its daemon starts again, it delivers them "
-    "again, with the same ids. If you can reach its disk, rather use: forebay spool export STATE "
-    "FILE --release, and forebay spool import FILE."
+    "The journal of that host still has these items. If its daemon starts again, it delivers them "
+    "again, with the same ids. If you can reach its disk, use this instead: forebay spool export "
+    "STATE FILE --release, then forebay spool import FILE."
 )
 
 
 @app.command(epilog="Example: [bold]forebay fleet ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the daemons that Valkey knows: valid or lapsed since when, and what they have there.
+    """List the daemons that Valkey knows: their state, and their items in Valkey.
 
-    Items that are only on a host's disk, or in PostgreSQL, are not counted here.
+    Items that are only on a host's disk, or in PostgreSQL, are not counted.
     """
     with open_client(socket) as client:
         found = client.control("fleet.list")
@@ -55,7 +55,7 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
 
 @app.command(
     epilog="Example: [bold]forebay fleet adopt 0198c0de0a00 --yes[/bold]; the first digits of an "
-    "id will do."
+    "id are enough."
 )
 def adopt(
     daemon: Annotated[
@@ -66,12 +66,12 @@ def adopt(
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Take over what a daemon that never returns has left in Valkey, into this daemon's journal.
+    """Move the items that a lost daemon left in Valkey into this daemon's journal.
 
-    Items keep their ids, attempts and due times. What another host has in hand just now stays
-    there; adopt again when its lease is over. Refused while that daemon is valid.
+    Items keep their ids, attempts and due times. Items that another host has leased stay there;
+    adopt again when their leases have ended. Refused while that daemon is valid.
 
-    The journal of that host still has these items: if it returns after all, it delivers them
+    The journal of the lost host still has these items. If it returns after all, it delivers them
     again, with the same ids, unless its spool was exported with --release.
     """
     with open_client(socket) as client:
@@ -93,7 +93,7 @@ def adopt(
     typer.echo(f"{step['daemon']}: {counted(items, 'item')} adopted")
     if leased:
         typer.echo(
-            f"forebay: {counted(leased, 'item')} in other hands: adopt again when they are back",
+            f"forebay: {counted(leased, 'item')} leased by others: adopt again when the leases end",
             err=True,
         )
     if items:
@@ -109,7 +109,7 @@ def describe(daemon: dict[str, Any], now_ms: int) -> str:
 
 
 def _find(daemons: list[dict[str, Any]], given: str) -> dict[str, Any] | None:
-    """The one that is meant; None: the daemon at hand says why not."""
+    """The daemon whose id begins with `given`; None if there is not exactly one."""
     found = [each for each in daemons if each["daemon"].startswith(given.lower())]
     return found[0] if len(found) == 1 else None
 
@@ -122,7 +122,7 @@ def _table(daemons: list[dict[str, Any]], now_ms: int) -> "Table":
     table.add_column("daemon", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("items", justify="right", no_wrap=True)
-    table.add_column("in hand", justify="right", no_wrap=True)
+    table.add_column("leased", justify="right", no_wrap=True)
     table.add_column("queues", no_wrap=True, overflow="ellipsis")
     for daemon in daemons:
         queues = ", ".join(

@@ -1,4 +1,4 @@
-"""Help texts as people read them: docstrings, without the line breaks of the source.
+"""Removes the line breaks of the source from help texts.
 
 Typer keeps the breaks of all paragraphs but the first, and a terminal that is narrower than the
 source then breaks every line twice.
@@ -10,7 +10,7 @@ import typer
 
 
 def unwrap_all(app: typer.Typer) -> None:
-    """The help of every command of this application, and of those in it."""
+    """Unwraps the help of every command of this application and of its groups."""
     for command in app.registered_commands:
         if command.callback is not None and command.help is None:
             command.help = unwrap(command.callback.__doc__ or "")
@@ -20,6 +20,6 @@ def unwrap_all(app: typer.Typer) -> None:
 
 
 def unwrap(text: str) -> str:
-    """One line for each paragraph."""
+    """One line per paragraph."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -1,4 +1,4 @@
-"""`forebay history`: what was finished lately, and how."""
+"""`forebay history`: lists finished items."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -32,29 +32,29 @@ EXAMPLE: Final = (
 
 
 def history(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Whose items.")],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")],
     limit: Annotated[
-        int, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many items.")
+        int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N items.")
     ] = 20,
     correlation_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only what was pushed with it.")
+        str | None, typer.Option(metavar="ID", help="Only items pushed with this id.")
     ] = None,
     traceparent: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only what was pushed with it; or a trace id alone."),
+        typer.Option(metavar="TEXT", help="Only items with this traceparent or trace id."),
     ] = None,
     reason: Annotated[
         Reason | None,
-        typer.Option(help="Only what failed last for this reason, [bold]business[/bold] or not."),
+        typer.Option(help="Only items whose last failure has this reason."),
     ] = None,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Show items that are finished, the latest first.
+    """Show finished items, the latest first.
 
-    A queue keeps what its [bold]history[/bold] says: failures (the default: dead letters that were
-    removed, and items that were delivered after a failure), all, or none; for its
-    [bold]retention[/bold], 7 days by default.
+    The queue's [bold]history[/bold] setting says which items are kept: failures (the default: dead
+    letters that were removed, and items delivered after a failure), all, or none. They are kept
+    for its [bold]retention[/bold], 7 days by default.
     """
     from forebay.client import connect
     from forebay.limits import FETCH_ROWS_MAX
@@ -72,13 +72,13 @@ def history(
         if not shown:
             client.control("queue.show", queue=queue)
     if not shown:
-        typer.echo(f"nothing is in the history of {queue}", err=True)
+        typer.echo(f"the history of {queue} is empty", err=True)
         return
     print_table(_table(shown, now_ms()))
 
 
 class _Wanted(NamedTuple):
-    """Which items; what is None does not matter."""
+    """The filters; None matches every item."""
 
     correlation_id: str | None
     traceparent: str | None
@@ -99,8 +99,8 @@ NO_MATTER: Final = _Wanted(None, None, None)
 
 
 def _finished(client: "Client", queue: str, rows: int) -> Iterator[dict[str, Any]]:
-    """Items, the latest first, so many rows at a time. A row has one at least: more rows than items
-    are not needed."""
+    """Items, the latest first, fetched `rows` rows at a time. A row has at least one item, so more
+    rows than wanted items are never needed."""
     cursor: str | None = ""
     while cursor is not None:
         page = client.peek(queue, "history", cursor=cursor, rows=rows)

@@ -9,14 +9,14 @@ from forebay.limits import RUN_RAW_BYTES_MAX
 READ_BYTES: Final = 256 * 1024
 
 Read = Callable[[int], bytes]
-"""Up to that many bytes of input; none at its end."""
+"""Returns at most that many bytes of input, and b"" at its end."""
 
 
 def split(read: Read, how: str | int) -> Iterator[list[bytes]]:
-    """Items, in lists of as many as one read brings.
+    """Yields the items of each read as a list.
 
-    `lines` and `null` cut at every line feed or zero byte, and skip what is empty; `whole` makes
-    one item of everything; a number makes items of that many bytes, the last one of what is left.
+    `lines` and `null` cut at every line feed or zero byte, and skip empty items; `whole` makes one
+    item of all the input; a number makes items of that many bytes, the last of the remainder.
     """
     match how:
         case "lines":
@@ -33,7 +33,7 @@ def split(read: Read, how: str | int) -> Iterator[list[bytes]]:
 
 def _at(read: Read, delimiter: bytes) -> Iterator[list[bytes]]:
     begun: list[bytes] = []
-    """The pieces of an item whose end has not come."""
+    """The pieces of an item whose end was not read yet."""
     begun_bytes = 0
     while data := read(READ_BYTES):
         first, *rest = data.split(delimiter)

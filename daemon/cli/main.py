@@ -1,4 +1,4 @@
-"""The command line: every command, composed. Each lives in a module of its own."""
+"""Puts the command line together. Each command has its own module."""
 
 import sys
 from typing import Annotated, Final
@@ -27,15 +27,15 @@ from daemon.process.terminal import guard
 ITEMS: Final = "Items"
 WATCHING: Final = "Watching"
 ACTING: Final = "Acting"
-SPARK: Final = "What Spark jobs have left"
+SPARK: Final = "Spark writes and streams"
 DAEMON: Final = "The daemon"
 
 app = typer.Typer(
     name="forebay",
     help="A durable work queue in front of slow destinations.",
     epilog="A first look, with a daemon running: [bold]seq 1000 | forebay push hello[/bold], then "
-    "[bold]forebay top[/bold], then [bold]forebay pull hello -n 3[/bold]. Every command explains "
-    "itself with [bold]--help[/bold]. Exit codes: 0 done, 1 failed, 2 usage, 3 configuration, "
+    "[bold]forebay top[/bold], then [bold]forebay pull hello -n 3[/bold]. Every command has "
+    "[bold]--help[/bold]. Exit codes: 0 done, 1 failed, 2 usage, 3 configuration, "
     "4 no daemon, 5 refused, 6 damage found, 70 a bug, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode="rich",

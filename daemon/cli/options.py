@@ -1,4 +1,4 @@
-"""The options by which `run` and `config` are told where the settings come from."""
+"""The options of `run` and `config` that say where settings come from."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ Socket = Annotated[
 StateDir = Annotated[
     str | None,
     typer.Option(
-        "--state-dir", metavar="DIR", help="Where the spool lies. \\[env: FOREBAY_STATE_DIR]"
+        "--state-dir", metavar="DIR", help="Directory of the spool. \\[env: FOREBAY_STATE_DIR]"
     ),
 ]
 Http = Annotated[
@@ -34,7 +34,7 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Any setting, as [bold]spool.max_bytes=2Gi[/bold]; may be repeated. "
+        help="Any setting, e.g. [bold]spool.max_bytes=2Gi[/bold]; may be repeated. "
         "\\[env: FOREBAY_SPOOL__MAX_BYTES and so on]",
     ),
 ]

@@ -1,4 +1,4 @@
-"""`forebay pause` and `forebay resume`: hold a queue, or one flow of it, and let it go on."""
+"""`forebay pause` and `forebay resume`: stop and resume the delivery of a queue or a flow."""
 
 from typing import Annotated, Any, Final
 
@@ -7,8 +7,8 @@ import typer
 from daemon.cli.client import DaemonSocket, Json, open_control, print_json
 
 PAUSE_EXAMPLE: Final = (
-    "Examples: [bold]forebay pause crm[/bold] while the CRM is maintained; "
-    "[bold]forebay pause crm --flow nightly[/bold] holds that flow alone."
+    "Examples: [bold]forebay pause crm[/bold] during maintenance of the CRM; "
+    "[bold]forebay pause crm --flow nightly[/bold] pauses only that flow."
 )
 RESUME_EXAMPLE: Final = (
     "Examples: [bold]forebay resume crm[/bold]; [bold]forebay resume crm --flow nightly[/bold]."
@@ -23,9 +23,9 @@ Flow = Annotated[
 def pause(
     queue: Queue, flow: Flow = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:
-    """Deliver and lease nothing of a queue, or of one of its flows, until it is resumed.
+    """Stop delivering and leasing items of a queue, or of one of its flows, until it is resumed.
 
-    Pushes are still taken, and stored. What is being delivered now is finished. A pause outlives
+    Pushes are still accepted and stored. Deliveries in flight are finished. A pause survives
     restarts of the daemon.
     """
     with open_control(socket) as control:
@@ -35,9 +35,9 @@ def pause(
 def resume(
     queue: Queue, flow: Flow = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:
-    """Go on with a queue, or a flow, that was paused.
+    """Resume a paused queue or flow.
 
-    Resuming a queue leaves the flows paused that were paused by name.
+    Flows that were paused by name stay paused when their queue is resumed.
     """
     with open_control(socket) as control:
         _show(control.resume(queue, flow), as_json)
@@ -51,9 +51,9 @@ def _show(queue: dict[str, Any], as_json: bool) -> None:
 
 
 def describe(queue: dict[str, Any]) -> str:
-    """What of a queue is held, in a sentence."""
+    """Whether the queue is paused, and which of its flows are, in a sentence."""
     flows = ", ".join(queue.get("paused_flows", ()))
     name = queue["queue"]
     if queue.get("is_paused"):
-        return f"{name} is paused" + (f", and its flows {flows} are as well" if flows else "")
-    return f"{name} is not paused, but its flows {flows} are" if flows else f"{name} is not paused"
+        return f"{name} is paused" + (f", paused flows: {flows}" if flows else "")
+    return f"{name} is running" + (f", paused flows: {flows}" if flows else "")

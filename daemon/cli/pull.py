@@ -1,4 +1,4 @@
-"""`forebay pull`: items out of a queue, onto standard output."""
+"""`forebay pull`: prints items of a queue on standard output."""
 
 import sys
 from enum import StrEnum
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 WAIT: Final = "10s"
 FOLLOW_S: Final = 3600.0
-"""So long it waits at a time; then it waits again."""
+"""How long one request waits; then the next one waits."""
 EXAMPLE: Final = (
-    "Examples: [bold]forebay pull crm -n 5 --no-ack[/bold] looks at five items and leaves them "
-    "there; [bold]forebay pull crm --follow | ./work.sh[/bold] takes items as they come."
+    "Examples: [bold]forebay pull crm -n 5 --no-ack[/bold] prints five items and leaves them "
+    "in the queue; [bold]forebay pull crm --follow | ./work.sh[/bold] takes items as they come."
 )
 
 
@@ -35,7 +35,7 @@ def pull(
     count: Annotated[
         int,
         typer.Option(
-            "-n", "--count", metavar="N", min=1, help="At most so many items; see --follow."
+            "-n", "--count", metavar="N", min=1, help="Take at most N items; see --follow."
         ),
     ] = 10,
     wait: Annotated[
@@ -51,25 +51,25 @@ def pull(
         str,
         typer.Option(
             metavar="TIME",
-            help="How long the items are ours: printing must not take longer; "
-            "0: as the queue says.",
+            help="Lease time of the items: printing must not take longer. 0: the queue's setting.",
         ),
     ] = "60s",
     ack: Annotated[
         bool,
         typer.Option(
             "--ack/--no-ack",
-            help="Acknowledge what was printed. Otherwise it is given back when the command ends.",
+            help="Acknowledge printed items. Otherwise they are given back when the command ends.",
         ),
     ] = True,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on for ever, so many items at a time.")
+        bool,
+        typer.Option("--follow", "-f", help="Repeat until interrupted, --count items at a time."),
     ] = False,
     form: Annotated[
         Format,
         typer.Option(
             "--format",
-            help="[bold]ndjson[/bold]: a JSON object a line, with all there is to know; "
+            help="[bold]ndjson[/bold]: one JSON object per line, with all fields; "
             "[bold]raw[/bold]: the payload and a line feed.",
         ),
     ] = Format.ndjson,
@@ -77,8 +77,8 @@ def pull(
 ) -> None:
     """Take items from a queue and print them.
 
-    An item is acknowledged once standard output has taken it, and is gone from the queue then. If
-    writing fails, or the command is interrupted before, it is given back and comes again.
+    An item is acknowledged after it was written to standard output, and then leaves the queue. If
+    writing fails, or the command is interrupted before, the item is given back and comes again.
     """
     must_exist, wait = wait is None and not follow, wait or WAIT
     wait_s, lease_s = parse_time(wait, "--wait"), parse_time(lease, "--lease")
@@ -108,7 +108,7 @@ def _lease(
     wait_s: float,
     follow: bool,
 ) -> "Lease":
-    """The first is waited for; what comes after it is taken as far as it is there."""
+    """Waits for the first item only; takes as many others as are due."""
     from forebay.limits import LEASE_ITEMS_MAX
 
     items, wait_s = (count, FOLLOW_S) if follow else (count - printed, 0.0 if printed else wait_s)
@@ -125,7 +125,7 @@ def _print(leased: "Lease", form: Format, ack: bool) -> None:
 
 
 def _write(items: "Iterable[Item]", form: Format) -> None:
-    """Returns when standard output has taken all of it."""
+    """Returns when everything is written to standard output."""
     lines = (
         item.payload + b"\n" if form is Format.raw else item_line(item_object(item))
         for item in items
@@ -135,7 +135,7 @@ def _write(items: "Iterable[Item]", form: Format) -> None:
 
 
 def item_object(item: "Item") -> dict[str, Any]:
-    """The object that files and NDJSON bodies have for an item."""
+    """An item as in NDJSON files and request bodies."""
     shown: dict[str, Any] = {
         "id": item.id,
         "queue": item.queue,

@@ -1,4 +1,4 @@
-"""`forebay push`: items from a file or a pipe into a queue, in constant memory."""
+"""`forebay push`: pushes items from a file or a pipe into a queue, in constant memory."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forebay.tally import OutcomeCounts, PushResult
 
 LINGER_MS: Final = 200
-"""So long items from a slow pipe wait for others before they are pushed."""
+"""How long items from a slow pipe wait for more before they are pushed."""
 
 EXAMPLE: Final = (
     "Examples: [bold]forebay push crm customers.ndjson --key-field id[/bold]; "
@@ -26,7 +26,7 @@ EXAMPLE: Final = (
 )
 
 Advance = Callable[[int, int], None]
-"""Told how many bytes were read and how many items acknowledged, so far."""
+"""Called with the bytes read and the items acknowledged so far."""
 
 
 def push(
@@ -39,8 +39,8 @@ def push(
         typer.Option(
             metavar="HOW",
             help="Where items end: [bold]lines[/bold] (at a line feed), [bold]null[/bold] (at a "
-            "zero byte), [bold]whole[/bold] (all of it is one item), or a size as "
-            "[bold]4096[/bold] or [bold]64Ki[/bold] (every so many bytes). "
+            "zero byte), [bold]whole[/bold] (the input is one item), or a size like "
+            "[bold]4096[/bold] or [bold]64Ki[/bold] (items of that many bytes). "
             "Empty lines are skipped.",
         ),
     ] = "lines",
@@ -48,39 +48,39 @@ def push(
         str,
         typer.Option(
             metavar="N|LABEL",
-            help="0 (first) to 255, or a label of the daemon's configuration: "
+            help="0 (most urgent) to 255, or a label of the daemon's configuration: "
             "[bold]high[/bold] (0), [bold]normal[/bold] (5) and [bold]low[/bold] (10) unless "
-            "[bold]priorities[/bold] there says otherwise.",
+            "[bold]priorities[/bold] says otherwise.",
         ),
     ] = "5",
     delay: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Deliver not before that time has passed, as 90s."),
+        typer.Option(metavar="TIME", help="Deliver after this delay, e.g. 90s."),
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The key of every item, at most 200 bytes.")
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Items are JSON objects; this member is the key."),
+        typer.Option(metavar="NAME", help="The member of JSON items that holds the key."),
     ] = None,
     flow: Annotated[str, typer.Option(metavar="NAME", help="The flow that items belong to.")] = "",
-    action: Annotated[str, typer.Option(metavar="NAME", help="What is to be done.")] = "",
+    action: Annotated[str, typer.Option(metavar="NAME", help="The action of the items.")] = "",
     header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Sent along with every item; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="A header of every item; may be repeated."),
     ] = None,
     correlation_id: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="What this push is part of: it goes along into logs, deliveries and history, and "
-            "can be searched for.",
+            help="Correlation id of this push: it appears in logs, deliveries and history, and can "
+            "be searched for.",
         ),
     ] = None,
     traceparent: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="The same, as W3C Trace Context has it."),
+        typer.Option(metavar="TEXT", help="The same, as a W3C Trace Context traceparent."),
     ] = None,
     socket: Annotated[
         str | None,
@@ -90,7 +90,7 @@ def push(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Give up when nothing is acknowledged for that long. \\[default: 60s]",
+            help="Give up if nothing is acknowledged for this long. \\[default: 60s]",
         ),
     ] = None,
     no_compress: Annotated[
@@ -99,10 +99,10 @@ def push(
 ) -> None:
     """Push items to a queue. Returns when all of them are acknowledged.
 
-    An acknowledged item is on disk. If it fails midway, the items before are stored: pushing the
-    same file again pushes them twice.
+    An acknowledged item is on disk. If the push fails midway, earlier items are stored: pushing
+    the same file again pushes them twice.
 
-    Of a queue whose keys are unique, it says how many items were created, updated, ignored, or in
+    For a queue with unique keys, prints how many items were created, updated, ignored, or in
     conflict; the last two are not stored.
     """
     if key is not None and key_field is not None:
@@ -144,7 +144,7 @@ def _push_all(
     pusher: "Pusher",
     advance: Advance,
 ) -> None:
-    """Reads as fast as the daemon acknowledges. Where input is slow, what there is goes out."""
+    """Reads as fast as the daemon acknowledges. If the input is slow, pushes what it has."""
     from select import POLLIN, poll
 
     from daemon.cli.lines import split
@@ -170,7 +170,7 @@ def _push_all(
 
 @contextmanager
 def _open(file: str) -> Iterator[BinaryIO]:
-    # Unbuffered: a read returns what there is, and poll sees what there is.
+    # Unbuffered, so that read and poll see the same available input.
     if file == "-":
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
             yield source
@@ -181,7 +181,7 @@ def _open(file: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _progress(source: BinaryIO) -> Iterator[Advance]:
-    """A bar on a terminal, nothing elsewhere. A pipe has no known end."""
+    """A progress bar on a terminal, nothing elsewhere. A pipe has no known end."""
     if not sys.stderr.isatty():
         yield lambda bytes_read, items: None
         return
@@ -273,7 +273,7 @@ def _key_in(item: bytes, field: str) -> bytes:
 
 
 def _with_what_is_stored(error: "ForebayError", result: "PushResult") -> "ForebayError":
-    """The same error, saying how far it came."""
+    """The same error, with the number of items stored before it."""
     from forebay.errors import Refused
 
     if not result.items:

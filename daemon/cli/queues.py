@@ -1,4 +1,4 @@
-"""`forebay queues`: which queues there are, and their settings."""
+"""`forebay queues`: lists and changes queues and their settings."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,10 +24,10 @@ app = typer.Typer(
     no_args_is_help=True,
     help="List, create, change, empty and delete queues.",
     epilog="A queue comes from the configuration file ([bold]queues:[/bold]), from "
-    "[bold]create[/bold] here, or by itself when something is first pushed to it. Its handler "
-    "delivers its items, as [bold]http[/bold] does; without one (type [bold]pull[/bold]) they "
-    "wait for consumers: see [bold]forebay pull[/bold]. All settings, with defaults and ranges, "
-    "are in etc/forebay.yaml.",
+    "[bold]create[/bold] here, or from the first push to it. Its handler, e.g. [bold]http[/bold], "
+    "delivers its items; with type [bold]pull[/bold] they wait for consumers: see "
+    "[bold]forebay pull[/bold]. All settings, with defaults and ranges, are in "
+    "etc/forebay.yaml.",
 )
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
@@ -44,7 +44,7 @@ Sets = Annotated[
 
 @app.command(epilog="Example: [bold]forebay queues ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the queues: where each was defined, what delivers its items, and what is paused.
+    """List the queues: where each was defined, its handler, and whether it is paused.
 
     Defined by [bold]file[/bold]: the configuration; [bold]control[/bold]: [bold]forebay queues
     create[/bold]; [bold]push[/bold]: a push has made it, with the defaults.
@@ -77,52 +77,52 @@ def show(queue: Queue, as_json: Json = False, socket: DaemonSocket = None) -> No
 def create(
     queue: Queue, sets: Sets = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:
-    """Create a queue. What is not set is as the daemon's defaults say.
+    """Create a queue. Other settings have the daemon's defaults.
 
-    It outlives restarts. Its handler can be [bold]pull[/bold], [bold]http[/bold] or
-    [bold]null[/bold]: the others run code as the daemon's user, and stand in the configuration
-    file alone.
+    It survives restarts. Its handler can be [bold]pull[/bold], [bold]http[/bold] or
+    [bold]null[/bold]. The others run code as the daemon's user and must be in the configuration
+    file.
     """
     settings = read_sets(sets or ())
     with open_control(socket) as control:
         made = control.create_queue(queue, settings)
-    _say(made, f"{queue} is created", as_json)
+    _say(made, f"{queue} created", as_json)
 
 
 @app.command(epilog="Example: [bold]forebay queues change mail --set rate_limit=50[/bold]")
 def change(
     queue: Queue, sets: Sets = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:
-    """Change settings of a queue; what is not set stays as it is.
+    """Change settings of a queue; other settings stay as they are.
 
-    Queues that stand in the configuration file are changed there.
+    Queues of the configuration file are changed there.
     """
     settings = read_sets(sets or ())
     if not settings:
-        raise typer.BadParameter("say what to change, as --set max_retries=3")
+        raise typer.BadParameter("nothing to change: pass --set, e.g. --set max_retries=3")
     with open_control(socket) as control:
         changed = control.change_queue(queue, settings)
-    _say(changed, f"{queue} is changed", as_json)
+    _say(changed, f"{queue} changed", as_json)
 
 
 @app.command(epilog="Example: [bold]forebay queues delete mail[/bold]")
 def delete(queue: Queue, yes: Yes = False, socket: DaemonSocket = None) -> None:
-    """Delete a queue that was created here and holds nothing.
+    """Delete an empty queue that was created here.
 
-    One that still holds items is emptied first: let it drain, or [bold]forebay queues
-    purge[/bold] it. Queues of the configuration file are deleted there.
+    Empty a queue that still holds items first: let it drain, or use [bold]forebay queues
+    purge[/bold]. Queues of the configuration file are deleted there.
     """
     make_sure(f"Delete the queue {queue}?", yes)
     with open_control(socket) as control:
         control.delete_queue(queue)
-    typer.echo(f"{queue} is deleted")
+    typer.echo(f"{queue} deleted")
 
 
 @app.command(epilog="Example: [bold]forebay queues purge mail --yes[/bold]")
 def purge(queue: Queue, yes: Yes = False, socket: DaemonSocket = None) -> None:
-    """Delete all items that wait in a queue; it cannot be undone.
+    """Delete all items that wait in a queue; this cannot be undone.
 
-    What workers and consumers have in hand stays, and so do dead letters (see
+    Items that workers and consumers have leased stay, and so do dead letters (see
     [bold]forebay dead[/bold]).
     """
     make_sure(f"Delete all items that wait in {queue}? This cannot be undone.", yes)
@@ -144,7 +144,7 @@ def find(queues: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def read_sets(sets: Iterable[str]) -> dict[str, Any]:
-    """`handler.type=pull` and the like, as a tree of settings."""
+    """Parses `handler.type=pull` and the like into a tree of settings."""
     from daemon.config.yaml_source import read_scalar
 
     tree: dict[str, Any] = {}
@@ -197,7 +197,7 @@ def _table(queues: list[dict[str, Any]]) -> "Table":
 
 
 def state(queue: dict[str, Any]) -> str:
-    """Whether it runs."""
+    """Running, paused or not active."""
     if queue.get("is_paused"):
         return "paused"
     if not queue.get("settings", {}).get("is_active", True):

@@ -1,4 +1,4 @@
-"""`forebay receipt`: what has become of a write, and waiting until nothing of it is pending."""
+"""`forebay receipt`: shows the outcome of a write's items; waits until none is pending."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -37,27 +37,23 @@ def receipt(
     write: Annotated[
         str, typer.Argument(metavar="ID", help="The write's id, with dashes or without.")
     ],
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until nothing is pending any more.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until no item is pending.")] = False,
     timeout: Annotated[
         str,
-        typer.Option(
-            metavar="TIME", help="How long to wait with --wait, as 90s or 2h; 0: for ever."
-        ),
+        typer.Option(metavar="TIME", help="How long --wait waits, e.g. 90s or 2h; 0: no limit."),
     ] = "60s",
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, one object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Show what has become of the items of a write.
+    """Show how many items of a write were delivered, and how many were not.
 
-    Every write from Spark, and every other that was staged and published, has a receipt: the
-    driver prints its id. In items, always accepted = delivered + dead + dropped + deleted +
-    lost + pending. Dead items are listed by [bold]forebay dead ls[/bold]; when they are retried,
-    they are pending again. The daemon keeps a receipt for spool.receipt_ttl, 7 days by default.
+    Every published write has a receipt; a Spark driver prints its id. Counts are items, and
+    accepted = delivered + dead + dropped + deleted + lost + pending. Dead items are listed by
+    [bold]forebay dead ls[/bold]; when they are retried, they are pending again. The daemon keeps a
+    receipt for spool.receipt_ttl, 7 days by default.
 
-    Exit code 0: nothing is pending and nothing is dead. 1: something is dead, or still pending.
-    5: there is no such receipt, or none any more.
+    Exit code 0: no item is pending or dead. 1: some items are pending or dead. 5: there is no such
+    receipt, or it has expired.
     """
     from forebay.client import connect
     from forebay.writes import write_id
@@ -65,7 +61,7 @@ def receipt(
     try:
         chosen = write_id(write)
     except ValueError as error:
-        raise typer.BadParameter(f"{write!r} is no write's id: 32 hexadecimal digits") from error
+        raise typer.BadParameter(f"{write!r} is not a valid write id: use 32 hex digits") from error
     wait_s = parse_time(timeout, "--timeout")
     with connect(socket, TIMEOUT_S) as client:
         shown = client.receipt(chosen)
@@ -83,7 +79,7 @@ def receipt(
 
 
 def _wait(client: "Client", first: "Receipt", timeout: float | None) -> "Receipt":
-    """The last receipt that was seen, whether or not the time was enough."""
+    """The last receipt seen, even after a timeout."""
     from forebay.receipts import StillPending
 
     with show_progress("settled", first.accepted) as show:

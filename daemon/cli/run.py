@@ -29,14 +29,14 @@ WaitForStores = Annotated[
     bool,
     typer.Option(
         "--wait-for-stores",
-        help="Wait for Valkey and PostgreSQL where they do not answer yet, as after a boot.",
+        help="Wait for Valkey and PostgreSQL if they do not answer yet, as after a boot.",
     ),
 ]
 EXAMPLE: Final = (
-    "Examples: [bold]forebay run[/bold], with a state of your own under your home; "
+    "Examples: [bold]forebay run[/bold], with its state in your home directory; "
     "[bold]forebay run --state-dir ./state --socket ./forebay.sock[/bold]; "
     "[bold]forebay run --config forebay.yaml --set spool.max_bytes=8Gi[/bold]. "
-    "[bold]forebay config show[/bold] prints what would be in force."
+    "[bold]forebay config show[/bold] prints the resulting settings."
 )
 
 
@@ -52,10 +52,10 @@ def run(
 ) -> None:
     """Run the daemon in the foreground.
 
-    Flags beat the environment, the environment beats the file. SIGTERM and Ctrl-C drain; SIGHUP
-    reads the configuration again.
+    Flags override the environment, and the environment overrides the file. SIGTERM and Ctrl-C
+    drain and stop; SIGHUP reloads the configuration.
 
-    Without more it needs no server. A fleet shares two, named by warm.url and cold.url.
+    By default it needs no server. A fleet shares two: warm.url and cold.url.
     """
     chosen = [f"{name}.type={kind}" for name, kind in (("warm", warm), ("cold", cold)) if kind]
 

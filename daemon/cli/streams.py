@@ -1,4 +1,4 @@
-"""`forebay streams`: who reads queues as streams, how far they are, and forgetting one of them."""
+"""`forebay streams`: lists the consumers that read queues as streams; drops one."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 app = typer.Typer(
-    no_args_is_help=True, help="Consumers that read a queue as a stream, as Spark's readStream."
+    no_args_is_help=True, help="Consumers that read a queue as a stream, like Spark's readStream."
 )
 
 LS_EXAMPLE: Final = (
@@ -32,16 +32,16 @@ DROP_EXAMPLE: Final = "Example: [bold]forebay streams drop crm lake --yes[/bold]
 def ls(
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="QUEUE", help="Only of this queue.", show_default=False),
+        typer.Argument(metavar="QUEUE", help="Only this queue.", show_default=False),
     ] = None,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """List the consumers that read queues as streams, and how far each of them is.
+    """List the consumers that read queues as streams, and the progress of each.
 
-    A consumer claims items, reads them, and acknowledges the claim by making the next. Columns:
-    the last claim that is acknowledged, the claim that is open and the items in it, and the
-    backlog: items of the queue that no consumer has claimed.
+    A consumer claims items, reads them, and acknowledges the claim by making the next one. Columns:
+    the last acknowledged claim, the open claim and its items, and the backlog: items of the queue
+    that no consumer has claimed.
 
     While a queue has a consumer, its items wait for it, and its handler gets none. A consumer whose
     query is gone keeps its claim and its queue until [bold]forebay streams drop[/bold].
@@ -65,16 +65,16 @@ def drop(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")],
     consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer's name.")],
     yes: Yes = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, one object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Forget a consumer. The items of its open claim wait again, at their old place.
+    """Forget a consumer. The items of its open claim wait again, in their old place.
 
-    Do it when its query is gone for good, or begins anew with an empty checkpoint. A query that
-    goes on with its old checkpoint is refused, and what it had read and not acknowledged is read
-    again by others. When the queue has no other consumer, its handler gets its items.
+    Use it when the consumer's query is gone for good, or restarts with an empty checkpoint. A query
+    that continues with its old checkpoint is refused, and others read again what it had read and
+    not acknowledged. When the queue has no other consumer, its handler gets its items.
 
-    Exit code 0: it is forgotten. 5: there is no such consumer.
+    Exit code 0: the consumer is dropped. 5: there is no such consumer.
     """
     from forebay.client import connect
     from forebay.errors import Refused
@@ -89,7 +89,7 @@ def drop(
     if as_json:
         print_json({"queue": queue, "consumer": consumer, "released": released})
     else:
-        typer.echo(f"{consumer} of {queue} is dropped: {counted(released, 'item')} given back")
+        typer.echo(f"{consumer} of {queue} dropped: {counted(released, 'item')} given back")
 
 
 def describe(stream: dict[str, Any]) -> str:

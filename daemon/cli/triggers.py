@@ -1,4 +1,4 @@
-"""`forebay triggers`: what makes jobs by itself, of time or of what waits in a queue."""
+"""`forebay triggers`: triggers, which make jobs at set times or from the items of a queue."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Triggers: jobs that are made by themselves, of time or of what waits in a queue.",
+    help="Triggers: make jobs at set times, or from the items that wait in a queue.",
     epilog="A [bold]QUEUE[/bold] trigger polls a queue, claims a batch of its items, and puts one "
-    "job into its target that lists them. They are done when the job is done, and given back when "
-    "it is dead. A [bold]TIME[/bold] trigger is a schedule: [bold]forebay cron[/bold] knows it "
-    "too. Triggers of the configuration file ([bold]triggers:[/bold]) are listed here, and "
-    "changed there.",
+    "job that lists them into its target. The items are done when the job is done, and given back "
+    "when it is dead. A [bold]TIME[/bold] trigger is a schedule: [bold]forebay cron[/bold] shows "
+    "it too. Triggers of the configuration file ([bold]triggers:[/bold]) are listed here, but "
+    "changed in the file.",
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As `forebay triggers ls` lists them.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `forebay triggers ls`.")]
 
 
 @app.command(epilog="Example: [bold]forebay triggers ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the triggers: what each polls, where its jobs go, and how it is."""
+    """List the triggers: the queue that each polls, the target of its jobs, and its state."""
     with open_client(socket) as client:
         triggers = client.control("trigger.list")["triggers"]
     if as_json:
@@ -49,7 +49,7 @@ def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
 
 @app.command(epilog="Example: [bold]forebay triggers show embed[/bold]")
 def show(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """Show a trigger, its settings, and its jobs that are not done."""
+    """Show a trigger, its settings, and its unfinished jobs."""
     with open_client(socket) as client:
         found = client.control("trigger.show", name=name)
     if as_json:
@@ -68,34 +68,34 @@ def show(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None
     "makes a TIME trigger, as [bold]forebay cron add[/bold] does",
 )
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the new trigger.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new trigger.")],
     queue: Annotated[
         str,
-        typer.Argument(metavar="QUEUE", help="What is polled; of a TIME trigger, its target."),
+        typer.Argument(metavar="QUEUE", help="The queue to poll; for a TIME trigger, its target."),
     ],
     target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="Where the jobs go.")
+        str | None, typer.Argument(metavar="TARGET", help="The queue that gets the jobs.")
     ] = None,
     polling_interval: Annotated[
         str | None, typer.Option(metavar="DURATION", help="100ms to 1d. Default: 10s.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Items of a job at most, 1 to 10000. Default: 100.")
+        int | None, typer.Option(help="At most this many items per job, 1 to 10000. Default: 100.")
     ] = None,
     jobs_max: Annotated[
-        int | None, typer.Option(help="Jobs that are not done, at most. Default: 100.")
+        int | None, typer.Option(help="At most this many unfinished jobs. Default: 100.")
     ] = None,
     job_lease: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="A job that is not done by then, and in nobody's hands, is taken back. "
-            "Default: 1h.",
+            help="An unfinished job that is not leased is taken back after this long. Default: 1h.",
         ),
     ] = None,
     cron: Annotated[str | None, typer.Option(help="A TIME trigger: five fields.")] = None,
     every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="A TIME trigger: as 10s or 1h30m.")
+        str | None,
+        typer.Option(metavar="DURATION", help="A TIME trigger: a period like 10s or 1h30m."),
     ] = None,
     priority: Annotated[str | None, typer.Option(help="0 to 255, or a label.")] = None,
     flow: Annotated[str, typer.Option(help="The flow of its jobs.")] = "",
@@ -106,11 +106,11 @@ def add(
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Make a trigger. It is kept across restarts of this daemon.
+    """Add a trigger. It survives restarts of this daemon.
 
-    While a QUEUE trigger is there, its queue is the trigger's: nobody else gets items of it. With
-    several daemons on one PostgreSQL, put a trigger that must outlive this host into the
-    configuration of all of them: one at a time runs it.
+    While a QUEUE trigger exists, only the trigger gets items of its queue. If several daemons share
+    one PostgreSQL, put a trigger that must outlive this host into the configuration of all of
+    them: one at a time runs it.
     """
     given: dict[str, Any] = {
         "polling_interval": polling_interval,
@@ -125,11 +125,11 @@ def add(
     settings |= {"flow": flow, "action": action, "headers": read_headers(header or [])}
     if cron is None and every is None:
         if target is None:
-            raise typer.BadParameter("a QUEUE trigger needs a TARGET: where its jobs go")
+            raise typer.BadParameter("a QUEUE trigger needs a TARGET: the queue that gets its jobs")
         settings |= {"type": "QUEUE", "queue": queue, "target": target}
     else:
         if target is not None:
-            raise typer.BadParameter("a TIME trigger has one queue: where its items go")
+            raise typer.BadParameter("a TIME trigger has only one queue, which gets its items")
         settings |= {"type": "TIME", "target": queue}
     with open_client(socket) as client:
         made = client.control("trigger.add", name=name, settings=settings)
@@ -141,45 +141,45 @@ def add(
 
 @app.command(epilog="Example: [bold]forebay triggers rm embed[/bold]")
 def rm(name: Name, yes: Yes = False, socket: DaemonSocket = None) -> None:
-    """Remove a trigger. Its jobs that are not done keep what they have claimed.
+    """Remove a trigger. Its unfinished jobs keep the items they have claimed.
 
-    A trigger of the configuration file is removed there, and [bold]systemctl reload forebay[/bold]
-    puts it into force.
+    To remove a trigger of the configuration file, edit the file and run [bold]systemctl reload
+    forebay[/bold].
     """
     make_sure(f"Remove the trigger {name}?", yes)
     with open_client(socket) as client:
         client.control("trigger.remove", name=name)
-    typer.echo(f"{name} is removed")
+    typer.echo(f"{name} removed")
 
 
 @app.command("run-now", epilog="Example: [bold]forebay triggers run-now embed[/bold]")
 def run_now(name: Name, as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """Poll now, and make a job of what is there. Of a TIME trigger: push its item."""
+    """Poll now, and make a job of the items that are due. A TIME trigger pushes its item."""
     with open_client(socket) as client:
         made = client.control("trigger.run", name=name)
     if as_json:
         print_json(made)
     elif made["id"] is None:
-        typer.echo("no job: nothing is due, the queue is paused, or no more jobs are allowed")
+        typer.echo("no job: nothing is due, the queue is paused, or jobs_max is reached")
     else:
         of = f", of {made['items']} items" if made["items"] else ""
-        typer.echo(f"{made['id']} is in {made['target']}{of}")
+        typer.echo(f"{made['id']} pushed to {made['target']}{of}")
 
 
 @app.command(epilog="Example: [bold]forebay triggers pause embed[/bold]")
 def pause(name: Name, socket: DaemonSocket = None) -> None:
-    """Claim nothing more, on any daemon, until it is resumed. Items wait; jobs go on."""
+    """Stop claiming items, on every daemon, until it is resumed. Existing jobs continue."""
     with open_client(socket) as client:
         client.control("trigger.pause", name=name)
-    typer.echo(f"{name} is paused")
+    typer.echo(f"{name} paused")
 
 
 @app.command(epilog="Example: [bold]forebay triggers resume embed[/bold]")
 def resume(name: Name, socket: DaemonSocket = None) -> None:
-    """Go on with a trigger that was paused."""
+    """Resume a paused trigger."""
     with open_client(socket) as client:
         client.control("trigger.resume", name=name)
-    typer.echo(f"{name} is resumed")
+    typer.echo(f"{name} resumed")
 
 
 def _way(trigger: dict[str, Any]) -> str:

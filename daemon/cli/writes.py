@@ -1,4 +1,4 @@
-"""`forebay writes`: what is staged and not published, and dropping what nobody will publish."""
+"""`forebay writes`: lists writes that are staged and not published; aborts orphans."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Writes: what Spark jobs have staged, and publish as a whole or not at all.",
+    help="Writes: items that Spark jobs stage, and publish as a whole or not at all.",
 )
 
 LS_EXAMPLE: Final = (
@@ -39,24 +39,25 @@ LIMIT_MAX: Final = 1000
 @app.command(epilog=LS_EXAMPLE)
 def ls(
     also_over: Annotated[
-        bool, typer.Option("--all", help="Also those that were published or aborted.")
+        bool, typer.Option("--all", help="Also list published and aborted writes.")
     ] = False,
     limit: Annotated[
         int,
-        typer.Option("-n", "--limit", metavar="N", min=1, max=LIMIT_MAX, help="At most so many."),
+        typer.Option(
+            "-n", "--limit", metavar="N", min=1, max=LIMIT_MAX, help="List at most N writes."
+        ),
     ] = LIMIT_MAX,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """List the writes that are open: staged, durable, and seen by nobody.
+    """List the open writes: staged and durable, but not visible to workers and consumers.
 
-    A job's write is open until its driver publishes it. One that was heard of a moment ago is
-    under way. One that was not heard of for hours is an orphan: its driver is gone. It takes room
-    in the spool until [bold]forebay writes abort[/bold] drops it, or spool.stage_ttl (24 h) is
-    over.
+    A job's write is open until its driver publishes it. A write without activity for hours is an
+    orphan: its driver is gone. It takes room in the spool until [bold]forebay writes abort[/bold]
+    drops it, or until spool.stage_ttl (24 h) has passed.
 
-    Columns: items staged so far, the stages (one for each attempt of a task) and how many of them
-    are sealed, that is, complete; when it was last heard of.
+    Columns: items staged so far, stages (one per attempt of a task), sealed (complete) stages, and
+    the time since the last activity.
     """
     from forebay.client import connect
 
@@ -71,7 +72,7 @@ def ls(
     else:
         typer.echo("no writes" if also_over else "no open writes", err=True)
     if more:
-        typer.echo(f"… and {more:,} that were heard of before: see --limit", err=True)
+        typer.echo(f"… and {more:,} with earlier activity: see --limit", err=True)
 
 
 @app.command(epilog=ABORT_EXAMPLE)
@@ -80,15 +81,15 @@ def abort(
         str, typer.Argument(metavar="ID", help="The write's id, with dashes or without.")
     ],
     yes: Yes = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, one object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Drop all that is staged of a write, for good.
+    """Drop all staged items of a write for good.
 
-    Its job, if it still runs, fails when it goes on: nothing of it becomes visible. A write that
-    was published is not changed.
+    If its job still runs, the job fails at its next step, and nothing of it becomes visible. A
+    published write is not changed.
 
-    Exit code 0: it is aborted. 1: it was published before. 5: there is no such write.
+    Exit code 0: the write is aborted. 1: it was already published. 5: there is no such write.
     """
     from forebay.client import connect
     from forebay.errors import Refused
@@ -97,21 +98,21 @@ def abort(
     try:
         chosen = write_id(write)
     except ValueError as error:
-        raise typer.BadParameter(f"{write!r} is no write's id: 32 hexadecimal digits") from error
+        raise typer.BadParameter(f"{write!r} is not a valid write id: use 32 hex digits") from error
     with connect(socket, TIMEOUT_S) as client:
         known = client.control("write.list", all=True, write=chosen.hex())["writes"]
         if not known:
-            raise Refused("NOT_FOUND", f"there is no write {chosen.hex()}, or none any more")
+            raise Refused("NOT_FOUND", f"no write {chosen.hex()}, or it has expired")
         if known[0]["phase"] == "open":
             make_sure(f"Drop {describe(known[0], now_ms())}?", yes)
         done = client.abort_write(chosen)
     if as_json:
         print_json({"write": chosen.hex(), "outcome": done.outcome, "items": done.items})
     elif done.outcome == "aborted":
-        typer.echo(f"{chosen.hex()} is aborted: {counted(done.items, 'item')} dropped")
+        typer.echo(f"{chosen.hex()} aborted: {counted(done.items, 'item')} dropped")
     else:
         items = counted(done.items, "item")
-        typer.echo(f"{chosen.hex()} was published, {items}: nothing is changed", err=True)
+        typer.echo(f"{chosen.hex()} was published, {items}: nothing changed", err=True)
     if done.outcome != "aborted":
         raise typer.Exit(Exit.FAILURE)
 
@@ -120,7 +121,7 @@ def describe(write: dict[str, Any], at_ms: int) -> str:
     """An open write, in words."""
     queues = ", ".join(write["queues"])
     items = counted(write["items"], "staged item") + (f" for {queues}" if queues else "")
-    return f"{items}, last heard of {ago(write['heard_ms'], at_ms)} ago"
+    return f"{items}, last activity {ago(write['heard_ms'], at_ms)} ago"
 
 
 def _table(writes: list[dict[str, Any]], at_ms: int) -> "Table":

@@ -67,7 +67,7 @@ def test_a_day_in_the_life_of_a_schedule_on_the_command_line(tmp_path: Path) -> 
         assert len(host.ok("cron", "next", "nightly", "-n", "7").splitlines()) == 7
         host.until_books({"accepted": 4, "held": 4}, "jobs")
 
-        assert " is in jobs" in host.ok("cron", "run-now", "nightly")
+        assert " pushed to jobs" in host.ok("cron", "run-now", "nightly")
         with client.lease("jobs", 9, wait_s=HANG_S) as lease:
             (item,) = list(lease)
             assert (item.payload, item.headers["schedule"]) == (b'{"a":1}', "nightly")

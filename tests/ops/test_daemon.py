@@ -110,7 +110,7 @@ def test_spool_commands_on_a_live_and_a_stopped_spool(tmp_path: Path) -> None:
             rows = map(json.loads, host.ok("spool", "ls", "--json").splitlines())
             (row,) = [row for row in rows if row["state"] != "ready"]
             assert (row["runs"], row["items"], row["held"]) == (2, 3, 3)
-            assert "2 runs, 3 items: all whole" in host.ok("spool", "verify")
+            assert "2 runs, 3 items: no damage" in host.ok("spool", "verify")
             (item,) = map(json.loads, host.ok("spool", "dump", "--queue", "erp").splitlines())
             assert item["payload"] == "c"
             if host.daemon is not None:
@@ -131,12 +131,12 @@ def test_damage_is_found_by_verify_and_mended_by_repair(tmp_path: Path) -> None:
     chunk.write_bytes(data.replace(b"second", b"sEcond"))
     done = host.command("spool", "verify")
     assert done.returncode == 6
-    assert "belong to no whole block" in done.stdout.decode()
+    assert "belong to no intact block" in done.stdout.decode()
     said = host.ok("spool", "repair")
     assert "2 items held" in said
     assert "damaged lost items: 1" in said
     assert list((spool / "quarantine").iterdir())
-    assert "all whole" in host.ok("spool", "verify")
+    assert "no damage" in host.ok("spool", "verify")
     for _ in ("the next start", "the one after it"):
         with running(host):
             assert host.books("crm") == {"accepted": 3, "lost": 1, "held": 2}
@@ -204,7 +204,7 @@ def test_rot_in_a_sealed_chunk_is_mended_by_repair(tmp_path: Path) -> None:
     assert "damaged lost items: 1" in host.ok("spool", "repair")
     kept = [path.read_bytes() for path in (spool / "quarantine").iterdir()]
     assert any(b"sEcond" in data for data in kept)
-    assert "all whole" in host.ok("spool", "verify")
+    assert "no damage" in host.ok("spool", "verify")
     again = host.ok("spool", "repair")
     assert "2 items held" in again
     assert "damaged" not in again
@@ -222,7 +222,7 @@ def test_damaged_head_of_a_sealed_chunk_is_mended_by_repair(tmp_path: Path) -> N
     chunk.write_bytes(b"\xff" * 8 + chunk.read_bytes()[8:])
     assert host.command("spool", "verify").returncode == 6
     assert "1 item held" in host.ok("spool", "repair")
-    assert "all whole" in host.ok("spool", "verify")
+    assert "no damage" in host.ok("spool", "verify")
     with running(host):
         assert host.books("crm") == {"accepted": 1, "held": 1}
 

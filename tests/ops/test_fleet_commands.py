@@ -124,7 +124,7 @@ def test_what_another_host_has_in_hand_stays_and_attempts_go_along(both: World) 
         until_has(b, a, "mixed", items=10, leased=3)
         told = b.command("fleet", "adopt", id_of(a), "--yes")
         assert b": 7 items adopted" in told.stdout
-        assert b"3 items in other hands" in told.stderr
+        assert b"3 items leased by others" in told.stderr
         in_hand.ack()
     with b.take("mixed", 7) as taken:
         assert {item.id: item.attempt for item in taken.items if item.attempt} == {failed: 1}

@@ -72,7 +72,7 @@ def test_what_was_finished_is_shown_as_its_queue_keeps_it(tmp_path: Path) -> Non
         assert str(failed["id"]) in table
         assert "delivered" in table
         assert "not now" in table
-        assert host.command("history", "none").stderr == b"nothing is in the history of none\n"
+        assert host.command("history", "none").stderr == b"the history of none is empty\n"
         assert client.stats()["history_dropped_total"] == 0
 
 

@@ -38,7 +38,7 @@ def test_spool_commands_tell_staged_from_held_and_leave_out_what_was_dropped(
         look(host)
         assert host.stop() == 0
     look(host)
-    assert "5 runs, 8 items: all whole" in host.ok("spool", "verify")
+    assert "5 runs, 8 items: no damage" in host.ok("spool", "verify")
     everything = objects(host.ok("spool", "dump", "--all"))
     assert {item["payload"] for item in everything} >= {"loser", "never"}
     # The next start frees nothing of it, and says the same.
@@ -71,8 +71,8 @@ def test_damaged_record_of_writes_is_found_by_verify(tmp_path: Path) -> None:
     log.write_bytes(log.read_bytes().replace(b"published", b"publixhed"))
     done = host.command("spool", "verify")
     assert done.returncode == 6
-    assert "writes.log: 1 lines are damaged" in done.stdout.decode()
+    assert "writes.log: 1 damaged line" in done.stdout.decode()
     (told, *_) = objects(host.command("spool", "verify", "--json").stdout.decode())
     assert told["file"] == "writes.log"
     assert "0 items held, 1 staged" in host.ok("spool", "repair")
-    assert "all whole" in host.ok("spool", "verify")
+    assert "no damage" in host.ok("spool", "verify")

@@ -207,7 +207,7 @@ def test_command_drops_a_stream_and_says_what_was_given_back(tmp_path: Path) -> 
         assert b"give 10 claimed items back" in unasked.stderr
         assert client.stream_status("crm", "reader").claim == 1
         done = host.ok("streams", "drop", "crm", "reader", "--yes")
-        assert done == "reader of crm is dropped: 10 items given back\n"
+        assert done == "reader of crm dropped: 10 items given back\n"
         assert host.ok("streams", "ls") == ""
         assert len(client.lease("crm", 10, wait_s=HANG_S)) == 10
         assert host.command("streams", "drop", "crm", "reader", "--yes").returncode == 4

@@ -177,7 +177,7 @@ def test_one_screen_as_text_and_what_cannot_be_as_one_line(host: Host) -> None:
     assert "dead letters of lost\n       3  false: exit code 1" in shown
     for arguments, code, says in (
         (("--sort", "size"), 2, "--sort is one of queue, state,"),
-        ((), 2, "this is no terminal: see --once"),
+        ((), 2, "not a terminal: use --once"),
         (("--once", "--socket", "/nowhere"), 4, "no daemon"),
     ):
         done = host.command("top", *arguments)

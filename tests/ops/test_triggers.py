@@ -70,7 +70,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         assert {job["trigger"] for job in found.values()} == {"embed"}
 
         # Nothing is claimed while it is paused, after a kill too.
-        assert host.ok("triggers", "pause", "embed") == "embed is paused\n"
+        assert host.ok("triggers", "pause", "embed") == "embed paused\n"
         host.ok("push", "documents", stdin=b"x\ny\n")
         # A job is in a worker's hands when the daemon is killed: it comes again as the same, and
         # its items are its own all the while.
@@ -88,7 +88,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         host.until_counts("slow", accepted=1, delivered=1)
         gate.close()
         host.until_counts("documents", cold=2)
-        assert host.ok("triggers", "run-now", "embed").endswith(" is in jobs, of 2 items\n")
+        assert host.ok("triggers", "run-now", "embed").endswith(" pushed to jobs, of 2 items\n")
         host.until_counts("documents", delivered=12)
         host.ok("triggers", "resume", "embed")
 
@@ -115,7 +115,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         host.until_counts("nights", held=4)
         refused = host.command("triggers", "rm", "f", "--yes")
         assert (refused.returncode, b"change it there" in refused.stderr) == (5, True)
-        assert host.ok("triggers", "rm", "embed", "--yes") == "embed is removed\n"
+        assert host.ok("triggers", "rm", "embed", "--yes") == "embed removed\n"
         assert host.command("triggers", "show", "embed").returncode == 4
         # Its queue is anybody's again.
         host.ok("push", "documents", stdin=b"free\n")

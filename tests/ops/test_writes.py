@@ -374,7 +374,7 @@ def test_command_aborts_a_write_whose_driver_is_gone(host: Host, client: Client)
     assert unasked.returncode == 2
     assert b"Drop 2 staged items for crm" in unasked.stderr
     host.until_books({"staged": 2})
-    done = f"{write.hex()} is aborted: 2 items dropped\n"
+    done = f"{write.hex()} aborted: 2 items dropped\n"
     assert host.ok("writes", "abort", write.hex(), "--yes") == done
     host.until_books({})
     assert host.ok("writes", "ls") == ""
@@ -387,7 +387,7 @@ def test_command_aborts_no_write_that_is_published_or_unknown(host: Host, client
     published = publish(client, "a", "b")
     late = host.command("writes", "abort", published.hex(), "--yes")
     assert late.returncode == 1
-    assert b"was published, 2 items: nothing is changed" in late.stderr
+    assert b"was published, 2 items: nothing changed" in late.stderr
     assert client.receipt(published).pending == 2
     unknown = new_write_id()
     assert host.command("writes", "abort", unknown.hex(), "--yes").returncode == 4

@@ -191,8 +191,8 @@ def test_stores_that_cannot_be_used_are_named() -> None:
         return stores_text(Sample(0.0, 0, {"stores": stores}, {}, []))
 
     assert shown() == "–"
-    assert shown(cold=True, disk=True) == "cold, disk can be used"
-    assert shown(cold=False, disk=False, warm=True) == "cold is away, the disk is full"
+    assert shown(cold=True, disk=True) == "cold, disk available"
+    assert shown(cold=False, disk=False, warm=True) == "cold is unavailable, the disk is full"
 
 
 def test_a_backlog_shrinks_grows_or_rests() -> None:

@@ -1,4 +1,4 @@
-"""`forebay dead`: look at dead letters, mend them, put them back to work, or delete them."""
+"""`forebay dead`: lists, shows, edits, retries and deletes dead letters."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -32,29 +32,29 @@ GROUPED_MAX: Final = 100_000
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dead letters: items that were given up, after their last retry or because they were "
-    "rejected.",
-    epilog="Where to begin: [bold]groups[/bold] says what went wrong and how often, "
-    "[bold]show[/bold] all about one of them. Once the cause is mended, [bold]retry[/bold] sends "
-    "them again; [bold]edit[/bold] mends a payload; [bold]rm[/bold] gives up for good.",
+    help="Dead letters: items that were given up after their last retry, or because the "
+    "destination rejected them.",
+    epilog="Where to begin: [bold]groups[/bold] counts them by error, and [bold]show[/bold] shows "
+    "one of them. Once the cause is fixed, [bold]retry[/bold] sends them again; [bold]edit[/bold] "
+    "changes a payload; [bold]rm[/bold] deletes them for good.",
 )
 
-Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")]
-Flow = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this flow.")]
-Action = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this action.")]
+Queue = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]
+Flow = Annotated[str | None, typer.Option(metavar="NAME", help="Only this flow.")]
+Action = Annotated[str | None, typer.Option(metavar="NAME", help="Only this action.")]
 Error = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="Only where the last error has this text in it."),
+    typer.Option(metavar="TEXT", help="Only if the last error contains this text."),
 ]
 WhichReason = Annotated[
     Reason | None,
-    typer.Option("--reason", help="Only what failed last for this reason, business or not."),
+    typer.Option("--reason", help="Only if the last failure has this reason."),
 ]
 OlderThan = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only what died longer ago, as 2h or 7d.")
+    str | None, typer.Option(metavar="TIME", help="Only if dead for longer than e.g. 2h or 7d.")
 ]
 NewerThan = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only what died since then, as 30m.")
+    str | None, typer.Option(metavar="TIME", help="Only if dead for less than e.g. 30m.")
 ]
 Ids = Annotated[
     list[str] | None,
@@ -75,15 +75,15 @@ def ls(
     newer_than: NewerThan = None,
     ids: Ids = None,
     limit: Annotated[
-        int, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.")
+        int, typer.Option("-n", "--limit", metavar="N", min=1, help="List at most N.")
     ] = 50,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
     """List dead letters, oldest first.
 
-    All that is said of them must match: [bold]--queue crm --error timeout[/bold] are those of crm
-    that timed out.
+    All filters must match: [bold]--queue crm --error timeout[/bold] lists those of crm that timed
+    out.
     """
     which = filters(queue, flow, action, error, reason, older_than, newer_than, ids)
     with open_control(socket) as control:
@@ -117,15 +117,15 @@ def groups(
     newer_than: NewerThan = None,
     limit: Annotated[
         int,
-        typer.Option("-n", "--limit", metavar="N", min=1, help="Read no more than about so many."),
+        typer.Option("-n", "--limit", metavar="N", min=1, help="Read at most about N letters."),
     ] = GROUPED_MAX,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Count dead letters by their last error: what went wrong, how often, and an example.
+    """Count dead letters by their last error, with an example of each.
 
-    Errors that differ in numbers, ids and quoted words alone are counted together. Letters are
-    read from the oldest on, and it is said where there are more than were read.
+    Errors that differ only in numbers, ids and quoted words are counted together. Letters are read
+    from the oldest on; if not all were read, the command says so.
     """
     from forebay.client import connect
 
@@ -141,7 +141,7 @@ def groups(
         typer.echo("no dead letters", err=True)
     if not found.is_complete:
         read = f"the {found.letters:,} oldest"
-        typer.echo(f"these are {read}, and there are more: see --limit", err=True)
+        typer.echo(f"counts cover {read} only: see --limit", err=True)
 
 
 @app.command(
@@ -150,12 +150,12 @@ def groups(
 def show(
     item_id: ItemId,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The payload alone, byte by byte, as it was pushed.")
+        bool, typer.Option("--raw", help="Print only the payload, byte for byte as pushed.")
     ] = False,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Show one dead letter: what it is, what went wrong each time, and its payload."""
+    """Show one dead letter: its properties, the error of each attempt, and its payload."""
     with open_control(socket) as control:
         letter = fetch(control, item_id)
     if as_json:
@@ -187,10 +187,10 @@ def retry(
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Put dead letters back to work: due at once, with all their attempts before them again.
+    """Retry dead letters: they are due at once, and their attempts are counted from 0 again.
 
-    They keep their ids. You are told how many match and asked first, unless they are named by
-    [bold]--id[/bold].
+    They keep their ids. Unless they are named by [bold]--id[/bold], the command shows how many
+    match and asks for confirmation.
     """
     which = filters(queue, flow, action, error, reason, older_than, newer_than, ids)
     _check_chosen(which, everything)
@@ -230,15 +230,13 @@ def edit(
         str | None,
         typer.Option(
             metavar="FILE|-",
-            help="The new payload; - is standard input. Otherwise $VISUAL or $EDITOR is opened.",
+            help="The new payload; - is standard input. Default: opens $VISUAL or $EDITOR.",
         ),
     ] = None,
-    then_retry: Annotated[
-        bool, typer.Option("--retry", help="Put it back to work at once.")
-    ] = False,
+    then_retry: Annotated[bool, typer.Option("--retry", help="Retry it at once.")] = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Give a dead letter another payload. It keeps its id, and stays dead until it is retried."""
+    """Replace the payload of a dead letter. It keeps its id, and stays dead until it is retried."""
     from daemon.cli.editing import edit_bytes, read_bytes
     from forebay.control import letter_payload
 
@@ -246,13 +244,13 @@ def edit(
         old = letter_payload(fetch(control, item_id))
         new = edit_bytes(old) if payload_file is None else read_bytes(payload_file)
         if new == old:
-            typer.echo(f"{item_id}: nothing was changed")
+            typer.echo(f"{item_id}: nothing changed")
         else:
             control.dead_edit(item_id, new)
-            typer.echo(f"{item_id} has a payload of {counted(len(new), 'byte')} now")
+            typer.echo(f"{item_id}: new payload of {counted(len(new), 'byte')}")
         if then_retry:
             control.dead_retry({"ids": [item_id]})
-            typer.echo(f"{item_id} is retried")
+            typer.echo(f"{item_id} retried")
 
 
 def filters(
@@ -265,7 +263,7 @@ def filters(
     newer_than: str | None,
     ids: list[str] | None,
 ) -> dict[str, Any]:
-    """Which dead letters, as the daemon wants to be told."""
+    """The filters as the daemon expects them."""
     at_ms = now_ms()
     which: dict[str, Any] = {"queue": queue, "flow": flow, "action": action, "error": error}
     which["failure_reason"] = None if reason is None else reason.value
@@ -283,12 +281,12 @@ def fetch(control: "Control", item_id: str) -> dict[str, Any]:
 
     for letter in control.dead_letters({"ids": [item_id]}, limit=1, payloads=True):
         return letter
-    raise Refused("NOT_FOUND", f"there is no dead letter {item_id}")
+    raise Refused("NOT_FOUND", f"no dead letter {item_id}")
 
 
 def _check_chosen(which: dict[str, Any], everything: bool) -> None:
     if bool(which) is everything:
-        raise typer.BadParameter("say which, as --queue crm, or --all")
+        raise typer.BadParameter("say which dead letters, e.g. --queue crm, or pass --all")
 
 
 def _change(
@@ -299,7 +297,7 @@ def _change(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Asks, does it step by step, and says how many. Items that are named are not asked about."""
+    """Asks unless items are named, changes them step by step, and prints how many."""
     count = control.dead_count(which, stop_at=COUNT_MAX)
     done = 0
     if count:

@@ -1,8 +1,8 @@
-"""Dead letters grouped by what went wrong last, so that a thousand failures are read as three.
+"""Groups dead letters by their last error, so that a thousand failures are read as three.
 
-The daemon groups them (`dead.groups`): errors that differ in numbers, ids and quoted words alone
-are one kind. Each request walks a bounded number of letters, the oldest first; what several of
-them found is put together here.
+The daemon groups them (`dead.groups`): errors that differ only in numbers, ids and quoted words
+are one kind. Each request reads a bounded number of letters, the oldest first; this module merges
+the answers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from forebay.control import Perform
 
-NO_ERROR: Final = "(no error was recorded)"
+NO_ERROR: Final = "(no error recorded)"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
     queue: str
     kind: str
-    """The error without what differs from item to item."""
+    """The error without the parts that differ between items."""
     error: str
-    """That of one of them, on one line."""
+    """The error of one of them, on one line."""
     count: int
     example: str
     """The id of that one."""
@@ -50,11 +50,11 @@ class Grouped(NamedTuple):
     letters: int
     """How many letters were read."""
     is_complete: bool
-    """Those are all that there are."""
+    """Whether all letters were read."""
 
 
 def read_groups(perform: "Perform", which: Mapping[str, Any], letters_max: int) -> Grouped:
-    """Reads until all letters were seen, or about so many."""
+    """Reads all letters, or about `letters_max`."""
     found: list[DeadGroup] = []
     letters, cursor = 0, None
     while True:
@@ -79,7 +79,7 @@ def group_of(answer: Mapping[str, Any]) -> DeadGroup:
 
 
 def put_together(groups: Iterable[DeadGroup]) -> list[DeadGroup]:
-    """One for each queue and kind of error; the example is the first that was found."""
+    """One group per queue and kind of error; the first example is kept."""
     found: dict[tuple[str, str], DeadGroup] = {}
     for group in groups:
         key = (group.queue, group.kind)

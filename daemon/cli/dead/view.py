@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COUNT_MAX: Final = 100_000
-"""Counting ends there; more are "over 100,000"."""
+"""Counting stops here; more are shown as "over 100,000"."""
 SHOWN_PAYLOAD_BYTES: Final = 4096
 
 
@@ -47,7 +47,7 @@ def last_error(letter: dict[str, Any]) -> str:
 
 
 def describe(letter: dict[str, Any], at_ms: int) -> str:
-    """All there is to know about a dead letter, for people."""
+    """A dead letter with all its fields, as text for people."""
     lines = [f"{'id':<9} {letter['id']}", f"{'queue':<9} {letter['queue']}"]
     lines += [f"{name:<9} {letter[name]}" for name in ("flow", "action", "key") if letter.get(name)]
     lines.append(f"{'priority':<9} {letter['priority']}")
@@ -65,12 +65,12 @@ def describe(letter: dict[str, Any], at_ms: int) -> str:
     else:
         lines += ["payload", payload[:SHOWN_PAYLOAD_BYTES]]
         if len(payload) > SHOWN_PAYLOAD_BYTES:
-            lines.append(f"… {len(payload):,} characters in all: see --raw")
+            lines.append(f"… {len(payload):,} characters in total: see --raw")
     return "\n".join(lines)
 
 
 def moment(at_ms: int) -> str:
-    """In UTC, so that it can be compared with a log."""
+    """In UTC, for comparison with the log."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""`forebay items`: single items of a queue, by key, by id and by lock."""
+"""`forebay items`: works with single items of a queue, by key, id or lock."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Single items: offered under a key and due at a time, polled, and acknowledged by lock; "
-    "found, shown and deleted wherever they are.",
+    help="Single items: offer them under a key and due at a time, poll and acknowledge them by "
+    "lock; find, show and delete them in any state.",
     epilog="A delayed queue by hand: [bold]forebay items offer crm customer-17 hello --delay "
     "10m[/bold], [bold]forebay items poll crm[/bold], which prints a lock, and [bold]forebay items "
-    "ack LOCK[/bold], from wherever you like.",
+    "ack LOCK[/bold], from any process.",
 )
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
-LockText = Annotated[str, typer.Argument(metavar="LOCK", help="As poll has printed it.")]
-LockTexts = Annotated[list[str], typer.Argument(metavar="LOCK...", help="As poll has printed it.")]
+LockText = Annotated[str, typer.Argument(metavar="LOCK", help="A lock printed by poll.")]
+LockTexts = Annotated[list[str], typer.Argument(metavar="LOCK...", help="Locks printed by poll.")]
 Target = Annotated[str, typer.Argument(metavar="ID|QUEUE", help="An item's id, or a queue …")]
 Key = Annotated[
-    str | None, typer.Argument(metavar="KEY", help="… and a key of it.", show_default=False)
+    str | None, typer.Argument(metavar="KEY", help="… and a key in it.", show_default=False)
 ]
 
 
@@ -53,30 +53,30 @@ def offer(
     queue: Queue,
     key: Annotated[str, typer.Argument(metavar="KEY", help="At most 200 bytes.")],
     payload: Annotated[
-        str, typer.Argument(metavar="PAYLOAD", help="-: from standard input.", show_default=False)
+        str, typer.Argument(metavar="PAYLOAD", help="-: read standard input.", show_default=False)
     ] = "-",
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Due then, as 2026-03-01T09:00Z; without a zone: this host's."
+            metavar="TIME", help="Due at e.g. 2026-03-01T09:00Z; without a zone: local time."
         ),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Due so long from now, as 90s.")
+        str | None, typer.Option(metavar="TIME", help="Due after this delay, e.g. 90s.")
     ] = None,
     priority: Annotated[
-        str, typer.Option(metavar="N|LABEL", help="0 (first) to 255, or a label.")
+        str, typer.Option(metavar="N|LABEL", help="0 (most urgent) to 255, or a label.")
     ] = "5",
     only_if: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only in place of this item, if it still waits."),
+        typer.Option(metavar="ID", help="Only replace this item, and only if it still waits."),
     ] = None,
     socket: DaemonSocket = None,
 ) -> None:
-    """Offer an item under a key, and say what became of it.
+    """Offer an item under a key, and print the outcome.
 
-    As the queue's [bold]unique[/bold] says: created, updated (in place of the one before), ignored
-    or conflict; the last two are not stored, and a conflict ends with 5.
+    The queue's [bold]unique[/bold] setting decides: created, updated (replaces the item that had
+    the key), ignored or conflict. The last two are not stored; a conflict has exit code 5.
     """
     from datetime import timedelta
 
@@ -101,12 +101,12 @@ def offer(
 def poll(
     queue: Queue,
     count: Annotated[
-        int, typer.Option("-n", "--count", metavar="N", min=1, help="At most so many items.")
+        int, typer.Option("-n", "--count", metavar="N", min=1, help="Take at most N items.")
     ] = 1,
     lease: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="How long the items are yours; 0: as the queue says, or 1m."
+            metavar="TIME", help="Lease time of the items; 0: the queue's setting, or 1m."
         ),
     ] = "0",
     wait: Annotated[
@@ -114,10 +114,10 @@ def poll(
     ] = "0s",
     socket: DaemonSocket = None,
 ) -> None:
-    """Take the next items that are due, and print each with its lock, as JSON, one a line.
+    """Take the next items that are due, and print each with its lock, as one JSON object per line.
 
-    They are nobody else's until they are acknowledged or refused by that lock, or the lease is
-    over: then they have used up an attempt, and come again.
+    Other consumers do not get them until they are refused by that lock, or until the lease ends:
+    then they have used up an attempt, and come again.
     """
     from daemon.cli.items.view import polled_object
 
@@ -141,31 +141,33 @@ def poll(
 def ack(
     locks: LockTexts,
     result: Annotated[
-        str, typer.Option(metavar="TEXT", help="What came of it, for its history.")
+        str, typer.Option(metavar="TEXT", help="The result, for the item's history.")
     ] = "",
     socket: DaemonSocket = None,
 ) -> None:
-    """Acknowledge what was polled: it is done. Ends with 5 if the lock is not good any more."""
+    """Acknowledge polled items: they are done. Exit code 5 if the lock is no longer valid."""
     for_each(locks, socket, lambda delayed, lock: delayed.ack(lock, result))
 
 
 @app.command(epilog="Example: [bold]forebay items nack 17.crm --error 'no such customer'[/bold]")
 def nack(
     locks: LockTexts,
-    error: Annotated[str, typer.Option(metavar="TEXT", help="Why, for its history.")] = "",
+    error: Annotated[
+        str, typer.Option(metavar="TEXT", help="The error, for the item's history.")
+    ] = "",
     delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not again before so long from now.")
+        str | None, typer.Option(metavar="TIME", help="Retry after this delay, e.g. 10m.")
     ] = None,
     permanent: Annotated[
-        bool, typer.Option("--permanent", help="Never again: a dead letter at once.")
+        bool, typer.Option("--permanent", help="Do not retry: a dead letter at once.")
     ] = False,
     business: Annotated[
         bool,
-        typer.Option("--business", help="It asks for what cannot be done: dead, and counted so."),
+        typer.Option("--business", help="The item itself is at fault: dead, counted as business."),
     ] = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Refuse what was polled: it is tried again, after the queue's backoff, or dead."""
+    """Refuse polled items: they are retried after the queue's backoff, or become dead letters."""
     delay_s = None if delay is None else parse_time(delay, "--delay")
 
     def refuse(delayed: "Delayed", lock: Any) -> None:
@@ -178,10 +180,10 @@ def nack(
 @app.command(epilog="Example: [bold]forebay items extend 17.crm 10m[/bold]")
 def extend(
     lock: LockText,
-    lease: Annotated[str, typer.Argument(metavar="TIME", help="So long from now.")],
+    lease: Annotated[str, typer.Argument(metavar="TIME", help="New lease time from now.")],
     socket: DaemonSocket = None,
 ) -> None:
-    """Keep what was polled for longer."""
+    """Extend the lease of polled items."""
     seconds = parse_time(lease, "TIME")
     for_each([lock], socket, lambda delayed, lock: delayed.extend(lock, seconds))
 
@@ -193,7 +195,7 @@ def extend(
 def show(
     target: Target, key: Key = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:
-    """Show an item: where it is, its times and attempts, its errors and its payload."""
+    """Show an item: its state, times, attempts, errors and payload."""
     from daemon.cli.items.view import describe_item
 
     with open_client(socket) as client:
@@ -210,7 +212,7 @@ def show(
     "[bold]forebay items rm 0198c0de-1111-7222-8333-944444444444-17[/bold]."
 )
 def rm(target: Target, key: Key = None, socket: DaemonSocket = None) -> None:
-    """Delete an item that waits, or a dead letter by its id. What somebody has in hand stays."""
+    """Delete a waiting item, or a dead letter by its id. A leased item is not deleted."""
     with open_client(socket) as client:
         if key is None:
             client.control("items.delete", id=target)
@@ -223,7 +225,7 @@ app.command(epilog=LS_EXAMPLE)(ls)
 
 
 def parse_moment(text: str) -> "datetime":
-    """ISO 8601; a time without a zone is this host's."""
+    """ISO 8601; a time without a zone is local time."""
     from datetime import datetime
 
     try:
@@ -233,8 +235,7 @@ def parse_moment(text: str) -> "datetime":
 
 
 def find_key(client: "Client", queue: str, key: str) -> str:
-    """The id of the item that has a key. Nobody has one in a queue whose keys are not unique, and
-    that is said."""
+    """The id of the item that has a key. Refused for a queue whose keys are not unique."""
     with usage():
         client.delayed(queue).contains(key)
     item_id: str = client.key_show(queue, key)["id"]
@@ -243,7 +244,7 @@ def find_key(client: "Client", queue: str, key: str) -> str:
 
 @contextmanager
 def usage() -> "Iterator[None]":
-    """What makes no sense to the client was said on the command line."""
+    """Turns the client's argument errors into usage errors of the command line."""
     try:
         yield
     except ValueError as problem:
@@ -251,8 +252,7 @@ def usage() -> "Iterator[None]":
 
 
 def for_each(texts: list[str], socket: str | None, act: "Callable[[Delayed, Any], None]") -> None:
-    """All of them are looked at before the first is used, and all are tried before one that is
-    lost is complained of."""
+    """Parses all locks before it uses the first one, and tries all before it reports a lost one."""
     from forebay.locks import Lock, LockLost
 
     with usage():

@@ -1,4 +1,4 @@
-"""`forebay items ls`: items found wherever they are."""
+"""`forebay items ls`: finds items in every state."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -24,7 +24,7 @@ EXAMPLE: Final = "Example: [bold]forebay items ls --queue crm --state COLD_QUEUE
 
 
 def ls(
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this queue.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")] = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -39,21 +39,21 @@ def ls(
     ] = None,
     error: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only where the last error has this text in it."),
+        typer.Option(metavar="TEXT", help="Only if the last error contains this text."),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was enqueued longer ago.")
+        str | None, typer.Option(metavar="TIME", help="Only items enqueued longer ago.")
     ] = None,
     newer_than: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was enqueued since then.")
+        str | None, typer.Option(metavar="TIME", help="Only items enqueued since then.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.")
+        int, typer.Option("-n", "--limit", metavar="N", min=1, help="List at most N.")
     ] = 50,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Find items, wherever they are. All that is said of them must match."""
+    """Find items in every state. All filters must match."""
     from daemon.cli.items.view import item_table
     from forebay.client import connect
 

@@ -1,4 +1,4 @@
-"""Single items as people and programs see them on the command line."""
+"""Formats single items for people and programs."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ _NAMED: Final = ("queue", "state", "flow", "action", "key", "priority")
 
 
 def polled_object(polled: "Polled") -> dict[str, Any]:
-    """What `poll` prints: the item, its lock, and what tells a redelivery."""
+    """The object that `poll` prints: the item, its lock, and the fields that show a redelivery."""
     return {
         **item_object(polled.item),
         "lock": str(polled.lock),
@@ -53,14 +53,14 @@ def item_table(items: Iterable[dict[str, Any]], at_ms: int) -> "Table":
 
 
 def when(due_ms: int | None, at_ms: int) -> str:
-    """`in 5m`; nothing where it is due."""
+    """`in 5m`; empty if it is due."""
     if due_ms is None or due_ms <= at_ms:
         return ""
     return f"in {ago(at_ms, due_ms)}"
 
 
 def describe_item(item: dict[str, Any], at_ms: int) -> str:
-    """All there is to know about an item, for people."""
+    """An item with all its fields, as text for people."""
     lines = [f"{'id':<9} {item['id']}"]
     lines += [f"{name:<9} {item[name]}" for name in _NAMED if item.get(name) not in (None, "")]
     lines += [f"{'header':<9} {name}: {value}" for name, value in item["headers"].items()]
@@ -82,5 +82,5 @@ def _payload_lines(item: dict[str, Any]) -> list[str]:
         return ["payload, in base64", item.get("payload_b64", "")[:SHOWN_PAYLOAD_BYTES]]
     lines = ["payload", payload[:SHOWN_PAYLOAD_BYTES]]
     if len(payload) > SHOWN_PAYLOAD_BYTES:
-        lines.append(f"… {len(payload):,} characters in all: see --json")
+        lines.append(f"… {len(payload):,} characters in total: see --json")
     return lines

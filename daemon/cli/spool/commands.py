@@ -1,4 +1,4 @@
-"""`forebay spool`: look at the journal on disk, check it, read it, mend it."""
+"""`forebay spool`: lists, checks, dumps and repairs the journal on disk."""
 
 import os
 from pathlib import Path
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from daemon.journal.inspect import ChunkView
 
 app = typer.Typer(
-    help="Look at the journal on disk. [bold]ls[/bold], [bold]verify[/bold] and "
+    help="Inspect and repair the journal on disk. [bold]ls[/bold], [bold]verify[/bold] and "
     "[bold]dump[/bold] change nothing and work while the daemon runs.",
     no_args_is_help=True,
 )
 app.command("export", epilog=spool_move.EXPORT_EXAMPLE)(spool_move.export)
 app.command("import", epilog=spool_move.IMPORT_EXAMPLE)(spool_move.import_)
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 @app.command()
 def ls(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """List the chunks: how many runs and items each has, and how many are held or staged.
 
-    What was dropped with its stage is neither.
+    Items that were dropped with their stage are neither held nor staged.
     """
     from daemon.journal.inspect import list_chunks
 
@@ -66,7 +66,7 @@ def verify(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json 
     _, lines = read_writes(files)
     is_damaged = lines > 0
     if lines:
-        problem = f"{lines} lines are damaged"
+        problem = f"{lines} damaged line{'' if lines == 1 else 's'}"
         if as_json:
             _print_json([{"file": RECORDS, "problems": [problem]}])
         else:
@@ -84,7 +84,7 @@ def verify(config: ConfigFile = None, state_dir: StateDir = None, as_json: Json 
             for problem in _problems(view):
                 typer.echo(f"{view.name}: {problem}")
     if not as_json:
-        verdict = "damage found" if is_damaged else "all whole"
+        verdict = "damage found" if is_damaged else "no damage"
         typer.echo(
             f"{totals['chunks']} chunks, {totals['runs']} runs, {totals['items']} items: {verdict}"
         )
@@ -98,12 +98,12 @@ def dump(
     state_dir: StateDir = None,
     queue: Annotated[str | None, typer.Option(help="Only items of this queue.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Settled items as well, as long as they are there.")
+        bool, typer.Option("--all", help="Also settled items that are still on disk.")
     ] = False,
 ) -> None:
-    """Print items as JSON lines, in the order of the journal: those held, or all that are there.
+    """Print the held items, or all items on disk, as JSON lines in journal order.
 
-    An item that is staged, and so not visible yet, says so: "staged": true.
+    A staged item, which is not visible yet, has "staged": true.
     """
     import sys
 
@@ -128,11 +128,11 @@ def dump(
 
 @app.command()
 def repair(config: ConfigFile = None, state_dir: StateDir = None) -> None:
-    """Mend a stopped spool: read every block that holds items, and put the damaged ones aside.
+    """Repair a stopped spool: read every block that holds items, and set damaged ones aside.
 
-    Blocks that are whole are put back where they belong. Damaged bytes go to spool/quarantine, and
-    the items in them count as lost. What [bold]verify[/bold] finds is mended, so that a second
-    repair changes nothing.
+    Intact blocks are put back where they belong. Damaged bytes go to spool/quarantine, and the
+    items in them count as lost. This repairs everything that [bold]verify[/bold] finds, so a
+    second repair changes nothing.
     """
     from daemon.cli.options import load_settings
     from daemon.journal.repair import repair_spool
@@ -147,7 +147,7 @@ def repair(config: ConfigFile = None, state_dir: StateDir = None) -> None:
     for name, count in repaired.damage.as_dict().items():
         typer.echo(f"{name.replace('_', ' ')}: {count}")
     if repaired.damage:
-        typer.echo(f"what was damaged is kept in {files.path('quarantine')}")
+        typer.echo(f"damaged bytes are kept in {files.path('quarantine')}")
 
 
 def _files(config: Path | None, state_dir: str | None) -> "Files":
@@ -177,7 +177,7 @@ def _row(view: "ChunkView") -> dict[str, object]:
 
 def _problems(view: "ChunkView") -> list[str]:
     problems = [
-        f"{gap.end - gap.start} bytes at {gap.start} belong to no whole block" for gap in view.gaps
+        f"{gap.end - gap.start} bytes at {gap.start} belong to no intact block" for gap in view.gaps
     ]
     problems += [f"the run at {offset} cannot be unpacked: {why}" for offset, why in view.bad_runs]
     if view.mark_bytes_damaged:

@@ -1,4 +1,4 @@
-"""`forebay stats`: the books, for the daemon and for every queue."""
+"""`forebay stats`: item counts of the daemon and of every queue."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,7 +23,7 @@ def stats(
             metavar="SECONDS",
             min=0.1,
             max=86400,
-            help="With --watch: how long to wait between reports. \\[default: 2]",
+            help="With --watch: seconds between reports. \\[default: 2]",
         ),
     ] = None,
     watch: Annotated[
@@ -31,14 +31,14 @@ def stats(
         typer.Option(
             "--watch",
             "-w",
-            help="Again and again, with rates: in place on a terminal, as lines of "
+            help="Repeat, with rates: in place on a terminal, as lines of "
             "[bold]key=value[/bold] in a pipe.",
         ),
     ] = False,
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", metavar="N", min=1, help="With --watch: end after so many reports."
+            "--count", "-n", metavar="N", min=1, help="With --watch: end after N reports."
         ),
     ] = None,
     queue: Annotated[
@@ -47,27 +47,25 @@ def stats(
             "--queue",
             "-q",
             metavar="NAME",
-            help="Of this queue alone: items by state, failed attempts, and how long items take.",
+            help="Only this queue: items by state, failed attempts, and how long items take.",
         ),
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="The whole report, as JSON; with --watch an object a line and queue."
-        ),
+        typer.Option("--json", help="Print the report as JSON; with --watch one line per queue."),
     ] = False,
     socket: DaemonSocket = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Give up after that long.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Give up after this long.")
     ] = 10,
 ) -> None:
-    """Show how many items came in, and what became of them.
+    """Show how many items were accepted, and where they are now.
 
     accepted = delivered + dead + dropped + deleted + lost + held, and held = spooled + scheduled +
-    warm + cold + running. lost counts items that damage on disk has destroyed. What is staged is in
-    none of them until its write is published: see [bold]forebay writes ls[/bold]. failures are
-    attempts that failed since the daemon started, and business those of them that are the items'
-    own. For a screen that is live, with keys to act: [bold]forebay top[/bold].
+    warm + cold + running. lost counts items destroyed by damage on disk. Staged items are in none
+    of these until their write is published: see [bold]forebay writes ls[/bold]. failures counts
+    failed attempts since the daemon started; business counts those caused by the items
+    themselves. For a live screen: [bold]forebay top[/bold].
     """
     if not watch and (every is not None or count is not None):
         raise typer.BadParameter("SECONDS and --count go with --watch")

@@ -1,8 +1,8 @@
-"""What a daemon says of itself, asked for again and again, and the rates between two answers.
+"""Samples a daemon's statistics repeatedly, and computes the rates between two samples.
 
-A sample is one STATS, and now and then the queues and breakers, over the Unix socket: no HTTP is
-needed. `Asker` blocks, and belongs to one thread. A daemon that is away is asked again, on a new
-connection, by the next `sample`. Texts are clean: they are for a screen.
+A sample is one STATS request, and now and then the queues and breakers, over the Unix socket; HTTP
+is not needed. `Asker` blocks, and belongs to one thread. If the daemon does not answer, the next
+`sample` opens a new connection. Texts are cleaned for display.
 """
 
 import time
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from forebay.client import Client
 
 ASK_TIMEOUT_S: Final = 5.0
-"""A daemon that takes longer is as good as away: whoever watches should hear of it."""
+"""A daemon that takes longer is reported as unavailable."""
 QUEUES_S: Final = 5.0
-"""Settings and pauses are many bytes and change rarely: they are asked for so often."""
+"""How often settings and pauses are fetched: they are large and change rarely."""
 WINDOW_S: Final = 5.0
-"""Rates are over so long: a batch that ends now and then does not make them jump."""
+"""Rates cover this long, so that occasional large batches do not make them jump."""
 COUNTED: Final = ("accepted", "delivered", "dead")
 WHOLE: Final = ""
-"""The name of all queues together, which no queue has."""
+"""The name for all queues together; not a valid queue name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     at_s: float
-    """On a clock that is never set."""
+    """On a monotonic clock."""
     at_ms: int
     report: Mapping[str, Any]
     queues: Mapping[str, Mapping[str, Any]]
@@ -39,7 +39,7 @@ class Sample:
     breakers: Sequence[Mapping[str, Any]]
 
     def books(self, queue: str) -> Mapping[str, int]:
-        """Of one queue, or of all together."""
+        """The counts of one queue, or of all together."""
         if queue == WHOLE:
             whole: Mapping[str, int] = self.report["daemon"]
             return whole
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Items a second."""
+    """In items per second."""
 
     accepted: float
     delivered: float
@@ -57,8 +57,8 @@ class Rates:
 
 
 def rates_between(before: Sample, after: Sample) -> dict[str, Rates]:
-    """By queue, and of all together. What goes down, as dead letters that are retried do, did not
-    happen backwards: its rate is 0."""
+    """By queue, and for all together. A count that decreased, such as dead letters after a retry,
+    has the rate 0."""
     seconds = after.at_s - before.at_s
     if seconds <= 0:
         return {}
@@ -72,14 +72,14 @@ def rates_between(before: Sample, after: Sample) -> dict[str, Rates]:
 
 
 class Recent:
-    """The latest samples, as far as rates need them."""
+    """The latest samples that rates need."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._samples: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> None:
-        # A gap is a daemon that was away: what came before says nothing about now.
+        # A gap means that the daemon was unavailable: earlier samples say nothing about now.
         if self._samples and sample.at_s - self._samples[-1].at_s > 2 * self._window_s:
             self._samples.clear()
         self._samples.append(sample)
@@ -88,11 +88,11 @@ class Recent:
 
     @property
     def span(self) -> tuple[Sample, Sample] | None:
-        """The first and the last; None: there is one at most."""
+        """The first and the last sample; None if there are fewer than two."""
         return (self._samples[0], self._samples[-1]) if len(self._samples) > 1 else None
 
     def rates(self) -> dict[str, Rates]:
-        """Empty: there is nothing to compare with yet."""
+        """Empty if there are fewer than two samples."""
         return rates_between(*self.span) if self.span else {}
 
 
@@ -104,20 +104,20 @@ class Asker:
         self._asked_s = 0.0
         self._queues: dict[str, Mapping[str, Any]] = {}
         self.path = socket or ""
-        """Where the daemon was found last."""
+        """The address at which the daemon was found last."""
 
     def report(self) -> Sample:
-        """The books alone. Raises ForebayError."""
+        """Only the counts. Raises ForebayError."""
         return self._take(has_queues=False)
 
     def sample(self, *, fresh: bool = False) -> Sample:
-        """All of it; `fresh`: the queues' state as well, although it was asked for just now."""
+        """A full sample; `fresh` fetches the queues' state even if it was fetched just now."""
         if fresh:
             self._asked_s = 0.0
         return self._take(has_queues=True)
 
     def dead_groups(self, queue: str) -> "Grouped":
-        """The dead letters of a queue by error, as far as the daemon sees them in one request."""
+        """The dead letters of a queue by error, as many as the daemon reads in one request."""
         from daemon.cli.dead.groups import read_groups
 
         found = read_groups(self._opened().control, {"queue": queue}, letters_max=1)

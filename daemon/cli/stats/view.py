@@ -1,4 +1,4 @@
-"""The books as people and programs see them, with the rates beside them where they are watched."""
+"""Formats the counts, and with --watch the rates, for people and programs."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -32,12 +32,12 @@ ALL_QUEUES: Final = "all queues"
 
 
 def stats_table(report: Mapping[str, Any], rates: Mapping[str, Rates] | None = None) -> "Table":
-    """A row for each queue. `rates` are shown beside the totals: none of them are known yet where
-    it is empty, and they are not asked for where it is None."""
+    """One row per queue. With `rates`, they are shown next to the totals; empty rates are not known
+    yet."""
     from rich.table import Table
 
     rows = _with_failures({**report.get("queues", {}), WHOLE: report.get("daemon", {})}, report)
-    # A column that is 0 in every row says nothing that the others do not.
+    # Columns that are 0 in every row are left out.
     shown = [
         name for name in COLUMNS if name in ALWAYS or any(row.get(name) for row in rows.values())
     ]
@@ -62,7 +62,7 @@ def stats_table(report: Mapping[str, Any], rates: Mapping[str, Rates] | None = N
 def _with_failures(
     rows: Mapping[str, Mapping[str, int]], report: Mapping[str, Any]
 ) -> dict[str, dict[str, int]]:
-    """With the attempts that failed since the daemon started, and how many of them were business
+    """Adds the failed attempts since the daemon started, and how many of them were business
     failures."""
     failed: Mapping[str, Mapping[str, int]] = report.get("failed", {})
     found = {
@@ -76,7 +76,7 @@ def _with_failures(
 
 
 def stats_lines(sample: Sample, rates: Mapping[str, Rates]) -> Iterator[str]:
-    """For programs that read lines: `key=value`, a line for each queue, `*` for all together."""
+    """For programs: lines of `key=value`, one per queue, and `*` for all together."""
     moment = datetime.fromtimestamp(sample.at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for row in stats_objects(sample, rates):
         fields = " ".join(f"{key}={value}" for key, value in row.items() if key != "at_ms")

@@ -1,6 +1,6 @@
-"""`forebay stats --watch`: the books again and again, in place on a terminal, as lines elsewhere.
+"""`forebay stats --watch`: repeats the report, in place on a terminal, as lines elsewhere.
 
-Ends with Ctrl-C, or after so many reports. A daemon that goes away is said once, and waited for.
+Ends with Ctrl-C, or after --count reports. If the daemon stops answering, says so once and waits.
 """
 
 import sys
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from forebay.errors import ForebayError
 
 Show = Callable[[Sample, dict[str, Rates], "ForebayError | None"], None]
-"""Shows a sample; with an error it is the last one that came, and the daemon is away."""
+"""Shows a sample. With an error, the daemon is unavailable and the sample is the last one."""
 
 
 def watch(asker: Asker, every_s: float, reports: int | None, *, as_json: bool) -> None:
-    """The first sample must come: a daemon that was never there is an error."""
+    """Raises if the first sample fails."""
     from forebay.errors import ForebayError
 
     recent = Recent(window_s=every_s)

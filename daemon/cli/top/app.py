@@ -1,11 +1,11 @@
 """The screen of `forebay top`.
 
-Textual runs on asyncio, in the main thread. The client blocks: one thread looks at the daemon again
-and again, with a connection of its own (`_look`), and every act has a thread and a connection of
-its own (`_act`), so that the screen answers to keys whatever the daemon does. What they find comes
-back as messages. On quit the threads end with what they are asking, within its timeout.
+Textual runs on asyncio, in the main thread. The client blocks, so one thread samples the daemon
+repeatedly (`_look`), and every action runs in another thread (`_act`); each thread has its own
+connection. The screen therefore always responds to keys. Results come back as messages. On quit
+the threads finish their current request, within its timeout.
 
-A daemon that is away is said in red, the last figures stay, in grey, and it is asked again.
+If the daemon does not answer, the screen says so in red, greys out the last figures, and retries.
 """
 
 import threading
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
     from forebay.control import Control
 
 GROUPS_S: Final = 10.0
-"""The errors of the chosen queue's dead letters are asked for again after so long, and when the
-number of letters changes."""
+"""How often the errors of the chosen queue's dead letters are fetched; also when the number of
+letters changes."""
 
 LOW: Final = 30
 """A terminal with fewer lines has no room for charts."""
 FRAME: Final = 4
-"""What the border and the scroll bar of the table take."""
+"""The width of the table's border and scroll bar."""
 
 Act = Callable[["Control"], str]
-"""Does something, and says what is so now."""
+"""Performs an action and returns a sentence about the result."""
 
 
 class Looked(Message):
@@ -72,7 +72,7 @@ class Looked(Message):
         super().__init__()
         self.sample = sample
         self.groups = groups
-        """Of a queue, where its dead letters were read."""
+        """A queue and its dead letters by error, if they were read."""
 
 
 class Away(Message):
@@ -113,7 +113,7 @@ class TopApp(App[None]):
         self.sample: Sample | None = None
         self.away_since_s: float | None = None
         self.chosen_name: str | None = None
-        """The queue under the cursor; read by the thread that looks."""
+        """The queue under the cursor; read by the sampling thread."""
 
     # The screen.
 
@@ -138,7 +138,7 @@ class TopApp(App[None]):
     def on_unmount(self) -> None:
         self._again.set()
 
-    # Looking.
+    # Sampling.
 
     @work(thread=True, group="look")
     def _look(self) -> None:
@@ -160,7 +160,7 @@ class TopApp(App[None]):
                 self.post_message(Looked(sample, groups))
             self._again.wait(self._interval_s)
             self._again.clear()
-        # By whoever uses it: another thread could close it while this one opens it again.
+        # Closed by the thread that uses it: another could close it while this one reopens it.
         self._asker.close()
 
     def on_looked(self, message: Looked) -> None:
@@ -183,7 +183,7 @@ class TopApp(App[None]):
     # Drawing.
 
     def _draw(self, problem: str | None = None) -> None:
-        # What was on its way when the screen is taken down finds it in parts, or gone.
+        # A message may arrive while the screen is being taken down: widgets may be gone.
         with suppress(NoMatches):
             if not self.screen_stack:
                 return
@@ -206,7 +206,7 @@ class TopApp(App[None]):
             for_s = round(time.monotonic() - self.away_since_s)
             since = counted(for_s, "second")
             why = problem.removeprefix("no daemon: ")
-            text = Text(f"no daemon answers, for {since}: {why}", style="bold")
+            text = Text(f"no daemon answers for {since}: {why}", style="bold")
         self._base("#head", Static).update(text)
 
     def _draw_summary(self, sample: Sample) -> None:
@@ -246,7 +246,7 @@ class TopApp(App[None]):
         self._base("#chosen", ChosenPanel).draw(row, self._charts, groups)
 
     def _base(self, selector: str, kind: type[Any]) -> Any:
-        """A part of the screen, whatever lies over it."""
+        """A widget of the main screen, even if another screen covers it."""
         return self.screen_stack[0].query_one(selector, kind)
 
     @property
@@ -300,7 +300,7 @@ class TopApp(App[None]):
                 self._act(partial(retry, row.name))
 
         question = f"Retry {counted(row.dead, 'dead letter')} of {row.name}?"
-        more = "They are due at once, with all their attempts before them again."
+        more = "They are due at once, and their attempts are counted from 0 again."
         self.push_screen(Question(question, more), answered)
 
     @work(thread=True, group="act")
@@ -350,12 +350,12 @@ class TopApp(App[None]):
 
 def pause(queue: str, control: "Control") -> str:
     control.pause(queue)
-    return f"{queue} is paused"
+    return f"{queue} paused"
 
 
 def resume(queue: str, control: "Control") -> str:
     control.resume(queue)
-    return f"{queue} goes on"
+    return f"{queue} resumed"
 
 
 def retry(queue: str, control: "Control") -> str:

@@ -22,13 +22,13 @@ from daemon.cli.top.view import (
 
 POINTS: Final = 120
 QUEUES_MAX: Final = 1000
-"""So many queues have charts: the first that were seen."""
+"""At most this many queues have charts: the first ones seen."""
 GROUPS_SHOWN: Final = 4
 CHARTS: Final = (("in", "in/s"), ("out", "out/s"), ("held", "held"))
 
 
 class Charts:
-    """The last minutes of every queue, a point for each look."""
+    """The last minutes of every queue, one point per sample."""
 
     def __init__(self) -> None:
         self._points: dict[str, deque[tuple[float, float, float]]] = {}
@@ -57,7 +57,7 @@ class ChosenPanel(Vertical):
         yield Static(id="groups", markup=False)
 
     def draw(self, row: QueueRow | None, charts: Charts, groups: Grouped | None) -> None:
-        """`groups` are None as long as they are not known."""
+        """`groups` is None until the dead letters were read."""
         self.border_title = row.name if row else "no queue"
         self.query_one("#about", Static).update(about_text(row) if row else "")
         values = charts.of(row.name) if row else ([], [], [])
@@ -73,7 +73,7 @@ class ChosenPanel(Vertical):
 
 
 def about_text(row: QueueRow) -> str:
-    """What delivers it, and how that goes."""
+    """The queue's state, handler and delivery."""
     words = [row.state, row.handler or "no handler"]
     if row.destination.startswith(f"{row.handler}:"):
         words[1] = row.destination

@@ -1,7 +1,7 @@
-"""`forebay top`: where work stands, live in a terminal, with keys to act.
+"""`forebay top`: a live view of the queues in a terminal, with keys to act on them.
 
-Speaks over the Unix socket alone. The screen is in top_app.py and is imported when it is wanted:
-textual is heavy, and no other command should pay for it.
+Uses only the Unix socket. The screen (app.py) is imported when it is needed: textual is heavy, and
+no other command should pay for it.
 """
 
 import sys
@@ -18,7 +18,7 @@ EXAMPLE: Final = (
     "[bold]forebay top --once --sort dead[/bold] prints one screen and ends. "
     "Inside, [bold]?[/bold] lists the keys: [bold]p[/bold] pauses and resumes the chosen queue, "
     "[bold]r[/bold] retries its dead letters, [bold]/[/bold] filters, [bold]s[/bold] sorts, "
-    "[bold]Enter[/bold] shows all about it, [bold]q[/bold] quits."
+    "[bold]Enter[/bold] shows its details, [bold]q[/bold] quits."
 )
 
 
@@ -30,7 +30,7 @@ def top(
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", "-i", metavar="SECONDS", min=0.1, max=3600, help="How often to look."
+            "--interval", "-i", metavar="SECONDS", min=0.1, max=3600, help="Refresh interval."
         ),
     ] = EVERY_S,
     filter_text: Annotated[
@@ -54,11 +54,11 @@ def top(
     ] = "queue",
     socket: DaemonSocket = None,
 ) -> None:
-    """Watch queues live: what comes in, what goes out, what waits, what failed, and act on it.
+    """Watch queues live, pause and resume them, and retry dead letters.
 
-    Shows the books and rates of every queue, workers, breakers, how full the spool is and when it
-    will be full or empty, and the dead letters of the chosen queue by error. Rates are of the last
-    seconds. A daemon that goes away is waited for.
+    Shows counts and rates of every queue, workers, breakers, how full the spool is and when it
+    will be full or empty, and the dead letters of the chosen queue by error. Rates cover the last
+    seconds. If the daemon stops answering, it waits for it.
     """
     from daemon.cli.stats.sampling import Asker
     from daemon.cli.top.view import COLUMNS
@@ -76,7 +76,7 @@ def top(
             time.sleep(interval)
             print_once(asker, first, asker.sample(), filter_text, column)
         elif not sys.stdout.isatty():
-            raise typer.BadParameter("this is no terminal: see --once, or forebay stats --watch")
+            raise typer.BadParameter("not a terminal: use --once, or forebay stats --watch")
         else:
             from daemon.cli.top.app import TopApp
 

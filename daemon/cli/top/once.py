@@ -70,5 +70,5 @@ def group_lines(row: QueueRow, found: Grouped) -> list[str]:
         more = len(groups) - GROUPS_SHOWN
         lines.append(f"          and {more} more kinds: forebay dead groups --queue {row.name}")
     if not found.is_complete:
-        lines.append(f"          these are the {found.letters:,} oldest of {row.dead:,}")
+        lines.append(f"          counts cover the {found.letters:,} oldest of {row.dead:,}")
     return lines

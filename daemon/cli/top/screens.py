@@ -1,4 +1,4 @@
-"""What `forebay top` lays over its screen: a question, the keys, all about one queue."""
+"""The overlays of `forebay top`: a question, the help, the details of a queue."""
 
 from typing import Any, ClassVar, Final
 
@@ -16,28 +16,28 @@ from daemon.cli.top.view import QueueRow
 
 KEYS: Final = (
     ("↑ ↓", "choose a queue; Home, End, Page Up and Page Down as well"),
-    ("Enter", "all about it: its settings, its books, its dead letters by error"),
-    ("p", "pause it, or resume it: pushes are taken, nothing is delivered or leased"),
-    ("r", "retry all of its dead letters (you are asked first)"),
+    ("Enter", "details: settings, counts, and dead letters by error"),
+    ("p", "pause or resume it; while paused, pushes are accepted, nothing is delivered or leased"),
+    ("r", "retry all of its dead letters (asks first)"),
     ("/", "filter by name, state, handler, destination or breaker; Esc ends it"),
-    ("s", "sort by the next column; S turns the order round"),
+    ("s", "sort by the next column; S reverses the order"),
     ("?", "this"),
     ("q", "quit"),
 )
 WORDS: Final = (
-    ("held", "waits or is being worked on: warm + cold + running + later + spooled"),
-    ("warm, cold", "where it waits: ready to be sent, or stored until there is room"),
-    ("running", "in the hands of workers and consumers"),
-    ("later", "not due yet: delayed, or to be tried again"),
+    ("held", "not finished: warm + cold + running + later + spooled"),
+    ("warm, cold", "waiting: ready to be sent, or stored until there is room"),
+    ("running", "leased by workers and consumers"),
+    ("later", "not due yet: delayed, or waiting for a retry"),
     ("spooled", "in the journal, on its way to warm or cold"),
-    ("dead", "given up, and kept: retry, edit or delete with forebay dead"),
-    ("workers", "busy of all; pull: consumers take the items themselves"),
+    ("dead", "dead letters: retry, edit or delete them with forebay dead"),
+    ("workers", "busy and total; pull: consumers take the items"),
     ("new go", "where new items of the queue go now"),
 )
 
 
 class Sheet(ModalScreen[bool]):
-    """Something to read, that any of the usual keys puts away."""
+    """A text to read; any of the usual keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "app.pop_screen", "Close", show=False)
@@ -56,7 +56,7 @@ class Sheet(ModalScreen[bool]):
 
 
 class Question(ModalScreen[bool]):
-    """Yes or no. No is what everything but a clear yes means."""
+    """A yes-or-no question; only y means yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
@@ -92,14 +92,14 @@ def help_text() -> Text:
     for word, what in WORDS:
         text.append(f"{word:>10}  ", style="bold")
         text.append(f"{what}\n")
-    text.append("\nRates are of the last seconds, in items. A dash is what is not known.", "dim")
+    text.append("\nRates are items per second over the last seconds. A dash means unknown.", "dim")
     return text
 
 
 def details_text(
     row: QueueRow, queue: dict[str, Any], found: Grouped | None, books: dict[str, int]
 ) -> Text:
-    """All about one queue."""
+    """The details of one queue."""
     text = Text()
 
     def head(title: str) -> None:

@@ -1,4 +1,4 @@
-"""The table of queues in `forebay top`: draws rows, and keeps the cursor on the queue it was on."""
+"""The table of queues in `forebay top`: draws rows, and keeps the cursor on its queue."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -10,7 +10,7 @@ from daemon.cli.top.view import Column, QueueRow
 
 DIM: Final = "dim"
 RED: Final = "#ff5c7a"
-"""By its number: a named colour would not turn grey with the rest when the daemon is away."""
+"""A numbered colour: a named one would not turn grey when the daemon is unavailable."""
 BAD: Final = f"bold {RED}"
 HELD_UP: Final = "#e8b54d"
 
@@ -31,14 +31,14 @@ class QueueTable(DataTable[Text]):
     def draw(
         self, rows: Sequence[QueueRow], columns: list[Column], sort: Column, *, is_upward: bool
     ) -> None:
-        """Draws anew what has changed: cells alone, as long as the rows stay where they are."""
+        """Redraws what has changed: only cells, if the rows stay in place."""
         titles = [title_of(column, sort, is_upward) for column in columns]
         names = [row.name for row in rows]
         if titles == self._titles and names == self._names:
             self._change_cells(rows, columns)
             return
         keep, top = self.chosen, self.scroll_y
-        # What is under the cursor while rows go and come is nobody's choice.
+        # While rows are replaced, the row under the cursor was not chosen by the user.
         with self.app.batch_update(), self.prevent(DataTable.RowHighlighted):
             if titles != self._titles:
                 self.clear(columns=True)
@@ -78,7 +78,7 @@ def cell(row: QueueRow, column: Column) -> Text:
 
 
 def style_of(row: QueueRow, key: str, text: str) -> str:
-    """What an operator should see first stands out; what says nothing steps back."""
+    """Highlights what an operator should see first; dims values without information."""
     if key == "dead" and row.dead:
         return BAD
     if key == "breaker" and row.is_in_trouble:

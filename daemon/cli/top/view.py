@@ -1,6 +1,6 @@
-"""What `forebay top` shows, as plain values: rows, columns, sentences. Pure; no terminal here.
+"""The contents of `forebay top` as plain values: rows, columns, sentences. Pure; no terminal here.
 
-Of what the daemon does not say nothing is made up: it is a dash.
+A value that the daemon does not report is shown as a dash.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ from daemon.cli.stats.sampling import WHOLE, Rates, Sample
 
 UNKNOWN: Final = "–"
 ROWS_MAX: Final = 500
-"""More are not drawn: nobody reads them, and a filter finds the one that matters."""
+"""At most this many rows are drawn; a filter finds the others."""
 SORT_MARK: Final = " ▼"
 BESIDE: Final = 2
-"""The space beside a column."""
+"""The space between columns."""
 LONG_S: Final = 30 * 86400.0
-"""What would take longer is not going to happen."""
+"""Forecasts further away are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class QueueRow:
     handler: str
     destination: str
     breaker: str
-    """The state of its destination's breaker; empty: it has none."""
+    """The state of its destination's breaker; empty if it has none."""
     in_s: float | None
     out_s: float | None
     held: int
@@ -56,14 +56,14 @@ class Column:
     title: str
     text: Callable[[QueueRow], str]
     rank: Callable[[QueueRow], Any]
-    """What rows are sorted by; the greatest comes first, but for texts."""
+    """The sort key; the greatest comes first, except for texts."""
     matters: int
-    """Where there is no room for all, those with the greatest number go first."""
+    """If there is no room for all columns, those with the greatest number are left out first."""
     is_number: bool = True
 
 
 def make_rows(sample: Sample, rates: Mapping[str, Rates]) -> list[QueueRow]:
-    """A row for each queue that the daemon knows of, by name."""
+    """One row per queue that the daemon knows, by name."""
     names = sorted({*sample.report["queues"], *sample.queues})
     return [make_row(name, sample, rates.get(name)) for name in names]
 
@@ -96,8 +96,8 @@ PARTS: Final = ("held", "warm", "cold", "running", "scheduled", "spooled", "dead
 def choose_rows(
     rows: Iterable[QueueRow], filter_text: str, column: Column, *, is_upward: bool
 ) -> list[QueueRow]:
-    """Those whose name, state, handler, destination or breaker has the text in it, in order.
-    Rows that are equal stay in the order of their names."""
+    """The rows whose name, state, handler, destination or breaker contains the text, sorted.
+    Equal rows stay in the order of their names."""
     wanted = filter_text.casefold().strip()
     found = [
         row
@@ -112,7 +112,7 @@ def choose_rows(
 
 
 def choose_columns(rows: Sequence[QueueRow], width: int) -> list[Column]:
-    """Those that fit, the ones that matter first, in their usual order."""
+    """The most important columns that fit, in their usual order."""
     left = width
     chosen: set[str] = set()
     for column in sorted(COLUMNS, key=lambda column: column.matters):
@@ -135,7 +135,7 @@ def breaker_text(row: QueueRow) -> str:
 
 
 def count_text(count: int) -> str:
-    """In full as long as that can be read, then in millions."""
+    """In full while that is readable, then in millions."""
     return f"{count:,}" if count < 10_000_000 else f"{count / 1e6:,.1f} M"
 
 
@@ -146,7 +146,7 @@ def rate_text(rate: float | None) -> str:
 
 
 def span_text(seconds: float | None) -> str:
-    """A stretch of time in the unit that fits: `45 s`, `12 min`, `3.5 h`, `2 d`."""
+    """A duration in a suitable unit: `45 s`, `12 min`, `3.5 h`, `2 d`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 90:
@@ -175,7 +175,7 @@ def bar_text(share: float, width: int) -> str:
 
 
 def spool_text(sample: Sample, width: int) -> str:
-    """How full the spool is, and when it will be full or empty, if it goes on as it has."""
+    """How full the spool is, and when it will be full or empty at the present rate."""
     spool, coming = sample.report["spool"], sample.report.get("forecast", {})
     held, limit = spool["bytes"], spool.get("max_bytes", 0)
     share = held / limit if limit else 0.0
@@ -191,16 +191,16 @@ def stores_away(sample: Sample) -> list[str]:
 
 
 def stores_text(sample: Sample) -> str:
-    """Which of the stores can be used; for the disk that means room for new work."""
+    """Which stores are usable; for the disk that means room for new work."""
     stores, away = sample.report.get("stores", {}), stores_away(sample)
     if not stores:
         return UNKNOWN
-    words = ["the disk is full" if store == "disk" else f"{store} is away" for store in away]
-    return ", ".join(words) or f"{', '.join(sorted(stores))} can be used"
+    words = ["the disk is full" if store == "disk" else f"{store} is unavailable" for store in away]
+    return ", ".join(words) or f"{', '.join(sorted(stores))} available"
 
 
 def totals_text(sample: Sample, rates: Mapping[str, Rates]) -> str:
-    """The books of all queues together."""
+    """The counts of all queues together."""
     books, rate = sample.books(WHOLE), rates.get(WHOLE)
     taken, sent = (rate.accepted, rate.delivered) if rate else (None, None)
     words = [
@@ -216,7 +216,7 @@ def totals_text(sample: Sample, rates: Mapping[str, Rates]) -> str:
 
 
 def backlog_text(row: QueueRow) -> str:
-    """Where a queue goes, if it goes on as it does: for the chosen one."""
+    """The forecast for the chosen queue at its present rate."""
     if row.in_s is None or row.out_s is None or not row.held:
         return ""
     grows = row.in_s - row.out_s
@@ -226,7 +226,7 @@ def backlog_text(row: QueueRow) -> str:
 
 
 def breaker_lines(sample: Sample) -> list[tuple[str, str]]:
-    """Destinations that are not simply closed, and how each is; the open ones first."""
+    """Destinations whose breaker is not closed, with its state; the open ones first."""
     found = [
         (breaker["destination"], describe_breaker(breaker, sample.at_ms))
         for breaker in sample.breakers
