@@ -1,1 +1,1 @@
-"""Reading the configuration: YAML, environment and flags, with the place of every problem."""
+"""Reads the configuration from YAML, environment and flags, and reports where problems are."""

@@ -1,8 +1,8 @@
-"""What is wrong with a configuration beyond its values: the files, modules and programs it names.
+"""Checks that the files, modules and programs exist that a configuration names.
 
-For `forebay config check`. Nothing is started, connected to, bound or written, and no module of
-the user's is imported: a python handler's module is only looked for. Whether it has the function,
-whether an address is free and whether a server answers is found out by `forebay run`.
+For `forebay config check`. It starts, connects, binds and writes nothing, and imports no module of
+the user: it only looks for a python handler's module. Only `forebay run` finds out whether the
+module has the function, whether an address is free and whether a server answers.
 """
 
 import sys
@@ -45,8 +45,8 @@ def check_handler(queue: str, settings: QueueSettings) -> None:
 
 
 def missing_module(name: str) -> str:
-    """The module, or the package around it, that is not there; empty if all are. Nothing is
-    imported, unlike by `importlib.util.find_spec`, which imports the packages."""
+    """The name of the missing module, or of its missing package; empty if all exist. Imports
+    nothing, unlike `importlib.util.find_spec`, which imports the packages."""
     path = None
     parts = name.split(".")
     for length in range(1, len(parts) + 1):

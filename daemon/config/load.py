@@ -1,8 +1,8 @@
-"""Where the settings come from: flags beat the environment, the environment beats the file.
+"""Loads the settings: flags override the environment, and the environment overrides the file.
 
-Each place is read into a `Source` (values, and where each was written), the sources are laid
-over each other, and the models of actors/config/settings.py check the result once. Every problem is
-reported as one line that begins with where the value was written (daemon/config/problems.py).
+Each of the three is read into a `Source` (values, and where each was written). The sources are
+merged, and the models of actors/config/settings.py check the result once. Every problem is reported
+as one line that begins with where the value was written (daemon/config/problems.py).
 """
 
 import re
@@ -25,11 +25,11 @@ PLACES: Final[Mapping[str, KeyPath]] = {
     "state_dir": ("state_dir",),
     "http": ("http", "listen"),
 }
-"""Settings with a flag (`--state-dir`) and a variable (`FOREBAY_STATE_DIR`) of their own."""
+"""Settings that have their own flag (`--state-dir`) and variable (`FOREBAY_STATE_DIR`)."""
 
 _NOT_SETTINGS = re.compile(
     r"FOREBAY_(?:CONFIG|TRACEBACK|TEST_.*"
-    # What Kubernetes puts into every pod beside a Service of the name forebay.
+    # Kubernetes sets these in every pod if a Service is named forebay.
     r"|SERVICE_(?:HOST|PORT.*)|PORT|PORT_\d+_.*)"
 )
 _SET_KEY_PART = re.compile(r'"([^"]+)"|([^."]+)')
@@ -52,9 +52,9 @@ def load(
     sets: Iterable[str] = (),
     flags: Mapping[str, str | None] | None = None,
 ) -> Settings:
-    """The settings in force, or ConfigError with a line for every problem.
+    """The settings in force. Raises ConfigError with one line per problem.
 
-    `sets` are `KEY=VALUE` texts; `flags` are the values of `PLACES`, None where not given.
+    `sets` are `KEY=VALUE` texts; `flags` are the values of `PLACES`, None if not given.
     """
     return load_with_origins(file, env, sets, flags).settings
 
@@ -89,7 +89,7 @@ def _from_file(file: Path) -> Source:
 
 
 def _from_environment(env: Mapping[str, str], file_tree: Mapping[str, Any]) -> Source:
-    """An empty variable counts as not set: compose files and units leave such behind."""
+    """An empty variable counts as not set: compose files and units often have some."""
     source = Source()
     for name, text in sorted(env.items()):
         key = name.removeprefix(PREFIX).lower()
@@ -103,7 +103,7 @@ def _from_environment(env: Mapping[str, str], file_tree: Mapping[str, Any]) -> S
 
 
 def _spelled(parts: Iterable[str], file_tree: Any) -> KeyPath:
-    """Variables are in capitals and keys are not; a queue `CRM` of the file is still found."""
+    """Keys are lower case, variables are not. A queue `CRM` of the file is still found."""
     path: KeyPath = ()
     for part in parts:
         known = file_tree if isinstance(file_tree, dict) else {}
@@ -160,7 +160,7 @@ def _note(source: Source, path: KeyPath, value: Any, origin: str) -> None:
 def _fill_in_places(
     tree: dict[str, Any], origins: dict[KeyPath, str], env: Mapping[str, str]
 ) -> None:
-    """Where nothing is said, or null, the default place for this user is taken."""
+    """Fills in this user's default path if a path is missing or null."""
     if tree.get("state_dir") is None:
         tree["state_dir"] = str(default_state_dir(env))
         origins["state_dir",] = "default"

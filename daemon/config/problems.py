@@ -1,4 +1,4 @@
-"""Turns what pydantic found into lines that an operator can act on.
+"""Turns pydantic's errors into lines that an operator can act on.
 
 forebay.yaml:12: spool.max_bytes: '5 apples' is not a size: write bytes or a unit, as 512Mi
 FOREBAY_SPOOL__MAXBYTES: spool.maxbytes: no such key; did you mean FOREBAY_SPOOL__MAX_BYTES?
@@ -36,19 +36,19 @@ _NAMED: Final = {
         "webhook": dict.fromkeys(WebhookSettings.model_fields),
     },
 }
-"""What stands under each name that an operator has given there."""
+"""The keys of an entry, for sections whose entries the operator names."""
 
 
 def describe(
     error: ValidationError, tree: Mapping[str, Any], origins: Mapping[KeyPath, str]
 ) -> list[str]:
-    """One line a problem. What a queue has from `defaults` is reported there, once."""
+    """One line per problem. A problem in `defaults` is reported once, not for each queue."""
     lines = [_line(details, tree, origins) for details in error.errors(include_url=False)]
     return list(dict.fromkeys(lines))
 
 
 def written_at(path: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
-    """The key that a queue's value was written under: its own, or that of the defaults."""
+    """The key under which a queue's value was written: the queue's own, or the default's."""
     if path not in origins and path[:1] == ("queues",):
         shared = ("defaults", *path[2:])
         if shared in origins:
@@ -73,7 +73,7 @@ def _line(details: ErrorDetails, tree: Mapping[str, Any], origins: Mapping[KeyPa
 
 
 def _key_path(details: ErrorDetails, tree: Any) -> KeyPath:
-    """The keys as they were written: pydantic's path also names the member of a union."""
+    """The keys as written; pydantic's path also names members of unions."""
     path: KeyPath = ()
     loc = details["loc"]
     for index, part in enumerate(loc):
@@ -123,14 +123,14 @@ def _message(details: ErrorDetails, path: KeyPath, origin: str) -> str:
 
 
 def _shown(value: object, path: KeyPath) -> str:
-    """A value as it stands in YAML, without secrets, and not too much of it."""
+    """A value as in YAML, shortened and without secrets."""
     visible = masked(value, path[-1] if path else "")
     text = json.dumps(visible, default=repr, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _suggestion(path: KeyPath) -> str:
-    """The key that was probably meant: beside the unknown one, or anywhere."""
+    """The key that was probably meant: a sibling of the unknown one, or any other."""
     *parents, key = path
     within: Any = _known_keys()
     if len(parents) > 1 and parents[0] in _NAMED:
@@ -152,7 +152,7 @@ def _suggestion(path: KeyPath) -> str:
 
 
 def _known_keys() -> dict[str, Any]:
-    """Every key there is, as a tree; those of a queue stand under `defaults`."""
+    """All keys as a tree; the keys of a queue are under `defaults`."""
     keys = Settings().model_dump(exclude={"priorities"})
     keys["defaults"]["handler"] = _HANDLER_KEYS
     return {**keys, "priorities": {}}

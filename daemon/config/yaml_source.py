@@ -1,6 +1,6 @@
 """Reads YAML strictly and remembers the line of every key.
 
-Three differences from PyYAML's safe loader, each of which has bitten operators elsewhere:
+It differs from PyYAML's safe loader in three ways, each of which has bitten operators elsewhere:
 duplicate keys are an error; scalars follow YAML 1.2 (`off`, `no` and `0660` are text, not False
 and 432); and keys are always text. A key with nothing after it counts as not written, so that a
 section whose lines are all commented out is simply absent.
@@ -21,14 +21,14 @@ _TAG: Final = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Configuration from one place: the values, and where each of them was written."""
+    """Configuration from one source: the values, and where each was written."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, with the resolvers of YAML 1.2's core schema."""
+    """PyYAML's safe loader with the resolvers of YAML 1.2's core schema."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -47,7 +47,7 @@ for _tag, _pattern, _first in (
 
 
 def read_yaml(data: bytes, name: str) -> Source:
-    """The mapping that a file holds; ConfigError if it holds anything else."""
+    """The mapping in a file. Raises ConfigError if the file holds anything else."""
     source = Source()
     try:
         loader = _Loader(data)
@@ -67,8 +67,8 @@ def read_yaml(data: bytes, name: str) -> Source:
 
 
 def read_scalar(text: str) -> Any:
-    """A value from the environment or the command line. Only brackets, braces and quotes make it
-    more than plain text: nothing stands around it that a colon or a # could part it from."""
+    """A value from the environment or the command line. Only brackets, braces and quotes have a
+    meaning; a colon or a # is plain text, because the value stands alone."""
     loader = _Loader(text)
     node: yaml.Node | None
     try:
@@ -134,5 +134,5 @@ class _Reader:
 
 
 def _is_empty(node: yaml.Node) -> bool:
-    """Nothing is written there: not even `null`."""
+    """Whether nothing is written there, not even `null`."""
     return isinstance(node, yaml.ScalarNode) and node.value == "" and node.style is None

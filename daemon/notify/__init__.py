@@ -1,1 +1,1 @@
-"""Ways of sending notifications."""
+"""Sends notifications: to webhooks and to queues."""

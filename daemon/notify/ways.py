@@ -1,8 +1,7 @@
-"""How notices leave the daemon: posted to a webhook (daemon/notify/webhook.py), or pushed to a
-queue.
+"""Sends notices: posts them to a webhook (daemon/notify/webhook.py), or pushes them to a queue.
 
-A push is answered when its run is on disk, like any other. Its run has the notice's id, so that
-one that is tried again is stored once. While the daemon drains nothing is pushed any more.
+A push is answered when its run is on disk, like any other. Its run has the notice's id, so a
+repeated push is stored once. While the daemon drains, nothing is pushed.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from forebay.run import read_head
 from forebay.wire import Outcome
 
 STORED_S: Final = 10.0
-"""For the disk, beside what a full queue may wait."""
+"""Time allowed for the disk, in addition to a full queue's `full_timeout`."""
 FLOW: Final = "notifications"
 NOTICE_HEADER: Final = "notice"
 
@@ -31,7 +30,7 @@ def make_ways(catalogue: Catalogue, spooler: trio.MemorySendChannel[SpoolerMessa
 
 
 def check_webhooks(notifications: Mapping[str, NotificationSettings]) -> None:
-    """Reads the files of authorities once; ConfigError says now what is wrong with one."""
+    """Reads every `ca_file` once. Raises ConfigError if one cannot be used."""
     for name, each in notifications.items():
         if each.webhook is not None and each.webhook.ca_file is not None:
             from daemon.notify.webhook import make_tls
@@ -40,7 +39,7 @@ def check_webhooks(notifications: Mapping[str, NotificationSettings]) -> None:
 
 
 def open_webhook(settings: WebhookSettings) -> Webhook:
-    """Imported here: who posts nothing does not wait for an HTTP client."""
+    """Imports the HTTP client here, so that daemons without webhooks do not load it."""
     from daemon.notify.webhook import HttpWebhook
 
     return HttpWebhook(settings)
@@ -79,7 +78,7 @@ class QueuePush:
 
 
 class _Answer:
-    """Takes the answer to one push."""
+    """Receives the answer to one push."""
 
     def __init__(self) -> None:
         self.refused: Refused | None = None
@@ -90,7 +89,7 @@ class _Answer:
         self.there.set()
 
     def flush(self) -> None:
-        """There is one answer, and it is there."""
+        """Nothing to do: there is only one answer."""
 
 
 def is_final(refused: Refused) -> bool:

@@ -1,15 +1,15 @@
 """Posts notices to a webhook, with the http handlers' client.
 
-Each has a connection of its own: notices are rare. What answers mean is what they mean to a
-handler (docs/handlers.md): 2xx is taken, 408, 425, 429 and 5xx are tried again, anything else is
-final. What is said of a failure names the host alone: a webhook's path is often its password. A
-server may repeat it ("Cannot POST /hooks/…", or where it redirects to): then it is not quoted.
+Each notice uses a new connection: notices are rare. Answers mean the same as for a handler
+(docs/handlers.md): 2xx is success; 408, 425, 429 and 5xx are retried; anything else is final. Error
+texts name only the host, because a webhook's path is often its password. An answer that repeats
+the path ("Cannot POST /hooks/…", or a redirect) is not quoted.
 
-Whoever it is posted to by https must show a certificate for that host, signed by an authority of
-the system or of `ca_file`, and valid now; else nothing is sent, not even the path. A redirect is an
-answer that is final: a notice goes where the configuration says.
+With https the server must present a valid certificate for its host, signed by an authority of the
+system or of `ca_file`; otherwise nothing is sent, not even the path. Redirects are not followed:
+they are a final failure.
 
-Cancelled, it closes the connection; whether the notice was taken is not known then.
+On cancel it closes the connection; whether the server took the notice is unknown then.
 """
 
 import re
@@ -46,7 +46,7 @@ class HttpWebhook:
     async def post(self, notice_id: str, body: bytes) -> None:
         target = self._target
         if target.is_tls and self._tls is None:
-            # Reads the system's certificates: when they are first needed.
+            # Reads the system's certificates when they are first needed.
             self._tls = await trio.to_thread.run_sync(self._make_tls)
         connection = HttpConnection(target, self._tls)
         try:
@@ -74,7 +74,7 @@ class HttpWebhook:
         try:
             return make_tls("ca_file", self._settings.ca_file)
         except ConfigError as problem:
-            # It could be read at the start, and is not there any more.
+            # It was readable at the start, and is not any more.
             raise NotSent(str(problem)) from problem
 
     def _headers(self, notice_id: str, body: bytes) -> list[Header]:
@@ -97,7 +97,7 @@ class HttpWebhook:
 
 
 def quotable(answer: Answer, target: Target) -> Answer:
-    """The answer without what it says of the path that was posted to."""
+    """The answer without mentions of the path that was posted to."""
     headers = dict(answer.headers)
     if "location" in headers:
         host = _HOST.match(headers["location"])
@@ -110,7 +110,7 @@ def quotable(answer: Answer, target: Target) -> Answer:
 
 
 def make_tls(key: str, ca_file: Path | None) -> ssl.SSLContext:
-    """What is verified; ConfigError, which names the key, if the file cannot be used."""
+    """The TLS settings. Raises ConfigError, which names the key, if the file cannot be used."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     if ca_file is not None:

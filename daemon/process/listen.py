@@ -1,18 +1,18 @@
-"""Opens the daemon's Unix listening socket, and removes it again; or takes over systemd's.
+"""Opens the daemon's Unix listening socket and removes it at the end, or takes over systemd's.
 
-The daemon checks at its start that it can have the socket (`prepare_socket`), and opens it as the
-last step, when it can answer: whoever can connect is served.
+At its start the daemon checks that it can open the socket (`prepare_socket`). It opens the socket
+as the last step, when it can answer, so every client that connects is served.
 
-A socket file that is there already is replaced only if nobody listens on it. The file has its
-mode, owner and group before anyone can connect: `listen` comes last. The parent directory is
-locked meanwhile, so that of two daemons that start at once one does not take the other's socket,
+An existing socket file is replaced only if no process listens on it. The file gets its mode, owner
+and group before a client can connect: `listen` comes last. The parent directory is locked
+meanwhile. Otherwise, of two daemons that start at once, one could mistake the other's socket,
 bound but not yet listening, for a stale one.
 
-A socket that systemd passes (socket activation) is used as it is: its mode, owner and backlog are
-the socket unit's, and its file stays at the end. Clients that connect while no daemon runs wait
+A socket that systemd passes (socket activation) is used as it is: its mode, owner and backlog come
+from the socket unit, and its file stays at the end. Clients that connect while no daemon runs wait
 in its backlog for the next one.
 
-What it cannot do: keep somebody who may write to the directory from removing or replacing the
+What it cannot do: prevent a user who may write to the directory from removing or replacing the
 file later.
 """
 
@@ -44,12 +44,12 @@ DIRECTORY_MODE: Final = 0o755
 
 
 class CannotListen(CannotStart):
-    """The socket cannot be opened; the text says what is in the way."""
+    """The socket cannot be opened; the text says why."""
 
 
 class ListeningSocket:
-    """The socket and its file. `close` removes the file if it is still this socket's and was made
-    here, and comes when nobody accepts from `listener` any more."""
+    """The socket and its file. `close` removes the file if this process made it and it was not
+    replaced. Call it when no task accepts from `listener` any more."""
 
     def __init__(self, path: Path, sock: socket.socket, *, is_inherited: bool = False) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class ListeningSocket:
 
 
 def prepare_socket(settings: SocketSettings) -> Callable[[], ListeningSocket]:
-    """How the socket is opened later. CannotListen if it is already clear that it cannot be.
+    """Returns a function that opens the socket later. Raises CannotListen if that cannot succeed.
 
     A socket that systemd passes is taken over at once: clients may be waiting in its backlog."""
     inherited = take_inherited()
@@ -90,18 +90,18 @@ def prepare_socket(settings: SocketSettings) -> Callable[[], ListeningSocket]:
 
 
 def open_socket(settings: SocketSettings) -> ListeningSocket:
-    """Takes over the socket that systemd passes, or else opens the one that the settings
-    describe. CannotListen if neither can be."""
+    """Takes over the socket that systemd passes, or opens the one that the settings describe.
+    Raises CannotListen if that fails."""
     return prepare_socket(settings)()
 
 
 def _check(settings: SocketSettings) -> tuple[int, int]:
-    """The ids of its owner and group; -1: as they are. Its directory is there on return."""
+    """The ids of the owner and group; -1 leaves them unchanged. Creates the directory."""
     path = settings.path
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_BYTES_MAX:
         raise CannotListen(
-            f"the socket's path has {length} bytes, and at most {SOCKET_PATH_BYTES_MAX} fit: {path}"
+            f"the socket path has {length} bytes, more than {SOCKET_PATH_BYTES_MAX}: {path}"
         )
     uid = -1 if settings.owner is None else _find_user(settings.owner)
     gid = -1 if settings.group is None else _find_group(settings.group)
@@ -135,11 +135,11 @@ def _open(settings: SocketSettings) -> ListeningSocket:
 def _take_over(inherited: list[InheritedFd], settings: SocketSettings) -> ListeningSocket:
     names = ", ".join(name or f"descriptor {fd}" for fd, name in inherited)
     if len(inherited) > 1:
-        raise CannotListen(f"systemd passes {len(inherited)} sockets, and one is used: {names}")
+        raise CannotListen(f"systemd passes {len(inherited)} sockets instead of one: {names}")
     try:
         sock = socket.socket(fileno=inherited[0].fd)
     except OSError as error:
-        raise CannotListen(f"systemd passes {names}: it is no socket: {error.strerror}") from error
+        raise CannotListen(f"systemd passes {names}: not a socket: {error.strerror}") from error
     if (
         sock.family != socket.AF_UNIX
         or sock.type != socket.SOCK_STREAM
@@ -158,13 +158,13 @@ def _take_over(inherited: list[InheritedFd], settings: SocketSettings) -> Listen
 def _bound_path(sock: socket.socket) -> Path:
     name = sock.getsockname()
     if isinstance(name, bytes):
-        # Abstract: no file at all. It is shown as systemd writes it.
+        # An abstract socket has no file. It is shown as systemd writes it.
         name = "@" + os.fsdecode(name[1:])
     return Path(name)
 
 
 def _warn_of_other_place(path: Path, configured: Path) -> None:
-    """Clients and commands look where the configuration says."""
+    """Warns if clients and commands, which use the configured path, would not find the socket."""
     if path.resolve() != configured.resolve():
         log.warning(
             "listen.path_differs",
@@ -176,7 +176,7 @@ def _warn_of_other_place(path: Path, configured: Path) -> None:
         log.warning(
             "listen.file_is_gone",
             path=str(path),
-            hint="nobody can connect: restart the socket unit",
+            hint="clients cannot connect: restart the socket unit",
         )
 
 
@@ -187,7 +187,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _bind(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    # Nobody can connect before `listen`; without the umask the file would look open until then.
+    # No client can connect before `listen`; without the umask the file would look open until then.
     umask = os.umask(0o777)
     try:
         sock.bind(str(path))
@@ -200,15 +200,15 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Removes a socket file on which nobody listens. Anything else is left alone."""
+    """Removes a socket file on which no process listens. Anything else stays."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     except OSError as error:
-        raise CannotListen(f"{path} cannot be looked at: {error.strerror}") from error
+        raise CannotListen(f"{path} cannot be checked: {error.strerror}") from error
     if not stat.S_ISSOCK(mode):
-        raise CannotListen(f"{path} is not a socket, and is left alone: remove it or use another")
+        raise CannotListen(f"{path} is not a socket: remove it or use another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -221,7 +221,7 @@ def _remove_stale(path: Path) -> None:
             raise CannotListen(f"another process listens on {path}, and is busy") from None
         except OSError as error:
             raise CannotListen(
-                f"{path} is there, and whether somebody listens on it cannot be seen: "
+                f"{path} exists, and it is unknown whether a process listens on it: "
                 f"{error.strerror}"
             ) from error
         else:

@@ -1,11 +1,11 @@
-"""How the daemon speaks to its operator: one line on stderr for what somebody would act on.
+"""The daemon's log on stderr: one line per event that an operator would act on.
 
-A readable line on a terminal, a JSON object a line otherwise (`log.format`). An event is a
+Lines are readable text on a terminal and JSON objects otherwise (`log.format`). An event is a
 constant such as `spooler.chunk_sealed`, its values are fields, and times are UTC. Passwords and
-tokens in addresses are masked, wherever an error or a traceback quotes one.
+tokens in addresses are masked, even where an error or a traceback quotes one.
 
-Writing a log line never fails: with stderr on a full disk or a closed pipe the line is lost, and
-the daemon, which has to drain that very disk, goes on.
+Writing a log line never fails: if stderr is on a full disk or a closed pipe, the line is lost. The
+daemon continues, because it has to drain that very disk.
 """
 
 import sys
@@ -35,14 +35,14 @@ class Sink:
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                # ValueError: the stream was closed. There is nobody left to tell.
+                # ValueError: the stream was closed. There is no other place to log to.
                 pass
 
     debug = info = warning = error = critical = exception = msg
 
 
 def set_up(settings: LogSettings, stream: IO[str] | None = None) -> None:
-    """For the whole process. Loggers that were made before follow, unless they have logged."""
+    """Configures the whole process, including earlier loggers that have not logged yet."""
     stream = unguarded(sys.stderr) if stream is None else stream
     console = settings.format == "console" or (settings.format == "auto" and stream.isatty())
     sink = Sink(stream)
@@ -78,7 +78,7 @@ def _masked(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def _cleaned(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Nothing from outside steers the terminal, and only a traceback takes more than its line."""
+    """Removes terminal control characters; only a traceback keeps its line breaks."""
     for name, value in event.items():
         if isinstance(value, str):
             text = clean(value)
@@ -87,5 +87,5 @@ def _cleaned(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def _event_first(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """When, how bad and what come first, so that raw lines can be read as well."""
+    """Puts time, level and event first, so that raw lines are readable."""
     return {**{key: event.pop(key) for key in ("timestamp", "level", "event")}, **event}

@@ -1,11 +1,11 @@
-"""How much memory there is, and how much of it runs may take.
+"""Finds the memory limit, and decides how much of it runs may use.
 
-The limit is the smallest of the machine's memory and what the cgroups of this process allow, from
-its own up to the root: the second version's `memory.max` and `memory.high`, or the first one's
-`memory.limit_in_bytes`. It is read once, at the start; a limit that changes later is not seen.
+The limit is the smallest of the machine's memory and the limits of this process's cgroups, from
+its own up to the root: `memory.max` and `memory.high` in version 2, `memory.limit_in_bytes` in
+version 1. It is read once, at the start; later changes are not seen.
 
-What it can't do: bound the process. It sizes the runs that wait in memory; pushes under way
-(`socket.inflight_bytes`), what handlers hold, and Python itself come on top of that.
+What it cannot do: bound the process. It sizes the runs that wait in memory; pushes in flight
+(`socket.inflight_bytes`), the memory of handlers, and Python itself come on top of that.
 """
 
 import os
@@ -23,29 +23,29 @@ log = structlog.get_logger()
 
 ROOT: Final = Path("/")
 ON_THE_WAY_SHARE: Final = 1 / 4
-"""Of the memory for runs, each for what the spooler keeps and for what the router has in hand:
-those wait for a moment, the ones in warm for a worker."""
+"""Shares of the memory for runs: one for the runs that the spooler keeps, one for those that the
+router holds. Both wait only briefly; runs in warm wait for a worker."""
 INMEMORY_BYTES_MIN: Final = 64 * 1024
-"""The least that spool.inmemory_bytes can be."""
+"""The minimum of spool.inmemory_bytes."""
 
 
 class QueueMemory(NamedTuple):
     bytes_max: int | None
-    """For the runs in warm, of all queues together; None: each queue's own limit is the limit."""
+    """For the runs in warm of all queues together; None: only each queue's own limit applies."""
     inmemory_bytes: int
     """For the runs that the spooler keeps in memory, instead of spool.inmemory_bytes."""
     in_hand_bytes: int
-    """For the runs that the router has in hand."""
+    """For the runs that the router holds."""
 
 
 def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:
-    """Splits the share of memory that is for runs; logs what is not as it was configured."""
+    """Splits the memory for runs; logs where the result differs from the configuration."""
     wanted = settings.spool.inmemory_bytes
     memory = settings.memory
     if not memory.queue_memory_percent:
         return QueueMemory(None, wanted, IN_HAND_BYTES_MAX)
     share = int(limit_bytes * memory.memory_limit_ratio * memory.queue_memory_percent / 100)
-    # The largest run must fit, or its queue would stand still.
+    # The largest run must fit, or its queue would stall.
     run_bytes = stored_run_bytes_max(settings.socket.max_run_bytes)
     least = run_bytes + 2 * INMEMORY_BYTES_MIN
     if share < least:
@@ -70,7 +70,7 @@ def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:
 
 
 def machine_limit_bytes(root: Path = ROOT) -> int:
-    """What this process may use at most. `root` is where /proc and /sys are."""
+    """The most memory that this process may use. `root` is where /proc and /sys are."""
     limits = list(_cgroup_limits(root))
     total = parse_mem_total(_read(root / "proc/meminfo"))
     if total is None:
@@ -87,7 +87,7 @@ def parse_mem_total(meminfo: str) -> int | None:
 
 
 def parse_limit(text: str) -> int | None:
-    """The number of a limit file; None for `max`, or a file that is not there."""
+    """The number in a limit file; None for `max` or a missing file."""
     text = text.strip()
     return int(text) if text.isdecimal() else None
 
@@ -95,7 +95,7 @@ def parse_limit(text: str) -> int | None:
 class CgroupPaths(NamedTuple):
     unified: str | None
     memory: str | None
-    """In the first version's hierarchy of the memory controller."""
+    """In version 1's hierarchy of the memory controller."""
 
 
 def parse_cgroups(text: str) -> CgroupPaths:
@@ -128,8 +128,8 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
 
 
 def _up_the_tree(mount: Path, path: str) -> Iterator[Path]:
-    """The cgroup and all above it. In a container the path may be the host's, and the mount the
-    container's own: then the directories are missing, and the mount alone counts."""
+    """The cgroup and all its ancestors. In a container the path may be the host's while the mount
+    is the container's: then the directories are missing, and only the mount counts."""
     parts = [part for part in path.split("/") if part]
     if ".." in parts:
         parts = []
@@ -138,7 +138,7 @@ def _up_the_tree(mount: Path, path: str) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str:
-    """What is not there, or must not be read, limits nothing."""
+    """Empty if the file is missing or unreadable: it limits nothing."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""SIGHUP: another configuration for queues, handlers and limits, without dropping a connection.
+"""SIGHUP: reloads the configuration of queues, handlers and limits; connections stay open.
 
-All of it is in force, or none: a file that cannot be used and a handler that cannot be opened
-leave everything as it was. What only a restart can change is named in the log.
+A reload applies completely or not at all: if the file is invalid or a handler cannot be opened,
+nothing changes. The log names changed settings that need a restart.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Reload:
         self._others: list[Callable[[], None]] = []
 
     def also(self, other: Callable[[], None]) -> None:
-        """Called at every SIGHUP, whatever becomes of the configuration."""
+        """`other` is called at every SIGHUP, even if the configuration is not reloaded."""
         self._others.append(other)
 
     async def __call__(self) -> None:
@@ -97,7 +97,7 @@ class Reload:
 
 
 def restart_needed(before: Settings, after: Settings) -> list[str]:
-    """The top-level keys that have changed and are read at the start alone."""
+    """The changed top-level keys that are read only at the start."""
     return [
         name
         for name in type(before).model_fields
@@ -106,7 +106,7 @@ def restart_needed(before: Settings, after: Settings) -> list[str]:
 
 
 async def check_handlers(settings: Settings) -> None:
-    """Opens every configured handler once, to hear now what is wrong with it."""
+    """Opens every configured handler once, so that its problems are reported now."""
     for queue, queue_settings in {"defaults": settings.defaults, **settings.queues}.items():
         handler = open_handler(queue, queue_settings)
         if handler is not None:

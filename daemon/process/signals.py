@@ -1,4 +1,4 @@
-"""Signals: SIGTERM and SIGINT drain, a second one does not wait, SIGHUP reloads."""
+"""Signals: SIGTERM and SIGINT drain and stop, a second one stops at once, SIGHUP reloads."""
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 async def stop_wanted(signals: AsyncIterator[int], reload: Callable[[], Awaitable[None]]) -> None:
-    """Returns when the daemon is to stop; reloads meanwhile."""
+    """Returns when a signal asks the daemon to stop; reloads on SIGHUP meanwhile."""
     async for number in signals:
         if number != signal.SIGHUP:
             log.info("daemon.draining", signal=signal.Signals(number).name)
@@ -26,8 +26,8 @@ async def stop_wanted(signals: AsyncIterator[int], reload: Callable[[], Awaitabl
 async def unless_stopped(
     signals: AsyncIterator[int], start: Callable[[], Awaitable[T]]
 ) -> T | None:
-    """What `start` returns; None if the daemon was told to stop before. `start` may wait for a
-    server without end."""
+    """The result of `start`; None if a signal stopped the daemon first. `start` may wait for a
+    server without limit."""
     result: T | None = None
     wants_reload = False
 
@@ -50,7 +50,7 @@ async def unless_stopped(
 
 
 async def stop_at_once(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    """A second signal does not wait for deliveries. The journal is still sealed."""
+    """On a second signal, does not wait for deliveries. The journal is still sealed."""
     async for number in signals:
         if number != signal.SIGHUP:
             scope.cancel()

@@ -1,13 +1,13 @@
-"""What systemd and the daemon say to each other: readiness, the watchdog, inherited sockets.
+"""Talks to systemd: readiness, the watchdog, inherited sockets.
 
-No library is needed: a notification is one datagram to `NOTIFY_SOCKET`, and sockets are handed
-over as descriptors from 3 on, counted in `LISTEN_FDS`. Without systemd the variables are not set
-and nothing here does anything.
+It needs no library: a notification is one datagram to `NOTIFY_SOCKET`, and sockets are passed as
+descriptors from 3 on, counted in `LISTEN_FDS`. Without systemd the variables are not set, and
+these functions do nothing.
 
     notify("READY=1", "STATUS=serving")      notify("STOPPING=1")      notify(*reloading())
 
-What it can't do: know whether systemd took notice. A datagram that cannot be sent is logged, and
-the daemon goes on.
+What it cannot do: know whether systemd received a notification. If one cannot be sent, that is
+logged and the daemon continues.
 """
 
 import os
@@ -21,17 +21,17 @@ log = structlog.get_logger()
 
 FIRST_FD: Final = 3
 SEND_S: Final = 1.0
-"""systemd reads all the time; the event loop waits no longer than this when it doesn't."""
+"""How long the event loop waits at most if systemd does not read."""
 
 
 class InheritedFd(NamedTuple):
     fd: int
     name: str
-    """The socket unit's, or its FileDescriptorName; empty if systemd gave none."""
+    """The socket unit's name, or its FileDescriptorName; empty if systemd gave none."""
 
 
 def notify(*lines: str) -> bool:
-    """Tells the service manager; False if there is none, or it could not be told."""
+    """Notifies the service manager; False if there is none, or it could not be notified."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return False
@@ -48,12 +48,13 @@ def notify(*lines: str) -> bool:
 
 
 def reloading() -> tuple[str, str]:
-    """To be said before a reload, with the time that Type=notify-reload wants; READY=1 ends it."""
+    """The lines to send before a reload, with the time that Type=notify-reload requires. READY=1
+    ends the reload."""
     return "RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
 
 
 def watchdog_s() -> float | None:
-    """Within how many seconds each WATCHDOG=1 is due; None: nobody waits for any."""
+    """Within how many seconds each WATCHDOG=1 is due; None if systemd expects none."""
     usec = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID", "")
     is_for_us = not pid or pid == str(os.getpid())
@@ -61,7 +62,7 @@ def watchdog_s() -> float | None:
 
 
 def take_inherited() -> list[InheritedFd]:
-    """The descriptors that systemd has passed, once: a second call, or a child, finds none."""
+    """The descriptors that systemd passed. A second call, or a child process, finds none."""
     count = os.environ.pop("LISTEN_FDS", "")
     pid = os.environ.pop("LISTEN_PID", "")
     names = os.environ.pop("LISTEN_FDNAMES", "")

@@ -1,7 +1,7 @@
-"""Keeps what came from outside from steering the operator's terminal.
+"""Protects the operator's terminal from control characters in data.
 
 A flow, an error text or a payload may hold escape sequences that clear the screen, set its title or
-type answers into the shell, and marks that turn the direction of text around. `clean` replaces each
+type answers into the shell, and marks that reverse the direction of text. `clean` replaces each
 such character by a visible one. It is applied where text is written: `guard` puts it in front of
 standard output and standard error, `open_console` (daemon/cli/client.py) in front of rich's tables,
 and daemon/process/logs.py in front of the log on a terminal. JSON keeps its value: `json_text`
@@ -31,7 +31,7 @@ def clean(text: str) -> str:
 
 
 def clean_tree(value: Any) -> Any:
-    """The same with all its texts cleaned."""
+    """The same value with all its texts cleaned."""
     if isinstance(value, dict):
         return {clean_tree(key): clean_tree(child) for key, child in value.items()}
     if isinstance(value, list):
@@ -40,7 +40,7 @@ def clean_tree(value: Any) -> Any:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """As `json.dumps`, readable in every script; what `clean` would replace is escaped."""
+    """Like `json.dumps`, but non-ASCII text stays readable; escapes what `clean` would replace."""
     text = json.dumps(value, ensure_ascii=False, **options)
     return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
@@ -51,18 +51,18 @@ def guard() -> None:
 
 
 def unguarded(stream: IO[str]) -> IO[str]:
-    """For what cleans its text itself, and writes escape sequences of its own."""
+    """The raw stream, for code that cleans its text and writes its own escape sequences."""
     found: IO[str] = getattr(stream, "rich_proxied_file", stream)
     return found
 
 
 class _CleanText:
-    """A stream of text; all but writing is the stream's own."""
+    """A text stream that cleans what is written; everything else is passed through."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self.rich_proxied_file = stream
-        """Where rich's consoles write to, past this."""
+        """The raw stream, to which rich's consoles write directly."""
 
     def write(self, text: str) -> int:
         self._stream.write(clean(text))

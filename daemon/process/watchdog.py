@@ -1,14 +1,14 @@
 """Feeds systemd's watchdog, but only while the daemon makes progress.
 
-Twice in each WATCHDOG_USEC it asks for progress, and says WATCHDOG=1 when the answer is yes. A
-process that merely runs feeds nothing: an event loop that turns while the spooler waits for a
-disk forever is what the watchdog is for. After a question without an answer the next one follows
-at once, so that the daemon is fed as soon as it gets on.
+Twice per WATCHDOG_USEC it checks for progress, and sends WATCHDOG=1 if there is some. Running is
+not enough: the watchdog must also catch an event loop that turns while the spooler waits for a disk
+forever. After a check without an answer the next one follows at once, so that WATCHDOG=1 is sent as
+soon as the daemon makes progress again.
 
-Owns nothing. Without WATCHDOG_USEC `run` returns at once. Cancelled, it stops feeding. On drain
-it goes on: systemd itself stops waiting for WATCHDOG=1 when it is told STOPPING=1.
+Owns nothing. Without WATCHDOG_USEC `run` returns at once. On cancel it stops feeding. During a
+drain it continues; systemd stops expecting WATCHDOG=1 after STOPPING=1.
 
-What it can't do: tell a dead disk from one that needs longer than WatchdogSec for a sync. Both
+What it cannot do: tell a dead disk from one that needs longer than WatchdogSec for a sync. Both
 end in a restart, which loses nothing that was acknowledged.
 """
 
@@ -33,7 +33,7 @@ assert ASK_AFTER + ANSWER_WITHIN < 1
 
 class Watchdog:
     def __init__(self, check: Callable[[], Awaitable[bool]], period_s: float | None = None) -> None:
-        """`check` says whether there is progress; it may take long, and is cancelled then.
+        """`check` returns whether there is progress; it is cancelled if it takes too long.
 
         `period_s` is WATCHDOG_USEC in seconds, from the environment if it is not given.
         """
@@ -65,11 +65,11 @@ class Watchdog:
 
 
 def answers(report: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[bool]]:
-    """A check: whether a report can be made. It goes through the cold store's thread, the spooler's
-    inbox, its loop and its commit."""
+    """A check that makes a report, which goes through the cold store's thread and the spooler's
+    inbox, loop and commit."""
 
     async def check() -> bool:
-        # A spooler that has sealed the journal has nothing left to get stuck in.
+        # A spooler that has sealed the journal cannot get stuck any more.
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, StoreUnavailable):
             await report()
         return True

@@ -1,8 +1,8 @@
-"""The ballast: room that is given up so that work can be settled on a full disk.
+"""The ballast: a file that is deleted on a full disk, so that work can still be settled.
 
-Deleting from SQLite needs room too: for the log, and for the pages that the log brings to the
-database when it is emptied. Twice the length of the log is always enough to get both going again.
-So does a queue that is to be resumed, or paused: the file that says so is written anew.
+Deleting from SQLite needs room too: for the log, and for the pages that a checkpoint copies from
+the log to the database. Twice the length of the log is always enough for both. Pausing or resuming
+a queue also needs room, because its file is rewritten.
 """
 
 import os
@@ -16,7 +16,7 @@ class Ballast:
         self._is_kept = False
 
     def keep(self) -> None:
-        """Takes the room if there is twice as much; otherwise later. Never fails."""
+        """Creates the file if twice its size is free; otherwise a later call does. Never fails."""
         if self._is_kept or not self._size:
             return
         try:
@@ -30,12 +30,12 @@ class Ballast:
             finally:
                 os.close(fd)
         except OSError:
-            # Without it the store works as well, until the disk is full.
+            # The store works without it until the disk is full.
             return
         self._is_kept = True
 
     def give_up(self) -> bool:
-        """True: there is more room now than before."""
+        """True if this freed room."""
         if not self._is_kept:
             return False
         self._is_kept = False

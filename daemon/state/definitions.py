@@ -1,10 +1,10 @@
 """The catalogue's file, `queues.json` in the state directory: replaced as a whole, durably.
 
-A disk that is full must drain, and it cannot while a queue is paused that nobody can resume: so
-there is some room of its own for this file.
+This file has its own reserved room: a full disk must drain, and a paused queue that cannot be
+resumed would prevent that.
 
-What of it cannot be read is kept beside it (daemon/state/kept_file.py): it must be defined or
-paused again.
+Entries that cannot be read are kept in a second file (daemon/state/kept_file.py); the operator must
+define or pause them again.
 """
 
 import errno

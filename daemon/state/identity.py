@@ -1,8 +1,8 @@
-"""Who this daemon is: 16 bytes that stay the same as long as its state directory does.
+"""The daemon's id: 16 bytes that stay the same as long as its state directory exists.
 
-In a fleet runs are known by them to belong to this daemon's journal, whatever the host is called.
-The file is made once, and durable before anybody hears of what is in it; a state directory that is
-copied to a second host makes two daemons with one name, which the shared stores cannot tell apart.
+In a fleet the id, not the host name, says which runs belong to this daemon's journal. The file is
+made once, and is durable before the id is used. A state directory that is copied to a second host
+makes two daemons with the same id, which the shared stores cannot tell apart.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ FILE: Final = "daemon.id"
 
 
 def daemon_id(state_dir: Path) -> bytes:
-    """Read, or made if there is none yet. CannotStart if what is there is no id."""
+    """Reads the id, or makes it if there is none. Raises CannotStart if the file is invalid."""
     path = state_dir / FILE
     try:
         text = read_private(path).strip()

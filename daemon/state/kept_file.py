@@ -1,9 +1,9 @@
 """Files of the state directory that are replaced as a whole: what was defined at run time.
 
-Nothing in such a file keeps the daemon from starting. A file that is not a document is renamed to
-`NAME.damaged-…`, and the daemon starts without it. Of a document with entries that cannot be read,
-the others are used, and the file as it was stays beside it as `NAME.rejected-…`. The log says so in
-each case; what is missing must be defined again.
+No content of such a file prevents the daemon from starting. A file that is not a document is
+renamed to `NAME.damaged-…`, and the daemon starts without it. If some entries of a document cannot
+be read, the others are used, and the original file is kept as `NAME.rejected-…`. Both are logged;
+the operator must define the missing entries again.
 """
 
 import time
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 def load_kept(path: Path, read: Callable[[str, list[str]], T], nothing: T) -> T:
-    """What `read` makes of the file; it adds the entries that it cannot use to a list. `nothing`:
-    there is no file, or none that can be used."""
+    """The file as parsed by `read`, which adds unusable entries to a list. Returns `nothing` if
+    there is no usable file."""
     rejected: list[str] = []
     try:
         text = read_private(path)
@@ -46,12 +46,12 @@ def load_kept(path: Path, read: Callable[[str, list[str]], T], nothing: T) -> T:
 
 
 def _keep_as(aside: Path, path: Path) -> None:
-    """A second name for the file as it is now; it needs no room. The next save gives the first name
-    to another file."""
+    """Gives the current file a second name, which needs no room. The next save replaces the file
+    under its first name."""
     try:
         aside.hardlink_to(path)
     except FileExistsError:
-        # An earlier start has kept the same.
+        # An earlier start has kept the same file.
         return
     except OSError as error:
         log.error("state.not_kept", file=str(path), error=str(error))

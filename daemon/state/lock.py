@@ -1,7 +1,7 @@
-"""One daemon for a state directory: a lock file that the kernel lets go of when its holder ends.
+"""Allows one daemon per state directory: a file lock that the kernel releases when its holder ends.
 
-The file holds the holder's process id, for people and for the refusal; what counts is the lock.
-It is never removed: a second daemon might hold a lock on the file that was unlinked.
+The file holds the holder's process id, for people and for the error message; only the lock counts.
+It is never removed: a second daemon might hold a lock on the unlinked file.
 """
 
 import fcntl
@@ -18,15 +18,15 @@ STATE_DIR_MODE: Final = 0o750
 
 
 class CannotLock(CannotStart):
-    """The state directory is another daemon's, or cannot be used."""
+    """The state directory belongs to another daemon, or cannot be used."""
 
 
 class StateLock:
     """Held from construction until `release`, or until the process ends, however it ends."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Creates the state directory if need be. CannotStart says what is in the way: other users
-        may write the directory, or it cannot be used (CannotLock)."""
+        """Creates the state directory if needed. Raises CannotStart if other users may write to
+        it, and CannotLock if it cannot be used."""
         path = state_dir / LOCK_NAME
         try:
             state_dir.mkdir(mode=STATE_DIR_MODE, parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Files that must be the daemon's own: no other user may have put something else in their place.
+"""Files that no other user may read or replace.
 
-The state directory holds payloads and tells the daemon what to do. So the daemon does not start in
-one that other users may write, and what it keeps there is readable by its user alone.
+The state directory holds payloads and controls the daemon. So the daemon does not start if other
+users may write to the directory, and only its user may read the files in it.
 
 Landing directories are often shared with other users on purpose. There the daemon follows no
-symbolic link, and writes to regular files of its own only. In a directory that nobody else may
-write, links are the operator's, and are followed.
+symbolic links, and writes only to regular files that it owns. In a directory that no other user
+may write to, links come from the operator and are followed.
 """
 
 import errno
@@ -21,7 +21,7 @@ WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_private_directory(directory: Path) -> None:
-    """CannotStart if another user may put files into it."""
+    """Raises CannotStart if another user may put files into the directory."""
     found = directory.stat()
     if found.st_uid not in (0, os.geteuid()):
         raise CannotStart(
@@ -42,8 +42,8 @@ def others_may_write(directory: Path) -> bool:
 
 
 def open_own(path: Path, flags: int, mode: int) -> int:
-    """Opens a file as os.open does. In a directory that others may write it must be a regular file
-    of this user, and no link to one; OSError otherwise."""
+    """Opens a file like os.open. In a directory that others may write to, raises OSError unless it
+    is a regular file of this user, and not a link."""
     if not others_may_write(path.parent):
         return os.open(path, flags | os.O_CLOEXEC, mode)
     try:
@@ -62,7 +62,7 @@ def open_own(path: Path, flags: int, mode: int) -> int:
 
 
 def read_private(path: Path) -> str:
-    """The text of a file that only its owner may read, as it should have been from the start."""
+    """The text of a private file. Makes it readable only by its owner if it is not."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(fd) as file:
         if stat.S_IMODE(os.fstat(fd).st_mode) & ~PRIVATE_MODE:
@@ -71,7 +71,7 @@ def read_private(path: Path) -> str:
 
 
 def replace_private(path: Path, text: str) -> None:
-    """Replaces a file as a whole, readable by its owner alone, durable on return."""
+    """Replaces a file as a whole: readable only by its owner, durable on return."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)

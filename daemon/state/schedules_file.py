@@ -1,7 +1,7 @@
 """The file of schedules, `schedules.json` in the state directory: replaced as a whole, durably.
 
-What of it cannot be read is kept beside it (daemon/state/kept_file.py). Ticks that are installed
-come due all the same.
+Entries that cannot be read are kept in a second file (daemon/state/kept_file.py). Their installed
+ticks still come due.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The file of QUEUE triggers, `triggers.json` in the state directory: replaced whole, durably.
 
-What of it cannot be read is kept beside it (daemon/state/kept_file.py). Jobs that triggers have
-made are ended all the same.
+Entries that cannot be read are kept in a second file (daemon/state/kept_file.py). Jobs that their
+triggers have made still end normally.
 """
 
 from pathlib import Path

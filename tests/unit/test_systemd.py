@@ -397,10 +397,10 @@ def test_wrong_socket_is_refused(
                 passing(plain.fileno())
             case "file":
                 passing(file.fileno(), names="stored")
-                expected = "stored: it is no socket"
+                expected = "stored: not a socket"
             case _:
                 passing(held.fileno(), held.fileno(), names="a:b")
-                expected = "2 sockets, and one is used: a, b"
+                expected = "2 sockets instead of one: a, b"
         with pytest.raises(CannotListen, match=expected):
             open_socket(settings(path))
 
