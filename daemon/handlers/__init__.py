@@ -1,7 +1,7 @@
 """Handlers: how items reach their destinations.
 
-Each is imported when a queue wants it: the children of a python handler come through here as well,
-and none of them needs an HTTP client to start.
+Each is imported when a queue uses it: the child processes of a python handler import this package
+too, and should start without loading an HTTP client.
 """
 
 from typing import TYPE_CHECKING, assert_never
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
     """The handler of a queue; None if its items wait to be pulled.
 
-    Raises ConfigError, with the queue and the key, if there is no such function or program.
+    Raises ConfigError, with the queue and the key, if its function or program does not exist.
     """
     from actors.config import handlers as chosen
 

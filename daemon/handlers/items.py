@@ -1,4 +1,4 @@
-"""A batch unpacked: as items for Python functions, as columns for Parquet."""
+"""Unpacks a batch: items for Python functions, columns for Parquet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from forebay.item import Item
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SliceColumns:
-    """The items of a slice: what they share, and what each has."""
+    """The items of a slice: shared fields, and columns with a value per item."""
 
     head: RunHead
     headers: dict[str, str]
@@ -48,16 +48,16 @@ class BatchColumns:
 
     slices: list[SliceColumns]
     places: list[tuple[int, int]]
-    """(slice's number in the batch, item's index in its run) of each item."""
+    """For each item: its slice's number in the batch, and its index in its run."""
     rejected: tuple[ItemsFailed, ...] = ()
-    """What could not be unpacked."""
+    """The items that could not be unpacked."""
 
     def items(self) -> list[Item]:
         return [item for part in self.slices for item in part.items()]
 
 
 def unpack_batch(batch: Sequence[Slice], unpacked: UnpackedRuns) -> BatchColumns:
-    """The items of a batch, in order. Never raises for what is wrong with a run."""
+    """The items of a batch, in order. An invalid run is reported, not raised."""
     slices: list[SliceColumns] = []
     places: list[tuple[int, int]] = []
     rejected: list[ItemsFailed] = []

@@ -1,12 +1,12 @@
-"""Batches as bytes: NDJSON, a JSON array, or raw payloads; what http, command and file send.
+"""Encodes batches for the http, command and file handlers: NDJSON, a JSON array, or raw payloads.
 
 An item's object has the same fields everywhere: id, queue, key, attempt, priority, flow, action,
-headers, and payload (text) or payload_b64 (bytes that are no UTF-8). All but id, key and payload
-are the same for a whole slice and are written once for it.
+headers, and payload (text) or payload_b64 (bytes that are not UTF-8). All but id, key and payload
+are the same for a whole slice and are encoded once per slice.
 
-Measured, µs an item, for 1,000 items of 300 bytes in a Snappy run as NDJSON: dicts and json.dumps
+Measured, µs per item, for 1,000 items of 300 bytes in a Snappy run as NDJSON: dicts and json.dumps
 9.9, this 0.9 (1.3 with keys), of which unpacking is 0.3. Structs that msgspec encodes as a whole
-would take 0.04 off, and write the shared parts again for each item.
+would save 0.04, but encode the shared parts again for each item.
 """
 
 import base64
@@ -35,21 +35,21 @@ _DIGITS: Final = bytes.maketrans(b"01", b"\0\1")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A batch's body, and what it is made of, in the order sent."""
+    """A batch's body, and its items in the order sent."""
 
     body: bytes
     ids: list[str]
     places: list[tuple[int, int]]
-    """(slice's number in the batch, item's index in its run) of each item."""
+    """For each item: its slice's number in the batch, and its index in its run."""
     rejected: tuple[ItemsFailed, ...] = ()
-    """What could not be unpacked, and is not in the body."""
+    """The items that could not be unpacked and are not in the body."""
 
 
 def encode_batch(batch: Sequence[Slice], encoding: Encoding) -> Encoded:
-    """The items of a batch in one body. Never raises for what is wrong with a run.
+    """The items of a batch in one body. An invalid run is reported, not raised.
 
-    ndjson: an object a line, each line ended. json: an array. raw: payloads with line breaks
-    between them (a payload's own line breaks are left as they are); one payload is sent as it is.
+    ndjson: one object per line, every line ended. json: an array. raw: payloads with line breaks
+    between them (line breaks in a payload stay as they are); a single payload is sent as it is.
     """
     ids: list[str] = []
     places: list[tuple[int, int]] = []
@@ -81,14 +81,14 @@ def encode_batch(batch: Sequence[Slice], encoding: Encoding) -> Encoded:
 
 
 class _Chosen:
-    """The items of some bits, out of what a run's accessor gives for all between."""
+    """Selects the items whose bits are set from the range that a run's accessor returns."""
 
     def __init__(self, bits: int) -> None:
         self._first = lowest_bit(bits)
         self._last = bits.bit_length()
         self._flags = b""
         if bits.bit_count() < self._last - self._first:
-            # The digits as numbers, the first item first: 0.1 µs an item, where loops take 2.
+            # The digits as numbers, first item first: 0.1 µs per item; loops take 2.
             digits = f"{bits >> self._first:b}"[::-1]
             self._flags = digits.encode().translate(_DIGITS)
 
@@ -130,11 +130,11 @@ def _key(key: bytes) -> bytes:
     return _json(key.decode(errors="replace")) if key else b"null"
 
 
-# A run's items as they are shown: `forebay spool dump`.
+# A run's items as `forebay spool dump` shows them.
 
 
 def run_objects(run: Run, done: int = 0) -> list[dict[str, Any]]:
-    """The objects of a run's items but for those whose bit is set; BadRun if it is none."""
+    """The objects of a run's items, except those whose bit is set. Raises BadRun."""
     head = run.head
     shared: dict[str, Any] = {
         "attempt": head.attempt,

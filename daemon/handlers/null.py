@@ -1,6 +1,6 @@
-"""The null handler: everything is delivered, to nobody. For measuring, and for drills.
+"""The null handler: discards items and reports them as delivered. For measurements and drills.
 
-Nothing is unpacked: what cannot be is delivered as well.
+It unpacks nothing, so runs that cannot be unpacked count as delivered too.
 """
 
 from collections.abc import Sequence

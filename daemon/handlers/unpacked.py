@@ -1,8 +1,8 @@
-"""Runs that were unpacked and are not used up yet, so that small batches unpack a run once.
+"""A cache of unpacked runs, so that small batches unpack a run only once.
 
-A queue with batches of 1 item and runs of 4,096 would decompress each run 4,096 times: 0.6 ms an
-item. Bounded in runs and in bytes; the oldest goes first. What is forgotten is unpacked again.
-May be used from several threads.
+A queue with batches of 1 item and runs of 4,096 would decompress each run 4,096 times: 0.6 ms per
+item. Bounded in runs and in bytes; the oldest is evicted first, and unpacked again if needed. May
+be used from several threads.
 """
 
 import threading
@@ -20,7 +20,7 @@ class UnpackedRuns:
     def __init__(self, runs_max: int = RUNS_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._runs_max = runs_max
         self._bytes_max = bytes_max
-        # LentRun is compared by identity, and the key keeps it alive: no other can take its place.
+        # LentRun is compared by identity, and the key keeps it alive, so its id is not reused.
         self._runs: OrderedDict[LentRun, Run] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class UnpackedRuns:
         return len(self._runs)
 
     def run_of(self, part: Slice) -> Run:
-        """The run of a slice. Kept while items after those of the slice may still be wanted."""
+        """The run of a slice. Kept while later items of the run may still be needed."""
         lent = part.run
         is_last = part.bits.bit_length() >= lent.head.count
         with self._lock:

@@ -1,4 +1,4 @@
-"""From what is known of each item to the report on a batch."""
+"""Turns the verdicts on single items into the report on a batch."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ Verdict = Failure | None
 def report(
     prepared: Prepared, places: Sequence[tuple[int, int]], verdicts: Sequence[Verdict]
 ) -> Report:
-    """The report on a batch of which each item that was sent has a verdict."""
+    """The report on a batch, from a verdict per item that was sent."""
     failed: dict[tuple[int, Failure], int] = {}
     for (order, index), verdict in zip(places, verdicts, strict=True):
         if verdict is not None:
@@ -24,7 +24,7 @@ def report(
 
 
 def all_failed(prepared: Prepared, places: Sequence[tuple[int, int]], failure: Failure) -> Report:
-    """Nothing was taken. What was rejected before has its own reason, which a report keeps."""
+    """All items that were sent failed. Items rejected earlier keep their own reason."""
     if not prepared.rejected:
         raise DeliveryFailed(failure)
     return report(prepared, places, [failure] * len(places))

@@ -1,13 +1,13 @@
-"""Who asks, and what they may do.
+"""Authenticates HTTP requests and decides what they may do.
 
-Without tokens the server listens on loopback alone and everybody there is an admin; what a web
-page of somebody else's could make a browser do is refused by limits.py (`Origin`, `Host`). With
-tokens every request that reads needs one, and every request that changes something the admin's.
-With an admin token alone reading needs that one; with a read token alone nobody changes anything.
+Without tokens the server listens only on loopback, and every local client is an admin; guard.py
+refuses requests that a foreign web page makes a browser send (`Origin`, `Host`). With tokens every
+read needs a token, and every change needs the admin token. If only an admin token is configured,
+reads need it too; if only a read token is configured, changes are impossible.
 
-Tokens are read from files at the start and again at SIGHUP, and compared in constant time. They
-travel as `Authorization: Bearer`; there are no cookies. What it can't do: tell two people with
-the same token apart.
+Tokens are read from files at the start and again at SIGHUP, and compared in constant time. They are
+sent as `Authorization: Bearer`; there are no cookies. It cannot tell two people with the same token
+apart.
 """
 
 import hmac
@@ -42,17 +42,17 @@ class Who:
 
 class Access:
     def __init__(self, settings: HttpSettings) -> None:
-        """ConfigError if a token cannot be used."""
+        """Raises ConfigError if a token cannot be used."""
         self._settings = settings
         self._digests = load_tokens(settings)
 
     @property
     def is_open(self) -> bool:
-        """No token is needed."""
+        """Whether no token is needed."""
         return not self._digests
 
     def reload(self) -> None:
-        """Reads the tokens again; one that cannot be used leaves all as they were."""
+        """Reads the tokens again. If one cannot be used, none changes."""
         try:
             digests = load_tokens(self._settings)
         except ConfigError as problem:
@@ -63,16 +63,16 @@ class Access:
             log.info("http.tokens_reloaded")
 
     def admin(self, authorization: str | None) -> Who:
-        """Who sends this header, and may change something. Problem 401 or 403 if nobody."""
+        """The sender of this header, if it may make changes. Raises Problem 401 or 403."""
         scheme, _, token = (authorization or "").partition(" ")
         return check_writes(self.who(token.strip() if scheme.lower() == "bearer" else None))
 
     def who(self, token: str | None) -> Who:
-        """Problem 401 if nobody."""
+        """The owner of the token. Raises Problem 401 if the token is missing or unknown."""
         if self.is_open:
             return Who("local", may_write=True, sees_payloads=True)
         digest = sha256((token or "").encode(errors="replace")).digest()
-        # All are compared, always: how long it takes says nothing.
+        # All are always compared, so that the time reveals nothing.
         found = [name for name, own in self._digests.items() if hmac.compare_digest(own, digest)]
         if token is None or not found:
             what = "a token is needed" if token is None else "this token is not known"
@@ -105,7 +105,7 @@ def read_token(name: str, file: Path) -> bytes:
         reason = getattr(problem, "strerror", None) or "it is not text"
         raise ConfigError(f"{key}: {file} cannot be read: {reason}") from problem
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise ConfigError(f"{key}: {file} is open to everybody: chmod o= {file}")
+        raise ConfigError(f"{key}: {file} is accessible to all users: chmod o= {file}")
     token = lines[0].strip() if lines else ""
     if len(token) < TOKEN_CHARACTERS_MIN:
         least = TOKEN_CHARACTERS_MIN
@@ -140,6 +140,6 @@ async def _admin(who: Annotated[Who, Depends(_reader)]) -> Who:
 
 
 Reader = Annotated[Who, Depends(_reader)]
-"""Whoever may read."""
+"""A client that may read."""
 Admin = Annotated[Who, Depends(_admin)]
-"""Whoever may change something."""
+"""A client that may make changes."""

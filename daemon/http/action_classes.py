@@ -1,8 +1,8 @@
-"""What a queue's items are handled by, as one word, and which installed distribution provides it.
+"""Names the action class of a queue, and the installed distribution that provides it.
 
-An action class is a handler's type; of a python handler also its function, of a command its
-program: `http`, `python:scoring.model:score`, `command:sendmail`. How a queue is emptied is its
-flow type: `push` where workers deliver, `pull` where consumers lease, `stream` where they claim.
+An action class is the handler's type, plus the function of a python handler or the program of a
+command: `http`, `python:scoring.model:score`, `command:sendmail`. The flow type says how a queue is
+emptied: `push` by workers, `pull` by consumers that lease, `stream` by consumers that claim.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ OWN: Final = "forebayd"
 
 class Plugin(NamedTuple):
     distribution: str | None
-    """None: the module belongs to no distribution that is installed."""
+    """None if the module belongs to no installed distribution."""
     version: str | None
 
 
@@ -41,7 +41,7 @@ def flow_type(settings: QueueSettings, *, is_stream: bool) -> FlowType:
 
 
 def plugins(classes: Iterable[str]) -> Mapping[str, Plugin]:
-    """By class. Looks at every installed distribution, once: in a thread."""
+    """By class. Reads every installed distribution once; call it in a thread."""
     return {name: plugin_of(name) for name in sorted(set(classes))}
 
 

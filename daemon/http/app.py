@@ -1,7 +1,7 @@
-"""The application: every route, composed, and what stands around them.
+"""Puts the application together: all routes, and the guard around them.
 
 A routes module has `routes(desk)`; it is listed here and nowhere else. /docs is off: it would load
-scripts from elsewhere.
+scripts from other servers.
 """
 
 from importlib.metadata import version
@@ -66,5 +66,5 @@ def make_api(desk: Desk, access: Access) -> FastAPI:
 
 
 def make_app(desk: Desk, access: Access) -> App:
-    """What the server calls."""
+    """The ASGI application that the server calls."""
     return Guard(make_api(desk, access), desk.settings.http, access, desk.large_bodies)

@@ -3,14 +3,15 @@
     {"payload": …, "reference": …}\\n …   ──►   {"line": 1, "id": …, "outcome": "STORED"}\\n …
 
 Neighbours that share flow, action, priority, time and headers become one run, of at most
-`RUN_ITEMS` items and `RUN_BYTES`; `PUSHES_MAX` runs are on their way to the disk at a time. A line
-is answered when its run is on disk, or refused; a refused one does not end the stream. The last
-line sums up. Memory is bounded by these limits, whatever the length of the stream, and by what the
-client has not read (answer_log.py).
+`RUN_ITEMS` items and `RUN_BYTES`; at most `PUSHES_MAX` runs are being stored at a time. A line is
+answered when its run is on disk or refused; a refused line does not end the stream. The last line
+is a summary. Memory is bounded by these limits and by the unread answers (bulk_answers.py), for a
+stream of any length.
 
-A client that goes away has stored what was answered, and perhaps a little more; so has one that is
-cut off, because it does not read and its answers take too much room. A line without its end is not
-stored. Draining ends the stream: what was read is answered, the rest is not read.
+If a client disconnects, the answered items are stored, and perhaps a few more. The same holds for
+a client that is cut off because it does not read its answers and they take too much room. A line
+without its line feed is not stored. Draining ends the stream: lines that were read are answered,
+the rest is not read.
 """
 
 import json
@@ -39,12 +40,12 @@ RUN_ITEMS: Final = 1000
 RUN_BYTES: Final = 256 * 1024
 PUSHES_MAX: Final = 8
 LINE_FACTOR: Final = 2
-"""A payload may be twice as long as JSON or base64."""
+"""A payload may double in size as JSON or base64."""
 STORED: Final = frozenset({"STORED", "DUPLICATE", "CREATED", "UPDATED"})
 LINES_AT_ONCE: Final = 20
-"""After so many lines others have their turn."""
+"""After this many lines the task yields to others."""
 PAUSE_S: Final = 0.05
-"""When nothing comes for so long, what has come is stored."""
+"""If no line arrives for this long, the lines so far are stored."""
 
 
 class Line(NamedTuple):
@@ -82,8 +83,8 @@ class Bulk(Response):
             self._answers.close()
 
     async def _read(self, receive: Receive, all_of_it: trio.CancelScope) -> None:
-        """Reads, stores, and answers; never fails. A client that reads nothing is cut off: it
-        cannot be told."""
+        """Reads, stores, and answers; never fails. A client that reads nothing is cut off without
+        a message."""
         try:
             await self._read_lines(receive)
         except Stalled:
@@ -134,13 +135,13 @@ class Bulk(Response):
             await self._store()
 
     async def _settle(self) -> None:
-        """Nothing comes just now."""
+        """No line is arriving now: stores and answers what there is."""
         await self._store()
         while self._pushes:
             await self._answer_oldest()
 
     async def _store(self) -> None:
-        """Sends what waits on its way."""
+        """Begins to store the waiting lines."""
         if not self._waiting:
             return
         lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -184,7 +185,7 @@ class Bulk(Response):
 async def lines_of(
     receive: Receive, size_max: int, on_pause: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
-    """The lines of a request's body, as they come. Problem 413 if one is too long."""
+    """The lines of a request's body, as they arrive. Raises Problem 413 if one is too long."""
     rest = bytearray()
     while True:
         message: Any = None
@@ -233,8 +234,8 @@ def internal(problem: Exception) -> Problem:
 
 
 def stored_lines(lines: list[Line], ids: list[str], outcomes: list[str]) -> bytes:
-    """As JSON by hand: 0.3 µs a line, and 2.7 with a call for each. Nothing has the id of an item
-    that was not stored."""
+    """Encodes JSON by hand: 0.3 µs per line instead of 2.7 with a call for each. Items that were
+    not stored have no id."""
     shown = [
         f'"{item}"' if outcome in STORED else "null"
         for item, outcome in zip(ids, outcomes, strict=True)

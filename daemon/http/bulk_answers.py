@@ -1,13 +1,13 @@
-"""Lines on their way to a client that may be too busy sending to read them.
+"""Buffers answer lines for a client that may be too busy sending to read them.
 
-What the client has not taken waits in memory, and past `MEMORY_BYTES` in a file without a name, so
-that a client which reads nothing before it has sent everything (most do) does not come to a halt,
-and a stream of any length costs no memory. A file takes at most `FILE_BYTES_MAX`, and those of all
-streams together `FILES_BYTES_MAX`; where there is no room, and on a disk that is low, whoever adds
-lines waits for the client to read. A client that then reads nothing for `STALL_S` is given up
-(`Stalled`), so that nobody keeps the room of others for ever.
+Unread lines wait in memory, and beyond `MEMORY_BYTES` in an unnamed file. So a client that reads
+nothing before it has sent everything (most do) is not blocked, and a stream of any length needs
+little memory. A file takes at most `FILE_BYTES_MAX`, and the files of all streams together at most
+`FILES_BYTES_MAX`. If there is no room, or the disk is low, the task that adds lines waits for the
+client to read. A client that then reads nothing for `STALL_S` is cut off (`Stalled`), so that it
+does not keep the room from other streams.
 
-One task adds and one takes. Cancelled, either may be called again; closing lets the file go.
+One task adds and one takes. After a cancel, either may be called again; `close` releases the file.
 """
 
 import tempfile
@@ -20,19 +20,18 @@ import trio
 
 MEMORY_BYTES: Final = 1024 * 1024
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The answers to some 3 million lines."""
+"""Enough for the answers to about 3 million lines."""
 FILES_BYTES_MAX: Final = 1024 * 1024 * 1024
 READ_BYTES: Final = 256 * 1024
 STALL_S: Final = 60.0
 
 
 class Stalled(Exception):
-    """The client does not read, and there is no room for what it does not read; or the disk has
-    failed."""
+    """The client does not read and the buffer is full, or the disk failed."""
 
 
 class AnswerRoom:
-    """What the files of several streams may take together."""
+    """The room that the files of all streams share."""
 
     def __init__(self, bytes_max: int = FILES_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -50,7 +49,7 @@ class AnswerRoom:
         self.tell()
 
     def tell(self) -> None:
-        """There may be more room for somebody."""
+        """Wakes the tasks that wait for room."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -78,13 +77,13 @@ class AnswerLog:
         self._file: IO[bytes] | None = None
         self._read_at = self._written = 0
         self._held = 0
-        """Of the room of all."""
+        """Its part of the shared room."""
         self._is_over = False
         self._news = trio.Event()
         self._turn = trio.Lock()
 
     async def add(self, line: bytes) -> None:
-        """Returns when there is room for another. Stalled: there is none, and will not be."""
+        """Returns when there is room for another line. Raises Stalled if none becomes free."""
         self._lines.append(line)
         self._bytes += len(line)
         self._tell()
@@ -102,7 +101,7 @@ class AnswerLog:
         self._tell()
 
     async def take(self) -> bytes:
-        """The next lines, once there are some; empty: that was all."""
+        """Waits for the next lines; empty at the end."""
         while True:
             async with self._turn:
                 if self._read_at < self._written:
@@ -131,19 +130,19 @@ class AnswerLog:
         self._news.set()
 
     def _taken(self) -> None:
-        """Some was taken; when all of the file was, that is empty again."""
+        """Notes that lines were taken; empties the file when all of it was taken."""
         self._takes += 1
         over, self._held = self._held - self._written, self._written
         self._room.give(over)
 
     def _may_spill(self) -> bool:
-        """Whether what is in memory may go to the file, as far as is known."""
+        """Whether lines in memory may move to the file, as far as is known."""
         if self._disk_is_low() or self._written + self._bytes > FILE_BYTES_MAX:
             return False
         return self._room.has(self._bytes)
 
     async def _spill(self) -> bool:
-        """All that waits in memory comes after what is in the file, if there is room."""
+        """Appends the lines in memory to the file, if there is room."""
         async with self._turn:
             if not self._may_spill():
                 return False

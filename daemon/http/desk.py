@@ -1,7 +1,7 @@
-"""The desk: what the HTTP side sees of the daemon.
+"""The desk: the part of the daemon that HTTP routes may use.
 
-Routes get it and nothing else. It owns nothing; `perform` and `report` answer within a deadline
-(trio.TooSlowError, which is answered 503).
+Routes get the desk and nothing else. It owns nothing. `perform` and `report` answer within a
+deadline or raise trio.TooSlowError, which is answered with 503.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +23,7 @@ from actors.workers.dispatch import Dispatch
 from actors.workers.pull import Pull
 
 ANSWER_S: Final = 30.0
-"""For an actor to answer."""
+"""How long an actor may take to answer."""
 
 T = TypeVar("T")
 Perform = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -32,16 +32,16 @@ Perform = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 @dataclass(frozen=True, slots=True)
 class Desk:
     settings: Settings
-    """As at the start; queues are the catalogue's."""
+    """The settings at the start; the catalogue has the current queues."""
     catalogue: Catalogue
     perform: Perform
     """A CONTROL operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
     report: Callable[[], Awaitable[dict[str, Any]]]
-    """The books and what the actors know, as `forebay stats --json`."""
+    """The books and the state of the actors, like `forebay stats --json`."""
     pull: Pull
     to_spooler: trio.MemorySendChannel[SpoolerMessage]
     to_keyed: trio.MemorySendChannel[OfferRun]
-    """Where items of queues go whose keys are unique."""
+    """Takes items of queues with unique keys."""
     spooler: Spooler
     """To read: `disk_is_low`, `free_bytes`."""
     warm: WarmQueue
@@ -51,9 +51,9 @@ class Desk:
     breakers: Breakers
     events: EventRing
     is_away: Mapping[str, Callable[[], bool]]
-    """Stores by name: `cold`, `warm`, and `disk`, which is away when it is low."""
+    """Stores by name: `cold`, `warm`, and `disk`, which counts as unavailable when it is low."""
     stopping: trio.Event
-    """Set when the daemon begins to drain: what streams must end, and nothing new is taken."""
+    """Set when the daemon begins to drain: streams must end, and nothing new is accepted."""
     metrics: Metrics
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
@@ -63,7 +63,7 @@ class Desk:
 
 
 def within(seconds: float, call: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-    """The same call, which raises TooSlowError when it takes longer."""
+    """The same call with a deadline; raises TooSlowError."""
 
     async def bounded(*args: Any) -> T:
         with trio.fail_after(seconds):

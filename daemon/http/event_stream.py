@@ -1,8 +1,8 @@
-"""One client that watches: server-sent events, written as they come, until somebody has enough.
+"""Streams server-sent events to one client.
 
-Owns the place that the client takes among all watchers. A client that does not read makes `send`
-wait, and is cut off by the server; nothing is queued for it. On cancel, on `stopping` and when the
-client goes away the stream ends; after `stopping` it ends properly, so that a browser reconnects.
+Owns the client's place among all watchers. A client that does not read makes `send` wait, and the
+server cuts it off; nothing is queued for it. The stream ends on cancel, on `stopping` and when the
+client disconnects; after `stopping` it ends properly, so that a browser reconnects.
 """
 
 import json
@@ -22,13 +22,13 @@ FRESH_S: Final = 1.0
 HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
 RECONNECT_MS: Final = 2000
 BUSY_S: Final = 5
-"""After which somebody who found no place may try again."""
+"""After how long a client that found no place may try again."""
 
 Message = MutableMapping[str, Any]
 
 
 class Samples:
-    """The books as a compact sample; whoever asks within a second gets the same."""
+    """The books as a compact sample; all requests within a second get the same one."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class EventStream(Response):
         try:
             return told("sample", await self._samples.latest())
         except (StoreUnavailable, trio.TooSlowError):
-            # It shows as a sample that is missing; the line still says that somebody is here.
+            # The client sees a missing sample; the line keeps the connection alive.
             return b": no sample\n\n"
 
     async def _until_gone(
         self, receive: Callable[[], Awaitable[Message]], scope: trio.CancelScope
     ) -> None:
-        # A body that never ends (Problem) is no reason to go on either.
+        # A request body that does not end (Problem) ends the stream too.
         with suppress(Problem):
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -142,7 +142,7 @@ def told(name: str, data: Mapping[str, Any], event: Numbered | None = None) -> b
 
 
 async def _body(send: Callable[[Message], Awaitable[None]], data: bytes) -> None:
-    """Not to be cancelled: half an event would be taken for the head of the next one."""
+    """Shielded from cancellation: a client would join half an event with the next one."""
     if data:
         with trio.CancelScope(shield=True):
             await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,9 +1,9 @@
 """The answer of /api/v2/metrics/queues/detailed, as the bytes of its JSON.
 
-What an entry says of its flow by name hardly ever changes, and is encoded once; a count, two times
-and the moment of the snapshot are added as text. 4,000 entries take 4 ms, and 16 as an object each.
+The names in an entry hardly ever change and are encoded once; the count, two times and the time of
+the snapshot are added as text. 4,000 entries take 4 ms; as one object each they took 16.
 
-Owned by whoever renders, one at a time. A flow that holds nothing is forgotten.
+Used by one request at a time. A flow that holds nothing is forgotten.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,14 +15,14 @@ import msgspec
 from actors.metrics.snapshot import FlowKey, FlowState, Snapshot
 
 FLOWS_MAX: Final = 10_000
-"""So many flows are listed, those with most items first."""
+"""At most this many flows are listed, those with the most items first."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class FlowEntries:
     def __init__(self, told_of: Callable[[str], dict[str, str]]) -> None:
-        """`told_of`: what every entry of a queue says beside its flow."""
+        """`told_of` returns the fields that all entries of a queue share."""
         self._told_of = told_of
         self._told: dict[str, dict[str, str]] = {}
         self._starts: dict[FlowKey, str] = {}
@@ -44,7 +44,7 @@ class FlowEntries:
         ).encode()
 
     def _starts_of(self, flows: Iterable[FlowState]) -> list[tuple[str, FlowState]]:
-        """Each with the beginning of its entries, as far as the count."""
+        """Each flow with the beginning of its entries, up to the count."""
         told: dict[str, dict[str, str]] = {}
         before, self._starts = self._starts, {}
         found: list[tuple[str, FlowState]] = []
@@ -85,6 +85,6 @@ def start_of(told: dict[str, str], flow: FlowState) -> str:
 
 
 def iso(at_ms: int) -> str:
-    """As JavaScript writes it: in UTC, to the millisecond."""
+    """Like JavaScript: in UTC, with milliseconds."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

@@ -1,15 +1,15 @@
-"""The guard around the application: what a stranger may cost, and what a browser may be made to do.
+"""The guard around the application: bounds the cost of requests, and refuses cross-site requests.
 
-Every request passes here first: its Host and Origin, the rate of its client, the size and the pace
-of its body; every answer gets the security headers on its way out. What is refused is a problem as
-any other. Plain ASGI: nothing is buffered. Whoever changes something shows a token here, before its
-body is read: the routes would see to that too, once they have parsed it.
+It checks every request first: its Host and Origin, the rate of its client, the size and the speed
+of its body. It adds the security headers to every answer. Refusals are problems like any other.
+Plain ASGI: nothing is buffered. The token of a request that changes something is checked here,
+before its body is read; the routes check it too, but only after they have parsed the body.
 
-Two traps of the server below are mended here. A body that nobody reads would hold its connection
-forever, so that what is left of it is discarded before an answer ends; and an exception that
-reaches the server would be logged by it in its own words, so that none does.
+It works around two traps of the server. An unread body would hold its connection forever, so the
+rest of the body is discarded before an answer ends. The server would log an exception in its own
+format, so no exception reaches it.
 
-What it can't do: keep a client from opening connections; server.py counts those.
+What it cannot do: prevent clients from opening connections; server.py counts those.
 """
 
 import re
@@ -38,10 +38,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 CLIENTS_MAX: Final = 4096
-"""Whose rates are remembered; the one that was away longest is forgotten."""
+"""How many clients' rates are remembered; the least recent client is forgotten."""
 BURST_S: Final = 2.0
 PACE_BYTES_S: Final = 1024
-"""A body that comes slower than this is no body but an attack."""
+"""A body that arrives more slowly than this is an attack."""
 DISCARD_S: Final = 2.0
 """For a refused client to finish sending: one that is cut off would not read why."""
 
@@ -73,7 +73,7 @@ def changes_something(method: str, path: str) -> bool:
 
 
 def is_worth_a_line(method: str, path: str) -> bool:
-    """Whether the log says who did it: what operators do, not the traffic of items."""
+    """Whether the request is logged: operators' actions are, the traffic of items is not."""
     return method not in SAFE_METHODS and not (method == "POST" and ADDING.fullmatch(path))
 
 
@@ -98,7 +98,7 @@ def own_hosts(settings: HttpSettings) -> frozenset[str]:
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """A page of this server's says so with the name by which it was asked for."""
+    """Whether the origin is a page of this server, requested under the same name."""
     parts = urlsplit(origin)
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
@@ -110,7 +110,7 @@ class Bucket:
 
 
 class Rates:
-    """A token bucket for each client."""
+    """One token bucket per client."""
 
     def __init__(self, per_second: float, clients_max: int = CLIENTS_MAX) -> None:
         self._per_second = per_second
@@ -118,7 +118,7 @@ class Rates:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def take(self, client: str, now: float) -> float:
-        """0: go on; else for how many seconds to wait."""
+        """How many seconds the client must wait; 0 if it may proceed."""
         if not self._per_second:
             return 0.0
         full = self._per_second * BURST_S
@@ -135,9 +135,9 @@ class Rates:
 
 
 class Body:
-    """A request's body as it comes: bounded in size and in time.
+    """A request's body as it arrives: bounded in size and in time.
 
-    The time is the client's: what passes while nobody asks for more of the body is not."""
+    Only the time that the client takes counts, not the time between reads."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Body:
         patience_s: float,
         large_bodies: LargeBodies,
     ) -> None:
-        """`size_max` is None for a body that is read as it comes."""
+        """`size_max` is None for a body that is read as a stream."""
         self._receive = receive
         self._size_max = size_max
         self._large_bodies = large_bodies
@@ -173,7 +173,7 @@ class Body:
         return message
 
     async def receive_whole(self) -> Message:
-        """All of it at once, for a route that parses it at once."""
+        """The whole body, for a route that parses it at once."""
         parts: list[bytes] = []
         while True:
             message = await self.receive()
@@ -189,20 +189,20 @@ class Body:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def discard(self) -> None:
-        """What is left of it, within a time."""
+        """Discards the rest of the body, within a time limit."""
         with trio.move_on_after(DISCARD_S):
             while not self.is_over:
                 self._note(await self._receive())
 
     async def swallow(self) -> None:
-        """What still comes, until somebody cancels."""
+        """Discards what still arrives, until cancelled."""
         while True:
             await self._receive()
 
     def _note(self, message: Message) -> None:
         size = len(message.get("body", b""))
         self._bytes += size
-        # A body that is fast now may not be slow for hours later.
+        # A body that is fast at first must not be slow for hours later.
         self._left_s = min(self._left_s + size / PACE_BYTES_S, self._patience_s)
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self.is_over = True
@@ -213,7 +213,7 @@ def too_large(size_max: int) -> Problem:
 
 
 class Guard:
-    """Around the application. Where no token is needed, the name counts by which it is asked."""
+    """Wraps the application. If no token is needed, the Host header must name this server."""
 
     def __init__(
         self, app: App, settings: HttpSettings, access: Access, large_bodies: LargeBodies
@@ -270,7 +270,7 @@ def is_plain(host: str) -> bool:
 
 
 def single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Each header once; of those that come twice, both, which then mean nothing."""
+    """Each header once; repeated headers are joined, which makes them invalid."""
     found: dict[bytes, str] = {}
     for name, value in headers:
         text = value.decode("latin-1")
@@ -279,7 +279,7 @@ def single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
 
 
 def check_origin(headers: Mapping[bytes, str], host: str) -> None:
-    """A browser that acts for a page of somebody else's says so."""
+    """Refuses requests that a browser sends for a page of another site."""
     origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
     if origin is not None and not is_own_origin(origin, host):
         raise Problem(403, "this request comes from a page of another site", "cross-site")
@@ -307,20 +307,20 @@ class Answer:
             return
         await self._body.discard()
         async with trio.open_nursery() as nursery:
-            # The server hands on what still comes before it ends, and would wait for a reader.
+            # Before it ends, the server passes on what still arrives, and would wait for a reader.
             nursery.start_soon(self._body.swallow)
             await self._send(message)
             nursery.cancel_scope.cancel()
 
     async def refuse(self, problem: Problem) -> None:
-        """Unless an answer has begun: then there is nothing to be said any more."""
+        """Answers with the problem, unless an answer has begun."""
         if self._status is not None:
             return
         response = render(problem, self._scope["path"])
         await response(dict(self._scope), self._body.receive, self.send)
 
     def _log(self) -> None:
-        """Before the answer: who has it finds the line in the log."""
+        """Logs before the answer, so that a client that has it finds the line in the log."""
         who = self._scope["state"].get("who")
         method, path = self._scope["method"], self._scope["path"]
         if who is not None and is_worth_a_line(method, path):

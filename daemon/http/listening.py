@@ -1,8 +1,8 @@
-"""The HTTP server's listening socket, and where others find it.
+"""Opens the HTTP server's listening socket and publishes its address.
 
-It is opened before anything else starts, so that an address that is taken is heard of at once;
-clients wait in its backlog until the daemon serves. The address in force stands in the file
-`http.address` in the state directory for as long: with port 0 a free one is chosen.
+It is opened before anything else starts, so that a taken address is reported at once; clients wait
+in its backlog until the daemon serves. While it is open, the file `http.address` in the state
+directory holds its address: with port 0 the system chooses a free port.
 """
 
 import socket
@@ -24,10 +24,10 @@ ADDRESS_FILE: Final = "http.address"
 
 @contextmanager
 def open_http(settings: Settings) -> Iterator[socket.socket | None]:
-    """The listening socket; None where there is to be none.
+    """The listening socket; None if HTTP is off.
 
-    ConfigError if the address cannot be had, unless nobody asked for it: two daemons of one host
-    must not fail because of the default."""
+    Raises ConfigError if the address is unavailable, unless it is the default: two daemons on one
+    host must not fail because of the default."""
     try:
         sock = _listen(settings.http)
     except OSError as problem:
@@ -78,7 +78,7 @@ def _listen(settings: HttpSettings) -> socket.socket | None:
 
 
 def _write_address(file: Path, address: str) -> None:
-    """Where commands and tests find it; whole or not at all."""
+    """Writes the address for commands and tests, atomically."""
     new = file.with_suffix(".new")
     new.write_text(address + "\n")
     new.replace(file)

@@ -1,4 +1,4 @@
-"""/openapi.json: what FastAPI knows of the routes, and the problems that every route may have."""
+"""/openapi.json: FastAPI's description of the routes, plus the problems common to all."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "op
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Made once, when it is first asked for."""
+    """Made once, at the first request."""
     if app.openapi_schema is None:
         described = get_openapi(
             title=app.title,
@@ -44,7 +44,7 @@ def add_problems(described: dict[str, Any]) -> None:
 
 
 def statuses_of(operation: dict[str, Any]) -> tuple[int, ...]:
-    """The problems that come from what stands around a route."""
+    """The problems that come from the guard around a route."""
     statuses: tuple[int, ...] = OF_ALL
     if operation.get("security"):
         statuses = (401, *statuses)

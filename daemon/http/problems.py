@@ -1,7 +1,7 @@
-"""Problems: every answer that is not what was asked for, in one shape (RFC 9457).
+"""Problems: the shape of every error answer (RFC 9457).
 
-`Problem` is raised by routes; what the actors raise (`Refused`, `StoreUnavailable`) is translated
-here, once. What is a bug is answered by the guard (limits.py).
+Routes raise `Problem`; errors of the actors (`Refused`, `StoreUnavailable`) are translated here.
+The guard (guard.py) answers requests that failed because of a bug.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:forebay:problem:"
 ERRORS_MAX: Final = 20
-"""Of one request that are listed; a body of megabytes may have a million."""
+"""How many errors of one request are listed; a body of megabytes may have a million."""
 
 STATUSES: Final[Mapping[str, int]] = {
     "BAD_FRAME": 400,
@@ -50,7 +50,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "TIMEOUT": 503,
     "INTERNAL": 500,
 }
-"""Of the codes of docs/protocol.md."""
+"""The HTTP status of each code of docs/protocol.md."""
 
 EXAMPLES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("bad-request", "the body is not JSON: Expecting value"),
@@ -87,15 +87,13 @@ class ProblemDetails(BaseModel):
     detail: str = Field(description="What is wrong with this request, in a sentence")
     instance: str | None = Field(default=None, description="The path that was asked for")
     code: str | None = Field(default=None, description="The code of the wire protocol, if any")
-    field: str | None = Field(
-        default=None, description="Which of the settings is to blame, where it is known"
-    )
+    field: str | None = Field(default=None, description="The invalid setting, if it is known")
 
 
 class Problem(HTTPException):
-    """An answer that is not what was asked for. `slug` names its kind; the title comes from it.
+    """An error answer. `slug` names its kind; the title comes from it.
 
-    An HTTPException, because FastAPI passes those on from wherever a request is read."""
+    An HTTPException, because FastAPI passes those on from every stage of reading a request."""
 
     def __init__(
         self,
@@ -114,7 +112,7 @@ class Problem(HTTPException):
 
 
 def problem_of(refused: Refused) -> Problem:
-    """What the daemon refuses, in the words of HTTP."""
+    """A refusal of the daemon as a problem."""
     retry_after_s = None
     if refused.retryable:
         retry_after_s = (refused.retry_after_ms or UNAVAILABLE_RETRY_MS) / 1000
@@ -128,7 +126,7 @@ def problem_of(refused: Refused) -> Problem:
 
 
 def field_of(refused: Refused) -> dict[str, str]:
-    """The key that is to blame, where it is known: a form shows the problem beside it."""
+    """The invalid key, if it is known: a form shows the problem next to it."""
     if not isinstance(refused, BadSetting) or not refused.field:
         return {}
     return {"field": refused.field}
@@ -160,8 +158,7 @@ def render(problem: Problem, path: str | None = None) -> Response:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """`responses=` of a route: the problems that it may answer with, beside those of every route
-    (openapi.py adds these)."""
+    """`responses=` of a route: its own problems. openapi.py adds those of every route."""
     return {status: documented_one(status) for status in statuses}
 
 
@@ -187,7 +184,7 @@ def documented_one(status: int) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Every way in which a request may fail, as a problem."""
+    """Makes every failure of a request a problem."""
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -243,7 +240,7 @@ class Unanswered(Response):
 
 
 def translated(error: HTTPException, request: Request) -> Problem:
-    """What the framework refuses by itself."""
+    """A refusal of the framework as a problem."""
     headers = dict(error.headers or {})
     if error.status_code == 404:
         return Problem(404, f"there is nothing at {request.url.path}", "not-found")
@@ -254,7 +251,7 @@ def translated(error: HTTPException, request: Request) -> Problem:
 
 
 def of_validation(error: RequestValidationError) -> Problem:
-    """400 where the body is no JSON, 422 where it is and means nothing here."""
+    """400 if the body is not JSON, 422 if it is JSON but invalid."""
     errors = [
         {
             "where": ".".join(str(part) for part in entry["loc"]),

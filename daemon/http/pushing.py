@@ -1,7 +1,7 @@
-"""Pushes over HTTP: items made into runs, and handed to the same intake as the socket's.
+"""Pushes over HTTP: packs items into runs, and hands them to the same intake as the socket.
 
-A push is answered when its run is on disk, as on the socket, or refused in the same words. A
-request that is cancelled leaves its run where it is: stored, and answered to nobody.
+A push is answered when its run is on disk, as on the socket, or refused in the same words. If the
+request is cancelled, its run is still stored, but not answered.
 """
 
 import json
@@ -34,11 +34,11 @@ from forebay.stage_frames import WRITE_HEADER
 from forebay.wire import Outcome
 
 RESERVED: Final = frozenset({WRITE_HEADER, ONLY_IF_HEADER})
-"""Headers that mean something to the daemon."""
+"""Headers that the daemon interprets."""
 
 
 class Share(NamedTuple):
-    """What items of one run have in common."""
+    """The fields that all items of a run share."""
 
     flow: str
     action: str
@@ -56,7 +56,7 @@ class Made(NamedTuple):
 
 
 class Waiter:
-    """Takes the answer to one push of so many items: one for all, or of a keyed queue one each."""
+    """Receives the answer to one push: one for all items, or one per item for a keyed queue."""
 
     def __init__(self, items: int) -> None:
         self._items = items
@@ -91,19 +91,19 @@ class Waiter:
 
 
 class Push(NamedTuple):
-    """A run on its way to the disk."""
+    """A run that is being stored."""
 
     ids: list[str]
     waiter: Waiter
     patience_s: float
 
     async def wait(self) -> list[str]:
-        """What became of each item."""
+        """Waits for the outcome of each item."""
         return await self.waiter.wait(self.patience_s)
 
 
 def check_queue(desk: Desk, queue: str) -> None:
-    """Refused if nothing can be added to it now."""
+    """Raises Refused if nothing can be added to the queue now."""
     if desk.is_draining:
         raise draining()
     if desk.catalogue.queue(queue) is None:
@@ -113,7 +113,7 @@ def check_queue(desk: Desk, queue: str) -> None:
 async def begin_push(
     desk: Desk, queue: str, items: Sequence[Made], run_id: bytes | None = None
 ) -> Push:
-    """Hands items that share everything to the intake; `Push.wait` says what became of them."""
+    """Hands the items of one run to the intake; `Push.wait` returns their outcomes."""
     check_queue(desk, queue)
     share, run_id = items[0].share, run_id or new_run_id()
     keys = [item.key for item in items]
@@ -148,7 +148,7 @@ async def begin_push(
 
 
 def made(new: NewItem, priorities: Mapping[str, int], now_ms: int) -> Made:
-    """Problem 422 if it can be no item."""
+    """Raises Problem 422 if it is not a valid item."""
     key = as_bytes("reference", new.reference or "")
     if len(key) > KEY_BYTES_MAX:
         raise Problem(422, f"reference has at most {KEY_BYTES_MAX} bytes", "invalid")
@@ -171,7 +171,7 @@ def run_id_of(new: NewItem) -> bytes | None:
 
 
 def payload_of(value: Any, encoded: str | None) -> bytes | None:
-    """None if there is none. A text is a payload as it is; any other value, as JSON."""
+    """None if no payload is given. A text is used as it is; any other value as JSON."""
     if value is not None and encoded is not None:
         raise Problem(422, "give payload or payload_b64, not both", "invalid")
     if encoded is not None:
@@ -184,7 +184,7 @@ def payload_of(value: Any, encoded: str | None) -> bytes | None:
     if isinstance(value, str):
         return as_bytes("payload", value)
     try:
-        # 100,000 numbers take 5 ms, and 80 with `json`, which knows NaN from null.
+        # 100,000 numbers take 5 ms; `json`, which tells NaN from null, takes 80.
         data = msgspec.json.encode(value)
         if b"null" in data:
             json.dumps(value, allow_nan=False)

@@ -1,11 +1,11 @@
-"""The HTTP server: its connections, what each may cost, and how they end.
+"""The HTTP server: accepts connections, bounds their cost, and closes them.
 
-hypercorn speaks HTTP; accepting is done here, because a connection must cost no more than its
-share: there are at most `max_connections`, a client that does not take its answer within `timeout`
-is cut off, and what goes wrong in a connection ends that connection and not the daemon.
+hypercorn speaks HTTP. Connections are accepted here, because their cost must be bounded: there are
+at most `max_connections`, a client that does not read its answer within `timeout` is cut off, and
+an error in a connection ends that connection and not the daemon.
 
-`close`: no more connections, what is under way may finish for two seconds, then it is cut off.
-What streams must have ended by then by itself (the desk's `stopping`).
+`close` accepts no more connections, lets requests finish for two seconds, and cuts off the rest.
+Streams must end before that, on the desk's `stopping`.
 """
 
 import socket
@@ -31,7 +31,7 @@ BUSY: Final = (
     b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 IDLE_S: Final = 15.0
-"""For the head of a request, and between two of them."""
+"""How long the head of a request may take, and the pause between two requests."""
 
 
 class HttpServer:
@@ -47,7 +47,7 @@ class HttpServer:
         self._empty = trio.Event()
         self._ended = trio.Event()
         self.refused_total = 0
-        """Connections that were too many."""
+        """How many connections were refused because there were too many."""
 
     @property
     def connections(self) -> int:
@@ -70,7 +70,7 @@ class HttpServer:
     async def close(self) -> None:
         """Returns when all connections have ended."""
         self._is_closing = True
-        # Idle connections end by that at once.
+        # This ends idle connections at once.
         await self._context.terminated.set()
         self._accepting.cancel()
         await self._ended.wait()
@@ -79,7 +79,7 @@ class HttpServer:
         if self._streams:
             with trio.move_on_after(GRACE_S):
                 await self._empty.wait()
-        # A send is shielded in the server below: only the end of its socket ends it.
+        # hypercorn shields a send: only closing its socket ends it.
         for stream in list(self._streams):
             await trio.aclose_forcefully(stream)
         scope.cancel()
@@ -115,8 +115,7 @@ async def _say_busy(stream: trio.SocketStream) -> None:
 
 
 class PatientStream:
-    """A connection that is cut off when its client does not take what it is sent, with all that
-    is done for it."""
+    """A connection that is cut off, with all work for it, if its client does not read."""
 
     def __init__(self, stream: trio.SocketStream, seconds: float) -> None:
         self._stream = stream
@@ -143,7 +142,7 @@ class PatientStream:
 
 
 class _Quiet:
-    """hypercorn's log: requests are counted elsewhere, and what fails is logged where it fails."""
+    """Silences hypercorn's log: requests are counted and failures logged elsewhere."""
 
     def __init__(self, config: Config) -> None:
         pass

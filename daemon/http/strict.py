@@ -1,7 +1,7 @@
-"""Bodies of requests: JSON that is read strictly, and models that take no lookalikes.
+"""Reads request bodies strictly, without type conversions.
 
-Python's own reader would take `NaN`, numbers that no float holds, UTF-16 and names that come twice;
-pydantic would take `true` for 1 and `"5"` for 5.
+Python's JSON reader would accept `NaN`, numbers beyond a float's range, UTF-16 and duplicate names;
+pydantic would accept `true` for 1 and `"5"` for 5.
 """
 
 import json
@@ -28,7 +28,7 @@ class StrictRequest(Request):
         except json.JSONDecodeError:
             raise
         except ValueError as problem:
-            # In the framework's words: it answers that the body is not JSON.
+            # The framework answers this error with "the body is not JSON".
             raise json.JSONDecodeError(str(problem), "", 0) from problem
 
 

@@ -303,7 +303,7 @@ def test_program_that_cannot_be_started_is_known_when_it_is_opened(tmp_path: Pat
         ({"command": ["no-such-program"]}, "command: no program no-such-program in PATH"),
         ({"command": ["/no/such"]}, "command: /no/such does not exist"),
         ({"command": ["./data"], "directory": str(tmp_path)}, "data cannot be executed"),
-        ({"command": ["sh"], "directory": "/no/such"}, "directory: /no/such is no directory"),
+        ({"command": ["sh"], "directory": "/no/such"}, "directory: /no/such is not a directory"),
         ({"command": ["sh"], "environment": {"PATH": str(tmp_path)}}, "no program sh in PATH"),
     ]
     for settings, problem in cases:

@@ -105,7 +105,7 @@ def hang_up(served: Serving, event: str) -> None:
 @pytest.mark.parametrize(
     "content, mode, why",
     [
-        ("long-enough-for-a-token", 0o644, "open to everybody"),
+        ("long-enough-for-a-token", 0o644, "accessible to all users"),
         ("short", 0o600, "at least 16 characters"),
         ("", 0o600, "at least 16 characters"),
         (None, 0o600, "cannot be read"),

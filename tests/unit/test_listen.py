@@ -163,14 +163,14 @@ def test_what_is_no_socket_is_never_removed(path: Path, what: str) -> None:
         path.mkdir()
     else:
         path.symlink_to("/nowhere")
-    with pytest.raises(CannotListen, match="is not a socket, and is left alone"):
+    with pytest.raises(CannotListen, match="is not a socket: remove it"):
         open_socket(settings(path))
     assert path.is_symlink() or path.exists()
 
 
 def test_path_that_does_not_fit_is_refused_with_its_length(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
-    with pytest.raises(CannotListen, match=rf"has {len(str(long))} bytes, and at most 107 fit"):
+    with pytest.raises(CannotListen, match=rf"has {len(str(long))} bytes, more than 107"):
         open_socket(SocketSettings.model_construct(path=long, owner=None, group=None))
 
 

@@ -1,4 +1,4 @@
-"""How a process ended, in words and as a number. Codes are as subprocess gives them."""
+"""Describes how a process ended, from the return code of `subprocess`."""
 
 import signal
 
@@ -13,5 +13,5 @@ def describe_exit(code: int) -> str:
 
 
 def shell_status(code: int) -> int:
-    """The status as a shell shows it, where SIGKILL is 137, so that retry rules can name it."""
+    """The status as a shell shows it (137 for SIGKILL), for use in retry rules."""
     return code if code >= 0 else 128 - code

@@ -1,14 +1,14 @@
-"""The command handler: a program, started for each batch, without a shell, and fed on its stdin.
+"""The command handler: starts a program per batch, without a shell, and writes items to its stdin.
 
-Exit code 0 says that the batch is delivered, even if the program has not read all of it. A code in
-`permanent_codes` refuses it for good, any other code and a death by a signal ask for another try.
-Lines on its standard output may say otherwise of single items (command_results.py), and count
-however the program ends.
+Exit code 0 means that the batch is delivered, even if the program has not read all of it. A code in
+`permanent_codes` refuses it for good; any other code, or a signal, means a retry. Lines on the
+program's standard output may report single items differently (results.py); they count however the
+program ends.
 
-At the deadline its process group is told to stop (SIGTERM), and is killed `kill_after` later. On
-cancel the group is killed at once and the program reaped; the batch is sent again. What such a
-program had done by then cannot be undone. A process that the program leaves behind is let be when
-the program has ended well, and is not waited for.
+At the deadline its process group gets SIGTERM, and SIGKILL `kill_after` later. On cancel the group
+is killed at once and the program reaped; the batch is sent again. It cannot undo what the program
+had done by then. If the program succeeds and leaves a process behind, that process is neither
+killed nor waited for.
 """
 
 import os
@@ -38,15 +38,15 @@ from daemon.handlers.lines import Encoded, encode_batch
 from daemon.handlers.verdicts import all_failed, report
 
 ERROR_BYTES_MAX: Final = 64 * 1024
-"""So much of the end of its standard error is kept."""
+"""How many bytes of the end of its standard error are kept."""
 READ_BYTES: Final = 64 * 1024
 PIPES_S: Final = 0.5
-"""How long after a program's end its pipes are read, if something it left behind holds them."""
+"""How long after a program's end its pipes are read, if a process it left behind holds them."""
 
 
 def name_of(command: Sequence[str]) -> str:
-    """All of it, since two scripts that share an interpreter are two destinations; but this is seen
-    in metrics, logs and lists, and so without secrets."""
+    """The whole command, since two scripts that share an interpreter are two destinations. Secrets
+    are masked, because the name appears in metrics, logs and lists."""
     shown = masked_words(command)
     name = f"command:{shlex.join(shown)}"
     if shown == list(command):
@@ -123,12 +123,12 @@ class CommandSender:
 
 
 def correlation(batch: Sequence[Slice]) -> dict[str, str]:
-    """What ties all items of a batch to other work, as a program's environment has it."""
+    """The correlation that all items of a batch share, as environment variables."""
     found = shared_by(part.run.head for part in batch)
     return {
         _VARIABLES[name]: value
         for name, value in found.items()
-        # No environment can hold it, and the program would not start.
+        # An environment cannot hold it, and the program would not start.
         if "\0" not in value
     }
 
@@ -137,7 +137,7 @@ _VARIABLES: Final = {CORRELATION_ID: "FOREBAY_CORRELATION_ID", TRACE_HEADER: "TR
 
 
 class Program:
-    """A program that was started: fed, listened to, and always reaped."""
+    """A running program: writes its input, reads its output, and always reaps it."""
 
     def __init__(self, process: trio.Process, content: Encoded) -> None:
         self._process = process
@@ -146,7 +146,7 @@ class Program:
         self.errors = bytearray()
 
     async def run(self, timeout_s: float, kill_after_s: float) -> bool:
-        """Returns when it has ended; whether that was too late."""
+        """Returns when the program has ended: True if that was after the deadline."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._feed)
@@ -170,7 +170,7 @@ class Program:
 
     async def _feed(self) -> None:
         assert self._process.stdin is not None
-        # A program need not read what it does not want: its exit code says what that means.
+        # A program need not read all of its input; its exit code counts.
         with suppress(trio.BrokenResourceError):
             await self._process.stdin.send_all(self._body)
         await self._process.stdin.aclose()
@@ -190,7 +190,7 @@ class Program:
         self._signal(signal.SIGTERM)
         with trio.move_on_after(kill_after_s):
             await self._process.wait()
-        # Whether it has ended or not: its children may not have listened.
+        # Even if it has ended: its children may have ignored SIGTERM.
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
@@ -202,7 +202,7 @@ class Program:
 def verdict_on(
     code: int, errors: bytes, settings: CommandHandler, late_s: float | None
 ) -> Failure | None:
-    """What the end of a program means for the items it has said nothing of."""
+    """The verdict for the items that the program did not report itself."""
     name = Path(settings.command[0]).name
     if late_s is not None:
         return Failure(_with_end(f"{name}: not done after {format_duration(late_s)}", errors))
@@ -213,13 +213,13 @@ def verdict_on(
         _with_end(f"{name}: {describe_exit(code)}", errors),
         status=shell_status(code),
         is_permanent=is_permanent,
-        # A program that refuses its input has worked.
+        # A program that refuses its input works: its destination is not to blame.
         blames_destination=not is_permanent,
     )
 
 
 def _with_end(text: str, errors: bytes) -> str:
-    """The text, and as much of the end of the program's errors as there is room for."""
+    """The text, and as much of the end of the program's standard error as fits."""
     said = errors.decode(errors="replace").strip()
     room = ERROR_TEXT_MAX - len(text) - len(": …")
     if not said or room <= 0:
@@ -232,13 +232,13 @@ def environment(settings: CommandHandler) -> Mapping[str, str]:
 
 
 def why_not_startable(settings: CommandHandler) -> str:
-    """The key and what is wrong with it; empty if nothing is."""
+    """The key and what is wrong with it; empty if the program can be started."""
     directory = settings.directory
     if directory is not None and not directory.is_dir():
-        return f"directory: {directory} is no directory"
+        return f"directory: {directory} is not a directory"
     program = settings.command[0]
     if "/" in program:
-        # As the system does it: relative to the directory that the program runs in.
+        # Like the system: relative to the directory in which the program runs.
         path = Path(directory or "", program)
         if not path.exists():
             return f"command: {path} does not exist"

@@ -1,10 +1,10 @@
-"""What a program says about single items: lines of JSON on its standard output.
+"""Reads a program's results for single items: lines of JSON on its standard output.
 
     {"id": "0198c…-17", "status": "failed", "error": "no such customer"}
 
-`status` is `ok`, `retry` (after `retry_after` seconds, where given) or `failed` (for good);
-`failure_reason`, where given, says whose fault it was: `application` or `business`. Lines that say
-nothing of the kind, or speak of items that were not in the batch, are not about anything.
+`status` is `ok`, `retry` (after `retry_after` seconds, if given) or `failed` (for good);
+`failure_reason`, if given, is `application` or `business`. Other lines, and lines about items that
+were not in the batch, are ignored.
 Bounded: only the verdicts are kept, and of a line no more than 64 KiB.
 """
 
@@ -22,7 +22,7 @@ AFTER_S_MAX: Final = 86400.0
 
 
 class ItemResults:
-    """Reads a program's output as it comes; `verdicts` are by item id."""
+    """Parses a program's output as it arrives; `verdicts` are by item id."""
 
     def __init__(self, ids: Collection[str]) -> None:
         self._ids = frozenset(ids)
@@ -38,7 +38,7 @@ class ItemResults:
         self._extend(rest)
 
     def end(self) -> None:
-        """No more will come; the last line need not be ended."""
+        """The output is complete; its last line may lack a line feed."""
         self._end_line()
 
     def _extend(self, part: bytes | bytearray) -> None:
@@ -77,7 +77,7 @@ class ItemResults:
 
 
 def seconds(said: object) -> float | None:
-    """What a program asks for; None if that is no time. A day at most."""
+    """The pause that a program asks for, at most a day; None if it is not a valid time."""
     if isinstance(said, bool) or not isinstance(said, int | float) or not said >= 0:
         return None
     return float(min(said, AFTER_S_MAX))

@@ -1,1 +1,1 @@
-"""The `file` handler: lines and Parquet files that land whole."""
+"""The `file` handler: writes JSON lines or Parquet files."""

@@ -1,15 +1,15 @@
-"""The file handler: appends one JSON object a line, for landing zones and for looking.
+"""The file handler: appends one JSON object per line, for landing zones and for inspection.
 
 All senders of a handler share one file, and one thread at a time works on it. An item counts as
-delivered when its line is written, and synced where `fsync` says so; a line that is in a `.part`
-is safe, since a `.part` that a crash has left is finished by the next life (see landing.py). A
-crash between writing and settling writes items again, into another place, with the same ids.
+delivered when its line is written, and synced if `fsync` is set. A line in a `.part` file is safe:
+after a crash the next start finishes the file (see landing.py). After a crash between writing and
+settling, items are written again, elsewhere, with the same ids.
 
-A file that is due is finished on time even if nothing more arrives: by a keeper, a task that lasts
-from the first sender to `aclose`. It also finishes what crashes have left.
+A keeper task, which lasts from the first sender to `aclose`, finishes a file on time even if
+nothing more arrives. It also finishes files that crashes have left.
 
-A thread cannot be stopped: a write that is not done at the deadline has failed, holds the handler's
-only thread until the disk answers, and may still come to be in the file.
+A thread cannot be stopped: a write that is not done at the deadline counts as failed, holds the
+handler's only thread until the disk answers, and may still end up in the file.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,9 +32,9 @@ from daemon.handlers.verdicts import all_failed
 log = structlog.get_logger()
 
 CLOSE_S: Final = 5.0
-"""What closing the last file may take; what is not closed is finished by the next life."""
+"""How long closing the last file may take; the next start finishes a file that is not closed."""
 PAUSE_S: Final = 5.0
-"""Until the keeper tries again."""
+"""How long the keeper waits before it retries."""
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class FileDelivery:
         self._keeper: trio.CancelScope | None = None
         self._written = trio.Event()
         self.attended = trio.Event()
-        """The keeper has finished what there was; for tests."""
+        """Set when the keeper has finished all due files; for tests."""
         self.destination = f"file:{self._path}"
         self.batch_items = settings.batch_items
         self.batch_bytes = settings.batch_bytes
@@ -71,7 +71,7 @@ class FileDelivery:
     def open_sender(self) -> Sender:
         if self._rolled is not None and self._keeper is None:
             self._keeper = trio.CancelScope()
-            # Not in a nursery of the workers: the keeper is the handler's, and lasts as long.
+            # Not in a nursery of the workers: the keeper lasts as long as the handler.
             trio.lowlevel.spawn_system_task(self._keep, self._rolled, self._keeper)
         return FileSender(self)
 
@@ -108,7 +108,7 @@ class FileDelivery:
                 try:
                     await self._in_thread(partial(files.attend, trio.current_time()))
                 except OSError as error:
-                    # What is on disk is safe meanwhile.
+                    # Lines on disk are safe meanwhile.
                     if not is_failing:
                         log.error("file.finish_failed", queue=self._queue, error=str(error))
                     is_failing = True

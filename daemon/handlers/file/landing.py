@@ -1,10 +1,10 @@
-"""Files for a landing zone: written under a name that ends in `.part`, renamed when they are whole.
+"""Files for a landing zone: written under a name that ends in `.part`, renamed when complete.
 
-Whoever watches the directory and leaves `.part` alone sees whole files only. A `.part` is locked
-(flock) by whoever writes it; one that nobody has locked was left by a crash. Two handlers, or two
-daemons on one host, may share a directory and even a pattern: they never take each other's names.
+A reader that ignores `.part` files sees only complete files. The writer of a `.part` holds a lock
+(flock) on it; an unlocked one was left by a crash. Two handlers, or two daemons on one host, may
+share a directory and even a pattern: they never take each other's names.
 
-All of it blocks, and runs in a handler's thread, one call at a time.
+All calls block, and run in a handler's thread, one at a time.
 """
 
 import errno
@@ -25,7 +25,7 @@ from daemon.state.private_files import open_own, others_may_write
 PART: Final = ".part"
 FILE_MODE: Final = 0o640
 NUMBERS: Final = 10_000
-"""So many files may be begun in a second."""
+"""How many files may be begun per second."""
 _TIME: Final = r"\d{8}T\d{6}Z-\d{4}"
 
 
@@ -35,7 +35,7 @@ class Part:
 
     fd: int
     path: Path
-    """What it will be called."""
+    """Its final name."""
     size: int = 0
 
     @property
@@ -62,7 +62,7 @@ class Landing:
         self._left_over = re.compile(f"({escaped}){re.escape(PART)}")
 
     def begin(self) -> Part:
-        """A new file, empty and locked, with a name that no other has had."""
+        """A new file, empty and locked, with an unused name."""
         make_directory(self.directory, fsync=self._fsync)
         stamp = f"{self._now():%Y%m%dT%H%M%SZ}"
         last_stamp, last = self._last
@@ -81,7 +81,7 @@ class Landing:
             fd = os.open(part_path, flags, FILE_MODE)
         except FileExistsError:
             return None
-        # Whoever looks for what a crash has left may have found it before it was locked.
+        # Another process that looks for crash leftovers may have found it before it was locked.
         if not is_taken(fd, part_path):
             os.close(fd)
             return None
@@ -94,7 +94,7 @@ class Landing:
         return Part(fd, path)
 
     def finish(self, part: Part) -> None:
-        """The file is whole: under its own name from now on. An empty one is removed."""
+        """Gives a complete file its final name. An empty one is removed."""
         try:
             if not part.size:
                 part.part_path.unlink()
@@ -108,7 +108,7 @@ class Landing:
             os.close(part.fd)
 
     def left_over(self) -> Iterator[Part]:
-        """What crashes have left, locked; whoever takes it finishes it."""
+        """Files left by crashes, locked; the caller finishes them."""
         with suppress(FileNotFoundError):
             matches = [self._left_over.fullmatch(name) for name in os.listdir(self.directory)]  # noqa: PTH208
             for match in filter(None, matches):
@@ -131,7 +131,7 @@ class Landing:
 
 
 def is_taken(fd: int, path: Path) -> bool:
-    """Whether the lock is ours now, and on the file that still has this name."""
+    """Whether this process now has the lock, and the file still has this name."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(fd), path.stat())
@@ -146,8 +146,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def make_directory(directory: Path, *, fsync: bool) -> None:
-    """Makes it and what it lies in, durably if wanted. OSError if another user may have put a link
-    in its place."""
+    """Makes the directory and its parents, durably if wanted. Raises OSError if another user may
+    have put a link in its place."""
     if directory.is_dir():
         if directory.is_symlink() and others_may_write(directory.parent):
             problem = "is a symbolic link in a directory that others may write, and is not followed"

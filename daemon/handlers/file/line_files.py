@@ -1,7 +1,7 @@
-"""Where JSON lines go: one file that grows for ever, or a new one now and then.
+"""Writes JSON lines to one growing file, or to rolled files.
 
-All of it blocks, and runs in the file handler's thread, one call at a time. An `OSError` leaves
-everything so that the next call can try again.
+All calls block, and run in the file handler's thread, one at a time. After an `OSError` the next
+call can try again.
 """
 
 import math
@@ -24,13 +24,13 @@ TAIL_BYTES: Final = 64 * 1024
 
 class Lines(Protocol):
     def write(self, data: bytes, now_s: float) -> None:
-        """Whole lines; on disk on return, if that is wanted."""
+        """Writes whole lines; on return they are on disk if `fsync` is set."""
 
     def close(self) -> None: ...
 
 
 class GrowingFile:
-    """One file. A line that a crash or a full disk has cut short is ended before the next one."""
+    """One file. If a crash or a full disk cut a line short, it is ended before the next one."""
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
         self._path = path
@@ -69,11 +69,11 @@ class GrowingFile:
 
 
 class RolledFiles:
-    """A new file when there are enough bytes in the last one, or when it is old enough.
+    """Begins a new file when the last one is large enough or old enough.
 
-    What cannot be written as a whole is taken back, so that files hold whole batches; a crash can
-    leave a part of one, whose items are delivered again. A file that cannot be finished is left
-    as a crash would leave it, and `attend` finishes it.
+    A batch that cannot be written completely is removed again, so that files hold whole batches. A
+    crash can leave a part of a batch, whose items are delivered again. A file that cannot be
+    finished is left as after a crash, and `attend` finishes it.
     """
 
     def __init__(self, landing: Landing, *, bytes_max: int, age_max_s: float, fsync: bool) -> None:
@@ -84,15 +84,15 @@ class RolledFiles:
         self._part: Part | None = None
         self._old_s = math.inf
         self.has_left = True
-        """Whether there may be files to finish that are not written to any more."""
+        """Whether there may be unfinished files that are no longer written to."""
 
     @property
     def due_s(self) -> float:
-        """When there will be something to attend to."""
+        """When `attend` is next due."""
         return -math.inf if self.has_left else self._old_s
 
     def attend(self, now_s: float) -> None:
-        """Finishes what is old enough, and what was left."""
+        """Finishes the file if it is old enough, and files that were left."""
         if now_s >= self._old_s:
             self.close()
         if self.has_left:
@@ -121,7 +121,7 @@ class RolledFiles:
             self.close()
 
     def close(self) -> None:
-        """Finishes the file that is being written, now or later."""
+        """Finishes the current file; if that fails, it is finished later."""
         if self._part is not None:
             part, self._part = self._part, None
             self._old_s = math.inf
@@ -131,9 +131,9 @@ class RolledFiles:
                 self.has_left = True
 
     def _end_before(self, part: Part) -> None:
-        """Ends a file with what was good before.
+        """Cuts a file back to its last good state.
 
-        After a sync that failed, nothing that the file would say of itself can be trusted.
+        After a failed sync, the rest of its contents cannot be trusted.
         """
         try:
             os.ftruncate(part.fd, part.size)

@@ -1,14 +1,15 @@
 """The file handler's Parquet format: rolled files, each written as a whole.
 
-A Parquet file cannot be read before its footer is written, so an item counts as delivered when
-its file is closed, synced where `fsync` says so, and has its name; never before. Batches that
-arrive within `roll_interval` of the first, up to `roll_bytes`, share a file, with a row group for
-each; their sends wait for it. Without an interval every batch is a file of its own. While sends
-wait, a backlog gathers behind them, and the batches that follow are the larger for it.
+A Parquet file cannot be read before its footer is written. So an item counts as delivered only when
+its file is closed, synced if `fsync` is set, and renamed. Batches that arrive within
+`roll_interval` of the first, up to `roll_bytes`, share a file, with one row group each; their sends
+wait for it. Without an interval every batch gets its own file. While sends wait, a backlog builds
+up, so later batches are larger.
 
-What a crash leaves as `.part` was reported to nobody, and is removed when the next file is begun.
-On cancel: whoever leads a file takes those who wait for it along; all of it is sent again. A
-thread that is left behind may still finish its file, whose items then come twice.
+Items in a `.part` file that a crash left were never reported as delivered; the file is removed when
+the next one is begun. On cancel of the send that leads a file, the sends that wait for the file
+fail too; all of it is sent again. A thread that is left behind may still finish its file, whose
+items are then delivered twice.
 """
 
 import os
@@ -34,7 +35,7 @@ from daemon.handlers.verdicts import all_failed
 class ParquetDelivery:
     def __init__(self, queue: str, settings: FileHandler) -> None:
         try:
-            # Only who wants Parquet needs it; it is 150 MB.
+            # Needed for Parquet only; it is 150 MB.
             self._arrow: Any = import_module("pyarrow")
             self._parquet: Any = import_module("pyarrow.parquet")
         except ImportError as error:
@@ -82,7 +83,7 @@ class ParquetDelivery:
         return Report(prepared.rejected)
 
     async def _join(self, table: Any) -> Failure | None:
-        """Joins the file that is being gathered, or leads one; None: it is on disk."""
+        """Joins the file that is being gathered, or leads a new one. None: it is on disk."""
         gathering = self._gathering
         is_leader = gathering is None
         if gathering is None:
@@ -99,7 +100,7 @@ class ParquetDelivery:
         return gathering.failure
 
     async def _lead(self, gathering: "Gathering") -> None:
-        gathering.failure = Failure("the file it shared was given up", blames_destination=False)
+        gathering.failure = Failure("its shared file was abandoned", blames_destination=False)
         try:
             if self._settings.roll_interval:
                 with trio.move_on_after(self._settings.roll_interval):
@@ -122,7 +123,7 @@ class ParquetDelivery:
             gathering.is_done.set()
 
     def _write(self, tables: Sequence[Any]) -> None:
-        """In the thread: a whole file, or none."""
+        """Runs in the thread: writes a complete file, or none."""
         if not self._has_cleared:
             self._clear_left_over()
             self._has_cleared = True
@@ -159,7 +160,7 @@ class Gathering:
 
 
 class ParquetSender:
-    """All share the handler's files."""
+    """All senders share the handler's files."""
 
     def __init__(self, delivery: ParquetDelivery) -> None:
         self._delivery = delivery

@@ -1,1 +1,1 @@
-"""The `http` handler: requests over kept connections, and how answers are read."""
+"""The `http` handler: sends requests over persistent connections and interprets the answers."""

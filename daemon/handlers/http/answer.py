@@ -1,7 +1,7 @@
-"""What an HTTP answer means: for the batch, and for each of its items. Pure decisions.
+"""Decides what an HTTP answer means for a batch and for each of its items. Pure.
 
-docs/handlers.md has the table. Whatever an answer holds, nothing here raises: what a destination
-says with a 2xx and in words that are not known counts as nothing said.
+docs/handlers.md has the table. No answer makes these functions raise: unknown contents of a 2xx
+answer are ignored.
 """
 
 import math
@@ -26,7 +26,7 @@ _DELIVERED_WORDS: Final = frozenset(["ok", "done", "success", "delivered"])
 _REFUSED_WORDS: Final = frozenset(["failed", "rejected", "invalid"])
 _BUSINESS_WORDS: Final = frozenset(["rejected", "invalid"])
 _NOT_THE_ITEM: Final = frozenset([401, 403, 404, 405, 407])
-"""Refusals that are about the address, or the right to use it."""
+"""Refusals that concern the address, or the permission to use it."""
 _BULK_ACTIONS: Final = frozenset(["index", "create", "update", "delete"])
 _LISTS: Final = ("results", "items")
 _TEXT_TYPES: Final = ("text/", "application/json", "application/problem+json", "application/xml")
@@ -43,7 +43,7 @@ class Answer:
     """By lower-case name."""
     body: bytes = b""
     is_cut: bool = False
-    """It was longer than may be read."""
+    """Whether it was longer than the limit."""
 
 
 def verdict(status: int) -> Verdict:
@@ -57,13 +57,13 @@ def verdict(status: int) -> Verdict:
 
 
 def reason_of(status: int | None) -> FailureReason:
-    """Whose fault a status tells of: a destination that refuses has looked at what it was sent."""
+    """The failure reason of a status: a destination that refuses a request has examined it."""
     is_business = status is not None and 400 <= status < 500 and verdict(status) != "retry"
     return "business" if is_business and status not in _NOT_THE_ITEM else "application"
 
 
 def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
-    """Why an answer that is no 2xx took nothing."""
+    """The failure that an answer other than 2xx means."""
     status = answer.status
     text = f"{status} from {destination}"
     if 300 <= status < 400:
@@ -84,7 +84,7 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
 
 
 def without_secrets(answer: Answer, secrets: Sequence[bytes]) -> Answer:
-    """The answer without what it repeats of the request's secrets, as "Cannot POST /?token=…"."""
+    """The answer without secrets of the request that it repeats, as in "Cannot POST /?token=…"."""
     body = answer.body
     for secret in secrets:
         if secret in body:
@@ -108,20 +108,20 @@ def retry_after_s(value: str | None, now_s: float) -> float | None:
 
 
 def text_of(answer: Answer) -> str:
-    """The beginning of what an answer says in words, in one line; empty if it is no text."""
+    """The beginning of the answer's text, on one line; empty if its body is not text."""
     kind = answer.headers.get("content-type", "text/plain").lower()
     if not kind.startswith(_TEXT_TYPES) or "content-encoding" in answer.headers:
         return ""
-    # A character has 4 bytes at most; spaces go, so that a little more is looked at.
+    # A character has at most 4 bytes; whitespace is removed, so a little more is decoded.
     start = answer.body[: 8 * TEXT_CHARACTERS_MAX].decode(errors="replace")
     words = " ".join(start.split())[:TEXT_CHARACTERS_MAX]
     return "".join(letter if letter.isprintable() else "�" for letter in words)
 
 
 def item_failures(answer: Answer, ids: Sequence[str]) -> dict[int, Failure]:
-    """What an answer says of items that were not taken, by their number in the batch.
+    """The failures of items that the destination did not take, by their number in the batch.
 
-    Refusing items is an answer and blames nobody, unless it says of all of them: not now.
+    They do not count against the destination, unless it asks to retry all of them later.
     """
     results = _results(answer)
     if not results:
@@ -134,7 +134,7 @@ def item_failures(answer: Answer, ids: Sequence[str]) -> dict[int, Failure]:
         entry, is_bulk = _unwrapped(entry)
         item_id = None if is_bulk else entry.get("id")
         if item_id is None:
-            # Without ids a result is about the item at the same place, if there is one for each.
+            # Without ids, results belong to the items by position, if there are as many.
             number = position if len(results) == len(ids) else None
         else:
             numbers = numbers or {item_id: at for at, item_id in enumerate(ids)}
@@ -164,7 +164,7 @@ def _results(answer: Answer) -> list[Any]:
 
 
 def _unwrapped(entry: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """An entry of a bulk answer is wrapped in its action; its id is the document's."""
+    """In a bulk answer an entry is wrapped in its action, and its id is the document's."""
     if len(entry) == 1:
         ((action, inner),) = entry.items()
         if action in _BULK_ACTIONS and isinstance(inner, dict):
@@ -201,7 +201,7 @@ def _item_failure(entry: dict[str, Any]) -> Failure | None:
 
 
 def _number(status: object) -> int | None:
-    """A status as HTTP has them; a word, or what is none of the two, is None."""
+    """The status as an HTTP status number; None if it is a word or anything else."""
     if isinstance(status, str) and len(status) == 3 and status.isascii() and status.isdigit():
         status = int(status)
     return status if isinstance(status, int) and 100 <= status < 600 else None

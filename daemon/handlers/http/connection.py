@@ -1,9 +1,9 @@
 """One HTTP/1.1 connection over TCP, plain or with TLS.
 
-Owns its socket. A connection that was not left clean (an error, a cancel, an answer that was not
-read to its end) is closed at once and says so in `is_open`; closing waits for nobody. Without a
-deadline of its own: the caller has one. Requests come as bytes, and answers are read by
-daemon/handlers/http/reader.py.
+Owns its socket. After an error, a cancel, or an answer that was not read to its end, the connection
+is closed at once and `is_open` is False; closing does not wait for the other side. It has no
+deadline; the caller sets one. Requests come as bytes; daemon/handlers/http/reader.py reads the
+answers.
 """
 
 import errno
@@ -22,16 +22,17 @@ from daemon.handlers.http.socket import TcpSocket
 
 RECEIVE_BYTES: Final = 64 * 1024
 SENT_AT_ONCE_BYTES_MAX: Final = 64 * 1024
-"""A longer request is sent while the answer is awaited: a destination may refuse it by its head
-and read no further, and both sides would wait for each other."""
+"""A longer request is sent while waiting for the answer: a destination may refuse it after its head
+and stop reading, and then both sides would wait for each other."""
 
 
 class ConnectionFailed(Exception):
-    """The text says what went wrong, and with whom."""
+    """The text says what went wrong, and names the destination."""
 
 
 class LostBeforeAnswer(ConnectionFailed):
-    """Gone before a byte of the answer came; the request may have been taken all the same."""
+    """Lost before the first byte of the answer; the destination may still have taken the
+    request."""
 
 
 class Stream(Protocol):
@@ -52,10 +53,10 @@ class HttpConnection:
         self._socket: TcpSocket | trio.SocketStream | None = None
         self._stream: Stream | None = None
         self._has_ended = False
-        """The other side will send no more."""
+        """Whether the other side will send no more."""
         self._send_problem = ""
         self.doing = "connecting"
-        """What takes so long, for whoever runs out of patience."""
+        """The current step, for the text of a timeout."""
 
     @property
     def is_open(self) -> bool:
@@ -63,10 +64,10 @@ class HttpConnection:
 
     @property
     def is_stale(self) -> bool:
-        """The other side has said something, or has gone, while nothing was asked."""
+        """Whether the other side sent something or closed while no request was pending."""
         if self._socket is None:
             return True
-        # Of TLS, a session ticket is nothing to worry about, and cannot be told from a good-bye.
+        # With TLS, a harmless session ticket cannot be told from a close.
         return isinstance(self._socket, TcpSocket) and self._socket.has_news
 
     async def connect(self) -> None:
@@ -100,7 +101,7 @@ class HttpConnection:
     async def exchange(
         self, method: str, path: bytes, headers: list[Header], body: bytes, answer_bytes_max: int
     ) -> Answer:
-        """Sends a request and reads the answer, or as much of it as may be read."""
+        """Sends a request and reads the answer, up to its limit."""
         length = (b"Content-Length", b"%d" % len(body))
         shared = [header for header in headers if header[0].lower() != b"content-length"]
         head = RequestHead(method, path, shared)
@@ -127,7 +128,7 @@ class HttpConnection:
         return answer
 
     def close(self) -> None:
-        """Lets go of the socket; the other side is not told, nor waited for."""
+        """Closes the socket without a TLS close, and without waiting."""
         if isinstance(self._socket, TcpSocket):
             self._socket.close()
         elif self._socket is not None:
@@ -135,7 +136,7 @@ class HttpConnection:
         self._socket = self._stream = None
 
     async def _both(self, stream: Stream, request: bytes) -> tuple[bool, Answer]:
-        """Sends and receives at a time. Sending ends where the answer does."""
+        """Sends and receives at the same time. Sending stops when the answer is complete."""
         is_sent = False
         found: Answer | ConnectionFailed | h11.RemoteProtocolError
 
@@ -148,7 +149,7 @@ class HttpConnection:
             try:
                 found = await self._receive(stream)
             except (ConnectionFailed, h11.RemoteProtocolError) as problem:
-                # Raised out here it would come out in a group.
+                # Raised here, it would arrive wrapped in an exception group.
                 found = problem
             nursery.cancel_scope.cancel()
         if isinstance(found, Exception):
@@ -159,7 +160,7 @@ class HttpConnection:
         try:
             await stream.send_all(request)
         except trio.BrokenResourceError as error:
-            # It may have been refused before its end: then there is an answer to read.
+            # The request may have been refused before its end: then there is an answer to read.
             self._send_problem = broken(error)
             return False
         self.doing = "waiting for the answer"
@@ -198,7 +199,7 @@ class HttpConnection:
 
 
 def why_not_connected(error: OSError | UnicodeError, target: Target) -> str:
-    """A failed connection in words; of several addresses, the first one's."""
+    """Why a connection failed, in words; of several addresses, the first one's reason."""
     if isinstance(error, socket.gaierror | UnicodeError):
         reason = error.strerror if isinstance(error, OSError) else error
         return f"the name {target.host} cannot be resolved: {reason}"

@@ -1,8 +1,8 @@
 """The http handler: posts batches to a URL.
 
-`prepare` encodes and compresses; a sender per worker keeps a connection and sends. Opening the
-handler reads certificates and does nothing else; what is wrong with them keeps the daemon from
-starting. docs/handlers.md says what is sent and what answers mean.
+`prepare` encodes and compresses; each worker has a sender that keeps a connection open. Opening the
+handler only reads certificates; if one is invalid, the daemon does not start. docs/handlers.md says
+what is sent and what answers mean.
 
 HTTP/1.1 only; no proxies, no redirects, no cookies.
 """
@@ -57,7 +57,8 @@ class HttpDelivery:
 
 
 def tls_context(queue: str, settings: HttpHandler) -> ssl.SSLContext:
-    """What is verified, and what is shown; ConfigError if a file cannot be used."""
+    """The TLS settings: authorities and client certificate. Raises ConfigError if a file cannot be
+    used."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     if not settings.verify_tls:
@@ -72,13 +73,13 @@ def tls_context(queue: str, settings: HttpHandler) -> ssl.SSLContext:
     if cert_file is not None:
         _readable(f"{where}.cert_file", cert_file)
         with _usable(f"{where}.cert_file", cert_file):
-            # Without a password from here OpenSSL would ask for one, at a terminal.
+            # Without this password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(cert_file, key_file, password=lambda: "")
     return context
 
 
 def trust(context: ssl.SSLContext, key: str, ca_file: Path) -> None:
-    """Beside the authorities that it trusts already; ConfigError if the file cannot be used."""
+    """Adds the authorities in a file. Raises ConfigError if the file cannot be used."""
     _readable(key, ca_file)
     with _usable(key, ca_file):
         context.load_verify_locations(ca_file)

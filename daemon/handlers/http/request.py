@@ -1,7 +1,7 @@
-"""What an HTTP request says: a batch's body, compressed where asked for, and its headers.
+"""Makes the HTTP request of a batch: its body, compressed if configured, and its headers.
 
-Pure: the same batch gives the same request, so that a destination that knows the idempotency key
-knows a batch that comes again.
+Pure: the same batch gives the same request, so a destination can recognize a repeated batch by its
+idempotency key.
 """
 
 import re
@@ -23,8 +23,8 @@ from daemon.handlers.http.head import RequestHead
 from daemon.handlers.lines import Encoded, encode_batch
 
 IDS_BYTES_MAX: Final = 6 * 1024
-"""More ids than fit are not sent beside raw payloads: many servers refuse requests whose headers
-have more than 8 KiB in all, and would so refuse the batch."""
+"""If the ids of raw payloads need more bytes, they are not sent: many servers refuse requests whose
+headers have more than 8 KiB in total."""
 GZIP_LEVEL: Final = 1
 """JSON at 114 MB/s to 42 % of its size; level 6: 20 MB/s to 39 %."""
 
@@ -46,7 +46,7 @@ class Target:
     port: int
     is_tls: bool
     path: bytes
-    """With the query."""
+    """Includes the query."""
 
     @property
     def address(self) -> str:
@@ -76,10 +76,10 @@ class HttpContent:
     """A request for some slices of a batch."""
 
     orders: Sequence[int]
-    """The numbers of these slices in the batch."""
+    """The positions of these slices in the batch."""
     slices: Sequence[Slice]
     encoded: Encoded
-    """Without its body."""
+    """The batch, without its body."""
     request: bytes
     """Head and body, as they are sent."""
 
@@ -89,7 +89,7 @@ class HttpContent:
 
 
 class RequestMaker:
-    """Makes requests of batches, by a handler's settings."""
+    """Makes requests from batches according to a handler's settings."""
 
     def __init__(self, settings: HttpHandler, target: Target) -> None:
         self._encoding = settings.encoding
@@ -144,7 +144,7 @@ class RequestMaker:
 
 
 def compress(body: bytes, compression: str) -> bytes:
-    """Snappy is the raw format, as Prometheus' remote write has it."""
+    """Snappy uses the raw format, like Prometheus' remote write."""
     if compression == "gzip":
         return zlib.compress(body, GZIP_LEVEL, wbits=31)
     return bytes(cramjam.snappy.compress_raw(body))
@@ -158,7 +158,7 @@ def idempotency_key(ids: Sequence[str]) -> str:
 
 
 def passed_on(slices: Sequence[Slice]) -> list[Header]:
-    """Headers of the runs that speak for all of the batch's items."""
+    """The run headers that all items of the batch share."""
     packed = {part.run.head.packed_headers for part in slices}
     if not any(packed):
         return []
@@ -178,7 +178,7 @@ def passed_on(slices: Sequence[Slice]) -> list[Header]:
 
 
 def halves(content: HttpContent) -> list[tuple[list[int], list[Slice]]]:
-    """The slices of a request that was too large, in two parts, without what was rejected."""
+    """The slices of a too large request in two parts, without rejected ones."""
     left_out = {failed.order for failed in content.rejected}
     rest = len(content.encoded.ids) // 2
     first: tuple[list[int], list[Slice]] = ([], [])

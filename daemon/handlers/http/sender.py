@@ -1,12 +1,12 @@
-"""Sends batches as HTTP requests, one after the other on a connection that is kept.
+"""Sends batches as HTTP requests, one after the other on a persistent connection.
 
-Owns its connections: one, or as many as there are sends at a time. A request that fails on a
-connection that was used before, and before a byte of an answer, is sent once more on a fresh one:
-destinations close idle connections whenever they like. A batch that is too large for the
-destination (413) is sent in halves, down to single items; all within one deadline.
+Owns its connections: one per concurrent send. If a request fails on a reused connection before the
+first byte of an answer, it is sent once more on a new one, because destinations close idle
+connections at any time. A batch that is too large for the destination (413) is sent in halves, down
+to single items, all within one deadline.
 
-Cancelled, it closes the connection it was using and is ready for the next send. What it cannot
-know is whether a request without an answer was taken; the idempotency key is for that.
+On cancel it closes the connection in use and is ready for the next send. It cannot know whether the
+destination took a request that was not answered; the idempotency key is for that.
 """
 
 import ssl
@@ -74,7 +74,7 @@ class HttpSender:
                         continue
                     found = failure_of(found, self._target.destination, time.time())
                 if found.blames_destination or waiting[-1] is whole:
-                    # What is left would fare no better now.
+                    # The remaining requests would fail in the same way now.
                     stop = found
                 else:
                     failures += everything(waiting.pop(), found)
@@ -128,7 +128,7 @@ class HttpSender:
         return without_secrets(answer, self._secrets)
 
     def _refused_items(self, content: HttpContent, answer: Answer) -> list[ItemsFailed]:
-        """What the answer to a batch that was taken says of single items."""
+        """The single items that a 2xx answer refuses."""
         if not answer.body or not self._settings.item_results:
             return []
         if answer.is_cut and not self._said_too_long:
@@ -157,7 +157,7 @@ class _Doing:
 
 
 def everything(content: HttpContent, failure: Failure) -> list[ItemsFailed]:
-    """All that a request was about."""
+    """The failure of all items of a request."""
     left_out = {failed.order for failed in content.rejected}
     return [
         ItemsFailed(order, part.bits, failure)

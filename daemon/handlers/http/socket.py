@@ -1,12 +1,12 @@
-"""A TCP connection on which requests go and answers come, in one step of trio's each.
+"""A TCP connection that sends a request and receives an answer with one trio step each.
 
-Owns its socket. `send_all` waits only for what the socket does not take at once; `receive_some`
-waits first, since there is no answer before the request was read. trio's own streams go through the
-scheduler after every send, and try to read before they wait: 43 to 51 µs of processor time for a
-request and an answer on one connection, here 38.
+Owns its socket. `send_all` waits only if the socket does not take everything at once;
+`receive_some` waits first, since an answer cannot arrive before the request was read. trio's own
+streams enter the scheduler after every send, and try to read before they wait: a request and its
+answer on one connection cost 43 to 51 µs of processor time, here 38.
 
-Errors are those of trio's streams. Both calls may be cancelled: how much of a request was sent is
-not known then, and the connection is of no use any more.
+Raises the errors of trio's streams. After a cancel it is unknown how much of a request was sent,
+and the connection must be closed.
 """
 
 import select
@@ -19,7 +19,7 @@ class TcpSocket:
     __slots__ = ("_poll", "_socket")
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        """Takes the socket of `stream` over."""
+        """Takes over the socket of `stream`."""
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         self._poll = select.poll()
@@ -27,7 +27,7 @@ class TcpSocket:
 
     @property
     def has_news(self) -> bool:
-        """There is something to read, or the other side has gone."""
+        """Whether there is something to read, or the other side has closed."""
         return bool(self._poll.poll(0))
 
     async def send_all(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class TcpSocket:
                 raise trio.BrokenResourceError from error
 
     def close(self) -> None:
-        """Waits for nobody."""
+        """Does not wait for the other side."""
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
 

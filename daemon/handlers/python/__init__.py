@@ -1,1 +1,1 @@
-"""The `python` handler: a function in a process of its own."""
+"""The `python` handler: calls a function in the daemon's loop, a thread or a process."""

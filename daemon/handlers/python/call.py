@@ -1,6 +1,7 @@
-"""A user's Python function: found, called, and understood. Used in the daemon and in its children.
+"""Loads and calls a user's Python function, and interprets its result. Used by the daemon and its
+child processes.
 
-No trio here, and no settings: a child that calls functions starts the sooner.
+Imports neither trio nor the settings, so that child processes start faster.
 """
 
 import inspect
@@ -15,7 +16,7 @@ from forebay.item import BusinessError, Item, Reject, Retry
 
 
 class NoFunction(Exception):
-    """There is no such function; the text says what is wrong with the name or the module."""
+    """The function does not exist; the text says what is wrong with the name or the module."""
 
 
 def load_function(name: str) -> Callable[..., Any]:
@@ -23,7 +24,7 @@ def load_function(name: str) -> Callable[..., Any]:
     module_name, _, path = name.partition(":")
     try:
         module = import_module(module_name)
-    # The module is somebody else's, and may do anything; whatever it is, it is not here.
+    # The module is the user's code and may raise anything: then the function is not available.
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -54,7 +55,7 @@ def call_each(
     tell: Callable[[Verdict], object],
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Calls for each item in turn, and tells of each at once, until it is over."""
+    """Calls the function for each item in turn, and reports each result at once."""
     for item in items:
         if is_over():
             return
@@ -66,7 +67,7 @@ def call_batch(
     items: Sequence[Item],
     tell: Callable[[Verdict], object],
 ) -> None:
-    """Calls for all items at once, and tells of each of them."""
+    """Calls the function once for all items, and reports the result of each."""
     try:
         verdicts = verdicts_of(function(list(items)), len(items))
     except BaseException as error:
@@ -90,7 +91,7 @@ async def call_each_async(
     for item in items:
         try:
             verdict = verdict_of(await function(item))
-        # Not BaseException: a cancellation is not the function's own.
+        # Not BaseException: a cancellation does not come from the function.
         except (Exception, SystemExit) as error:
             verdict = failure_of(error)
         tell(verdict)
@@ -110,10 +111,9 @@ async def call_batch_async(
 
 
 def verdict_of(result: object) -> Verdict:
-    """What a function says about an item.
+    """The verdict that a function's result means for an item.
 
-    Only None and True are taken for success: a False or a response that nobody looked at would
-    otherwise be an item lost.
+    Only None and True mean success: otherwise an unchecked False or response would lose an item.
     """
     if result is None or result is True:
         return None
@@ -129,7 +129,7 @@ def verdict_of(result: object) -> Verdict:
 
 
 def verdicts_of(results: object, items: int) -> list[Verdict]:
-    """What a function says about a batch: one thing about all, or a list with each item's."""
+    """The verdicts for a batch: one result for all items, or a list with one result per item."""
     if not isinstance(results, list | tuple):
         return [verdict_of(results)] * items
     if len(results) != items:
@@ -157,7 +157,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """As the last line of a traceback has it."""
+    """Like the last line of a traceback."""
     name = type(error).__name__
     try:
         text = str(error)

@@ -1,11 +1,11 @@
 """The child of a python handler in process mode: `python -m daemon.handlers.python.child NAME`.
 
-It imports the function, says so, and then calls it for whatever it is given, until its standard
-input ends. What the function prints goes to standard error, where the daemon's log goes: the
-standard output belongs to the answers. See python_frames.py.
+It imports the function, reports that, and then calls it for every batch on its standard input,
+until the input ends. What the function prints goes to standard error, where the daemon's log goes:
+standard output carries the answers. See frames.py.
 
-When the daemon is gone, the item at hand will be delivered again: a function that is still busy
-with it then is given a moment and ended.
+When the daemon is gone, the current item will be delivered again. A function that is still busy
+with it gets a moment to finish; then the process ends.
 """
 
 import os
@@ -20,9 +20,9 @@ from daemon.handlers.python.frames import LENGTH, decode_items, encode_answer
 from daemon.handlers.verdicts import Verdict
 
 PATH_BEFORE: Final = "FOREBAY_PYTHONPATH"
-"""The PYTHONPATH that the daemon had; the child's own is there to find what the daemon finds."""
+"""The daemon's PYTHONPATH; the child's own is extended to find the same modules as the daemon."""
 ORPHAN_S: Final = 2.0
-"""What a function may still take when nobody waits for it any more."""
+"""How long a function may still run after the daemon is gone."""
 
 
 def main(name: str, is_batch: bool) -> int:
@@ -56,7 +56,8 @@ def main(name: str, is_batch: bool) -> int:
 
 
 def end_with_daemon(frames_in: int) -> None:
-    """Waits until nobody can send frames any more: the main thread ends by that, if it listens."""
+    """Waits until the daemon has closed the pipe, and ends the process if the main thread does
+    not."""
     gone = select.poll()
     gone.register(frames_in, 0)
     gone.poll()

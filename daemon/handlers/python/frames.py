@@ -1,12 +1,12 @@
-"""What the daemon and a child that calls functions say to each other, over two pipes.
+"""The frames that the daemon and a child process exchange over two pipes.
 
     daemon → child   u32 length, u32 length of the JSON, JSON, payloads: a batch
     child → daemon   u32 length, JSON: an answer; length 0 says "delivered" (or "ready")
 
-Lengths are little-endian. The JSON of a batch is a list with an entry an item: its fields in the
-order of `Item`, with the payload's length in the payload's place. The payloads follow as they are.
-The child's first answer says that it has imported the function, or why not. From then on it gives
-one answer an item, in order, as soon as it knows.
+Lengths are little-endian. The JSON of a batch is a list with one entry per item: its fields in the
+order of `Item`, with the payload's length in place of the payload. The raw payloads follow.
+The child's first answer says whether it could import the function. Then it sends one answer per
+item, in order, as soon as it is known.
 """
 
 import json
@@ -46,7 +46,7 @@ def encode_items(items: Sequence[Item]) -> bytes:
 
 
 def decode_items(frame: bytes) -> list[Item]:
-    """The items of a batch; `frame` is without its length."""
+    """The items of a batch; `frame` does not include its length."""
     (about_length,) = LENGTH.unpack_from(frame)
     at = LENGTH.size + about_length
     items = []
@@ -66,7 +66,7 @@ def encode_answer(verdict: Verdict) -> bytes:
 
 
 class Answers:
-    """Answers out of a stream of bytes, however it was cut."""
+    """Parses answers from a stream of bytes, in pieces of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

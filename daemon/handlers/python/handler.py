@@ -1,14 +1,14 @@
 """The python handler: calls a function, in the daemon's loop, in a thread, or in a process.
 
-The function is imported when the handler is opened, once, so that a name that is wrong is known
-before anything is delivered. A function for one item is called for each item of a batch in turn,
-all of them in one hop; what it has done before a failure or the deadline stays delivered.
+The function is imported once, when the handler is opened, so that a wrong name is reported before
+anything is delivered. A function for one item is called for each item of a batch in turn, all in
+one hop; items done before a failure or the deadline stay delivered.
 
-A thread cannot be stopped. When the deadline has passed, its item and those after it have failed
-and will be tried again, while the function may still be at work on that one item, and may even
-finish it; whatever it returns then is not heard. It is called for no further item. A sender may
-have one such thread beside a working one; past that its sends fail until a thread comes back. A
-process is killed at the deadline instead: see python_process.py.
+A thread cannot be stopped. At the deadline its item and those after it fail and will be retried,
+while the function may still be at work on that one item, and may even finish it; its result is
+ignored then. It is called for no further item. A sender may have one such thread besides a working
+one; beyond that its sends fail until a thread returns. A process is killed at the deadline instead:
+see process.py.
 
 On cancel: an async function is cancelled, a thread is left behind as at a deadline.
 """
@@ -40,7 +40,7 @@ from daemon.handlers.verdicts import Verdict, report
 from forebay.item import Item
 
 THREADS_A_SENDER: Final = 2
-"""One that works, and one that hangs."""
+"""Threads per sender: one that works, and one that hangs."""
 
 
 class PythonDelivery:
@@ -90,7 +90,7 @@ class PythonDelivery:
         await trio.lowlevel.checkpoint()
 
     def _count_senders(self, more: int) -> None:
-        """Threads that a closed sender has left in the function count until they come back."""
+        """Threads that a closed sender left in the function count until they return."""
         self._senders += more
         self._limiter.total_tokens = THREADS_A_SENDER * max(self._senders, 1)
 
@@ -117,7 +117,7 @@ class LoopSender:
 
 
 class ThreadSender:
-    """Calls a function in a thread, one hop a batch."""
+    """Calls a function in a thread, one hop per batch."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class ThreadSender:
 
 
 class ThreadCall:
-    """One hop: written by the thread, read by the loop, which says when it is over."""
+    """One hop into a thread. The thread writes it; the loop reads it and may end it."""
 
     def __init__(self, function: Callable[..., Any], items: list[Item], *, is_batch: bool) -> None:
         self._function = function
@@ -177,7 +177,7 @@ class ThreadCall:
         if self.is_over:
             return
         if self._is_batch:
-            # Told all at once, so that the loop never sees a part of them.
+            # Stored all at once, so that the loop never sees a part of them.
             told: list[Verdict] = []
             call_batch(self._function, self._items, told.append)
             self.verdicts = told
@@ -190,5 +190,5 @@ def too_late(timeout_s: float) -> Failure:
 
 
 def fill_up(verdicts: list[Verdict], items: int, failure: Failure) -> None:
-    """What was not reached has failed."""
+    """Adds a failure for each item that was not reached."""
     verdicts += [failure] * (items - len(verdicts))

@@ -1,12 +1,12 @@
-"""The python handler's process mode: a sender with a child process of its own.
+"""The python handler's process mode: each sender has a child process.
 
-The child is started for the first batch and kept. At the deadline, and when the send is cancelled,
-it is killed with all of its process group, and the next batch gets a new one. When it dies over an
-item (a crash in C code, `os._exit`, no memory), that item has failed, and a new child goes on with
-the items after it, so that one bad item does not cost the others their attempts.
+The child is started for the first batch and kept. At the deadline, and on cancel, it is killed with
+its process group, and the next batch gets a new one. If it dies while it works on an item (a crash
+in C code, `os._exit`, no memory), that item fails, and a new child continues with the items after
+it, so that one bad item does not cost the others an attempt.
 
-It cannot undo what the function had done when it was killed. A child ends soon after a daemon that
-was killed (python_child.py); a function that never lets go of the interpreter's lock goes on.
+It cannot undo what the function had done when it was killed. A child ends soon after its daemon was
+killed (child.py), unless the function never releases the interpreter's lock.
 """
 
 import os
@@ -29,16 +29,16 @@ from daemon.handlers.verdicts import Verdict, report
 from forebay.item import Item
 
 END_S: Final = 1.0
-"""What a child that is idle may take to end."""
+"""How long an idle child may take to end."""
 READ_BYTES: Final = 64 * 1024
 
 
 class BatchItems(NamedTuple):
-    """What the python handler's senders send."""
+    """The items of a batch, as the python handler's senders use them."""
 
     items: list[Item]
     places: list[tuple[int, int]]
-    """(slice's number in the batch, item's index in its run) of each item."""
+    """For each item: its slice's number in the batch, and its index in its run."""
 
 
 class ChildDied(Exception):
@@ -75,7 +75,7 @@ class ProcessSender:
         return report(prepared, content.places, verdicts)
 
     async def aclose(self) -> None:
-        """The child ends by itself when its input does; it is killed if it does not."""
+        """Closes the child's input, at which it ends; kills it if it does not."""
         if self._child is not None:
             child, self._child = self._child, None
             await child.end()
@@ -85,7 +85,7 @@ class ProcessSender:
     async def _call(self, items: Sequence[Item], verdicts: list[Verdict]) -> None:
         while len(verdicts) < len(items):
             if self._child is not None and self._child.has_ended:
-                # While it was idle: no item is to blame.
+                # It died while idle: no item is to blame.
                 await self._kill()
             if self._child is None:
                 self._child = await Child.start(self._function, is_batch=self._is_batch)
@@ -118,13 +118,13 @@ class Child:
             environment[PATH_BEFORE] = os.environ["PYTHONPATH"]
         module = "daemon.handlers.python.child"
         process = await trio.lowlevel.open_process(
-            # -P: what happens to lie in the working directory is not imported.
+            # -P: do not import modules from the working directory.
             [sys.executable, "-P", "-m", module, function, "batch" if is_batch else "each"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            # Its own group, so that it can be killed with its children, and so that a Ctrl-C in
-            # the daemon's terminal is the daemon's to handle.
+            # Its own group, so that it can be killed with its children, and so that only the
+            # daemon gets a Ctrl-C in its terminal.
             start_new_session=True,
         )
         child = cls(process)
@@ -146,7 +146,7 @@ class Child:
         return self._process.returncode is not None
 
     async def call(self, items: Sequence[Item], tell: Callable[[Verdict], object]) -> None:
-        """Has the function called for the items, and tells of each; ChildDied if it did."""
+        """Has the child call the function, and reports each result. Raises ChildDied."""
         assert self._process.stdin is not None
         try:
             await self._process.stdin.send_all(encode_items(items))
@@ -165,7 +165,7 @@ class Child:
                 answers -= 1
 
     async def kill(self) -> str:
-        """Kills it with its group, and says how it has ended: by that, or by itself before."""
+        """Kills the child with its group, and describes how it ended: by this, or earlier."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with trio.CancelScope(shield=True):
@@ -187,5 +187,5 @@ class Child:
 
 
 def _search_path() -> list[str]:
-    """Where this process imports from; an empty entry stands for the working directory."""
+    """The import path of this process; an empty entry means the working directory."""
     return [str(entry) if entry else os.getcwd() for entry in sys.path]  # noqa: PTH109
