@@ -1,4 +1,4 @@
-"""Dead letters and jobs as HTTP has them."""
+"""Requests and answers about dead letters and jobs."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ JobId = Annotated[
 
 
 class DeadFilter(BaseModel):
-    """Which dead letters; all that is given must match."""
+    """Filters for dead letters; all given ones must match."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class DeadFilter(BaseModel):
     died_after_ms: int | None = Field(default=None, ge=0, le=MS_MAX)
 
     def fields(self) -> dict[str, Any]:
-        """As the operations of the daemon take it."""
+        """The filter as the daemon's operations expect it."""
         names = DeadFilter.model_fields
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
@@ -74,7 +74,7 @@ class DeadGroup(BaseModel):
 
     queue: str
     error: str = Field(
-        description="The last error, without numbers but codes, without ids and quoted words"
+        description="The last error without ids, quoted words and numbers other than codes"
     )
     example: str
     example_id: str
@@ -85,13 +85,13 @@ class DeadGroup(BaseModel):
 
 class DeadGroups(BaseModel):
     groups: list[DeadGroup] = Field(description="The largest first")
-    letters: int = Field(description="So many letters were looked at")
+    letters: int = Field(description="How many letters were read")
     is_complete: bool
-    cursor: str | None = Field(description="Where to go on, if it is not complete")
+    cursor: str | None = Field(description="Where to continue, if it is not complete")
 
 
 class ChosenFilter(DeadFilter):
-    """The same in a body, where a number is no text."""
+    """The same filters in a body, where a number is not accepted as text."""
 
     model_config = ConfigDict(strict=True)
 

@@ -1,4 +1,4 @@
-"""Items as HTTP has them: new ones, found ones, leased ones, changed ones."""
+"""Requests and answers about items: add, find, lease, settle, change."""
 
 import base64
 from typing import Annotated, Any, Final, Literal
@@ -38,7 +38,7 @@ ItemId = Annotated[
     str,
     Path(description="An item's id", pattern=ITEM_ID_PATTERN, examples=[ID_EXAMPLE]),
 ]
-Base64 = Annotated[str, Field(description="The payload as base64, where it is no text")]
+Base64 = Annotated[str, Field(description="The payload as base64, if it is not text")]
 NEW_EXAMPLE: Final[JsonDict] = {
     "payload": {"customer": 17, "email": "a@example.org"},
     "reference": "customer-17",
@@ -75,7 +75,7 @@ ITEM_EXAMPLE: Final[JsonDict] = {
 
 
 class NewItem(Body):
-    """An item to be added."""
+    """An item to add."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [NEW_EXAMPLE]})
 
@@ -91,7 +91,7 @@ class NewItem(Body):
     )
     due_ms: int | None = Field(default=None, ge=0, le=TIME_MS_MAX, description="Not before then")
     delay_s: float | None = Field(
-        default=None, ge=0, le=DAYS_MAX * 86400, description="Not before so long from now"
+        default=None, ge=0, le=DAYS_MAX * 86400, description="Due this many seconds from now"
     )
     flow: str = Field(default="", max_length=FLOW_BYTES_MAX)
     action: str = Field(default="", max_length=ACTION_BYTES_MAX)
@@ -117,9 +117,9 @@ class Added(BaseModel):
     id: str | None = Field(examples=[ID_EXAMPLE])
     queue: str
     outcome: Literal["STORED", "DUPLICATE", "CREATED", "UPDATED", "IGNORED"] = Field(
-        description="DUPLICATE: this `run_id` was stored before. Where references are unique: "
-        "CREATED; UPDATED, in place of the one before; IGNORED: `id` is that of the one before, or "
-        "null if that has just ended"
+        description="DUPLICATE: this `run_id` was stored before. If references are unique: "
+        "CREATED; UPDATED: replaces the item that had the reference; IGNORED: `id` is the item "
+        "that has the reference, or null if that has just ended"
     )
 
 
@@ -136,7 +136,7 @@ class ItemSummary(BaseModel):
     key: str | None = Field(description="Its reference")
     priority: int
     attempt: int = Field(description="Attempts that were made and failed; of DONE, all of them")
-    retries: int = Field(description="How often it was tried again")
+    retries: int = Field(description="How many times it was retried")
     enqueued_ms: int = Field(description="When it was created")
     updated_ms: int = Field(
         description="When it last failed, ended, was leased, or was changed by an operator"
@@ -144,23 +144,26 @@ class ItemSummary(BaseModel):
     due_ms: int | None
     scheduled_at_ms: int | None = Field(
         default=None,
-        description="When it was, or will be, due. Later than initially if it is tried again, or "
-        "was put off or retried by an operator",
+        description="When it was, or will be, due. Later than initially if it is retried, or if "
+        "an operator has postponed or retried it",
     )
     scheduled_at_initially_ms: int | None = Field(
-        default=None, description="When it was first due: it stays, and is never after the other"
+        default=None,
+        description="When it was first due; this never changes",
     )
     ended_ms: int | None = Field(description="When it was delivered, deleted, or died")
-    bytes: int | None = Field(description="Of its payload, where that is known")
+    bytes: int | None = Field(description="Size of its payload, if known")
     last_error: str | None
     failure_reason: FailureReason | None = Field(description="Of the last error")
-    locked_by: str | None = Field(description="Who has it, or had it last: host/queue/name")
+    locked_by: str | None = Field(
+        description="The worker or consumer that leases it, or did last: host/queue/name"
+    )
     locked_ms: int | None = Field(description="Since when")
-    result: str | None = Field(description="What was said of it when it was acknowledged")
+    result: str | None = Field(description="The result that its acknowledgement gave")
     correlation_id: str | None
     traceparent: str | None
     receipt: str | None = Field(description="The id of the write that it came with")
-    job: str | None = Field(description="The job that has it in hand")
+    job: str | None = Field(description="The job that has claimed it")
 
 
 class ItemError(BaseModel):
@@ -171,12 +174,12 @@ class ItemError(BaseModel):
         default="application",
         description="business: what the item asks for cannot be done; application: anything else",
     )
-    locked_by: str = Field(default="", description="Who had it; empty: nobody knows any more")
+    locked_by: str = Field(default="", description="The worker or consumer; empty if unknown")
     locked_ms: int = Field(default=0, description="Since when")
 
 
 class Event(BaseModel):
-    """A moment of an item's life."""
+    """A point on an item's timeline."""
 
     at_ms: int | None = Field(description="None: now")
     what: str = Field(examples=["accepted", "failed", "delivered"])
@@ -204,7 +207,7 @@ class ItemPage(BaseModel):
 
 
 class Leased(BaseModel):
-    """An item that is yours until `until_ms`: acknowledge it, refuse it, or extend the lease."""
+    """An item leased until `until_ms`: acknowledge it, refuse it, or extend the lease."""
 
     id: str = Field(examples=[ID_EXAMPLE])
     queue: str
@@ -250,7 +253,7 @@ class Nack(Settling):
         examples=["no such customer"],
     )
     delay_s: float | None = Field(
-        default=None, ge=0, le=2**31 / 1000, description="Without: as the queue's backoff says"
+        default=None, ge=0, le=2**31 / 1000, description="Default: the queue's backoff"
     )
     failure_reason: FailureReason = Field(
         default="application",
@@ -258,7 +261,7 @@ class Nack(Settling):
     )
     permanent: bool | None = Field(
         default=None,
-        description="It is a dead letter at once. Without: only for a business reason",
+        description="Whether it becomes a dead letter at once. Default: only for a business reason",
     )
 
 
@@ -277,8 +280,8 @@ class Extended(BaseModel):
 
 
 class ItemChange(Body):
-    """What is to be different. Priority, time and payload go for an item that waits, the payload
-    for a dead letter as well."""
+    """The fields to change. Priority, time and payload can be changed while an item waits; of a
+    dead letter only the payload."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"state": "QUEUED"}, {"priority": 0}]}
@@ -295,7 +298,7 @@ class ItemChange(Body):
     due_ms: int | None = Field(default=None, ge=0, le=TIME_MS_MAX)
     error: str | None = Field(
         default=None,
-        description=f"Why it is given up; the first {ERROR_TEXT_MAX:,} characters are kept",
+        description=f"Why it failed; the first {ERROR_TEXT_MAX:,} characters are kept",
     )
 
 
@@ -306,7 +309,7 @@ class Deleted(BaseModel):
 
 
 class NextQuery(BaseModel):
-    """Which item is leased, by whom, for how long."""
+    """What to lease, by whom and for how long."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -314,7 +317,10 @@ class NextQuery(BaseModel):
     consumer: str = Field(default="", max_length=CONSUMER_BYTES_MAX // 4)
     lease_s: float | None = Field(default=None, gt=0, le=LEASE_MS_MAX / 1000)
     wait_s: float = Field(
-        default=0, ge=0, le=min(30.0, LEASE_WAIT_MS_MAX / 1000), description="For an item to come"
+        default=0,
+        ge=0,
+        le=min(30.0, LEASE_WAIT_MS_MAX / 1000),
+        description="How long to wait for an item",
     )
 
 
@@ -323,7 +329,7 @@ Age = Annotated[str, Field(max_length=20, pattern=r"^([0-9.]+(ms|s|m|h|d|w)?)+$"
 
 
 class ItemQuery(BaseModel):
-    """Which items; all that is given must match."""
+    """Filters for items; all given ones must match."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -336,7 +342,7 @@ class ItemQuery(BaseModel):
     error: Text | None = Field(default=None, description="Part of the last error's text")
     failure_reason: FailureReason | None = Field(default=None, description="Of the last error")
     older_than: Age | None = Field(
-        default=None, description="Enqueued so long ago", examples=["7d"]
+        default=None, description="Enqueued longer ago than this", examples=["7d"]
     )
     newer_than: Age | None = Field(default=None, examples=["15m"])
     cursor: str | None = Field(
@@ -346,7 +352,7 @@ class ItemQuery(BaseModel):
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:
-    """As text where it is one."""
+    """As text if it is text."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:

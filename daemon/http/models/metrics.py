@@ -1,4 +1,4 @@
-"""What /api/v2/metrics/ answers with. The names are those that operators of such pages know."""
+"""The answers of /api/v2/metrics/. The names are those that operators of such pages know."""
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -25,9 +25,9 @@ class FlowEntry(BaseModel):
     flowName: str = Field(description="As the producer said; may be empty")
     flowType: str = Field(description="How the queue is emptied: `push`, `pull` or `stream`")
     actionName: str = Field(description="As the producer said; may be empty")
-    count: int = Field(description="Items that wait; those in somebody's hands are not counted")
+    count: int = Field(description="Items that wait; leased items are not counted")
     oldestQueuedAt: str | None = Field(description="When the oldest of them was enqueued")
-    timestamp: str = Field(description="The moment that the figures are of")
+    timestamp: str = Field(description="The time of these figures")
 
 
 class Detailed(BaseModel):
@@ -79,7 +79,7 @@ class ActionPlugins(BaseModel):
 
 
 class RunningTask(BaseModel):
-    """A batch in the hands of a worker or a consumer."""
+    """A batch leased by a worker or a consumer."""
 
     queue: str
     actionClass: str
@@ -91,7 +91,7 @@ class RunningTask(BaseModel):
     runningForMs: int
     appName: str = Field(description="host/queue/worker, or host/queue/consumer")
     heartbeatThresholdMs: int = Field(
-        description="The lease: without a word for that long the items are somebody else's"
+        description="The lease: after this long without a renewal, others may lease the items"
     )
 
 
@@ -127,7 +127,7 @@ class Running(BaseModel):
 
 
 class Rates(BaseModel):
-    """Items a second, over the last minute."""
+    """Items per second over the last minute."""
 
     accepted: float
     delivered: float
@@ -160,7 +160,7 @@ class SpoolSeries(BaseModel):
 
 class SpoolForecast(BaseModel):
     direction: str = Field(description="`full`, `empty`, `steady` or `unknown`")
-    seconds: float | None = Field(description="Until then, if things go on as they have")
+    seconds: float | None = Field(description="Until then, at the present rate")
     bytesPerSecond: float = Field(description="How fast it fills; below 0 it empties")
 
 

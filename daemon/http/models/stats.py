@@ -1,4 +1,4 @@
-"""A queue's figures, as HTTP has them: what `queue.stats` says (actors/control/stats.py)."""
+"""The statistics of a queue: the answer of `queue.stats` (actors/control/stats.py)."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,9 +16,9 @@ class Processing(BaseModel):
 class Exceptions(BaseModel):
     """Attempts that failed, by their `failure_reason`."""
 
-    application: int = Field(description="Timeouts, connections, exits, 5xx; or not said otherwise")
+    application: int = Field(description="Timeouts, connections, exits, 5xx; also the default")
     business: int = Field(
-        description="What the item asks for cannot be done, as the handler or consumer has said"
+        description="The handler or consumer said that the item asks for something impossible"
     )
 
 

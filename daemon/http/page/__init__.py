@@ -1,1 +1,1 @@
-"""The Queue Metrics page: templates, what they show at first, the files that a browser loads."""
+"""The Queue Metrics page: templates, their first contents, the files that a browser loads."""

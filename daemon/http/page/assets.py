@@ -1,8 +1,8 @@
 """The files that a browser loads for the page: modules, styles and the mark, read once.
 
-They are served under the digest of all of them. A module names the others by their place beside
-it, so that a page and all that it loads are always of one version, and a browser may keep them for
-good. They are small and stay in memory: no request touches the disk.
+They are served under the digest of all of them. A module imports the others by relative path, so a
+page and all that it loads always have the same version, and a browser may cache them forever. They
+are small and stay in memory: no request touches the disk.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""The page as it is first served: the table as it stands now, useful without JavaScript.
+"""The page as first served: the current table, useful without JavaScript.
 
-Pure: rows in, HTML out. At most `ROWS_MAX` rows are written, the longest: to write thousands would
-hold up everything else of the daemon, and the page draws them all as soon as its modules run.
-Everything is escaped by the template engine; names of flows and actions are the users'.
+Pure: rows in, HTML out. At most `ROWS_MAX` rows are written, the longest: writing thousands would
+delay the rest of the daemon, and the page draws all rows as soon as its modules run. The template
+engine escapes everything; names of flows and actions come from users.
 """
 
 import time
@@ -113,7 +113,7 @@ class Views:
         self._environment.globals.update(host=host, static=static, views=VIEWS)
 
     def queue_metrics(self, rows: Sequence[Row] | None, now_ms: int) -> str:
-        """Without rows: nobody has shown a token yet."""
+        """`rows` is None if a token is needed: the browser has not sent one yet."""
         found = sorted(rows or (), key=lambda row: (-row.total, row.queue, row.flow))
         return self._environment.get_template("queue_metrics.html").render(
             sheets=SHEETS,
@@ -147,7 +147,7 @@ class Views:
 
 
 def figures_of(rows: Sequence[Row], *, is_open: bool) -> list[Figure]:
-    """What the rows tell; the others come with the modules."""
+    """The figures that the rows give; the modules add the others."""
     waiting = Figure("waiting", "Waiting")
     oldest = Figure("oldest", "Oldest")
     if is_open:

@@ -1,4 +1,4 @@
-"""Figures as people read them: the first view's, as static/words.js says them afterwards.
+"""Formats figures for people in the first view, exactly like static/words.js.
 
 Pure. tests/browser/test_words.py asks both for the same figures.
 """

@@ -1,4 +1,4 @@
-"""Breakers: one for each destination; its state, and an operator's word about it."""
+"""Breakers: lists them, one per destination; opens and closes them."""
 
 from typing import Annotated, Final, Literal
 
@@ -26,10 +26,12 @@ class Breaker(BaseModel):
 
     destination: str
     state: Literal["closed", "open", "half_open"]
-    forced: bool = Field(description="An operator has opened it: it stays open until told")
-    failures: int = Field(description="In a row")
+    forced: bool = Field(
+        description="An operator has opened it: it stays open until an operator changes it"
+    )
+    failures: int = Field(description="Consecutive failures")
     open_until_ms: int | None = Field(description="When it is tried again")
-    last_error: str = Field(description="What failed last; empty: nothing has")
+    last_error: str = Field(description="The last error; empty if there was none")
 
 
 class BreakerList(BaseModel):
@@ -43,7 +45,7 @@ class Wanted(Body):
     )
 
     state: Literal["open", "closed", "auto"] = Field(
-        description="`open` until told otherwise; `closed` now; `auto`: as it finds out by itself"
+        description="`open` until changed; `closed` now; `auto`: decided by the outcome of sends"
     )
 
 
@@ -61,12 +63,12 @@ def routes(desk: Desk) -> APIRouter:
 
     @router.get("", operation_id="listBreakers")
     async def list_breakers(_: Reader) -> BreakerList:
-        """The breakers of all destinations that queues of this daemon have."""
+        """Lists the breakers of all destinations of this daemon's queues."""
         return BreakerList.model_validate(await desk.perform("breakers.list", {}))
 
     @router.put("", operation_id="forceBreaker", responses=documented(404))
     async def force(destination: Destination, wanted: Wanted, _: Admin) -> Breaker:
-        """Opens or closes a breaker, or lets it find out by itself again."""
+        """Opens or closes a breaker, or lets the outcome of sends decide again."""
         fields = {"destination": destination, "state": wanted.state}
         return Breaker.model_validate(await desk.perform("breakers.force", fields))
 

@@ -1,6 +1,6 @@
-"""The configuration in force, without its secrets.
+"""The configuration in force, without secrets.
 
-What was read at the start; queues, which can be changed at run time, as they are now.
+Settings as read at the start; queues, which can be changed at run time, as they are now.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def routes(desk: Desk) -> APIRouter:
             name: desk.catalogue.describe(name)["settings"] for name in desk.catalogue.names()
         }
         for schedule in (*settings["schedules"].values(), *settings["triggers"].values()):
-            # Who may see payloads sees them with the schedule.
+            # A client that may see payloads sees them with the schedule.
             if "payload" in schedule:
                 schedule["payload"] = MASK
         return Configuration(version=version("forebayd"), settings=settings)

@@ -1,4 +1,4 @@
-"""Dead letters: listed, grouped, shown, edited, retried, deleted; jobs do it to many."""
+"""Dead letters: list, group, show, edit, retry and delete them; jobs do it to many."""
 
 from base64 import b64encode
 from typing import Annotated, Any, Literal
@@ -40,7 +40,7 @@ def routes(desk: Desk) -> APIRouter:
 def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get(LETTERS, operation_id="listDeadLetters", responses=documented(422))
     async def find(query: Annotated[DeadQuery, Query()], who: Reader) -> DeadPage:
-        """Dead letters, oldest first, a page at a time."""
+        """Lists dead letters, oldest first, one page at a time."""
         if query.payloads and not who.sees_payloads:
             raise Problem(403, "this token shows no payloads")
         fields = {"which": query.fields(), "limit": query.limit, "payloads": query.payloads}
@@ -50,7 +50,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
 
     @router.get(f"{LETTERS}/groups", operation_id="groupDeadLetters", responses=documented(422))
     async def groups(query: Annotated[GroupQuery, Query()], _: Reader) -> DeadGroups:
-        """Dead letters by queue and error; bounded for each request."""
+        """Counts dead letters by queue and error; a request reads a bounded number."""
         fields: dict[str, Any] = {"which": query.fields()}
         if query.cursor is not None:
             fields["cursor"] = query.cursor
@@ -60,7 +60,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         f"{LETTERS}/{{item_id}}", operation_id="showDeadLetter", responses=documented(404, 422)
     )
     async def show(item_id: ItemId, who: Reader) -> DeadLetter:
-        """One, with its payload for those who may see it."""
+        """Shows a dead letter, with its payload if the client may see it."""
         fields = {"which": {"ids": [item_id]}, "limit": 1, "payloads": who.sees_payloads}
         found = (await desk.perform("dead.find", fields))["letters"]
         if not found:
@@ -76,7 +76,7 @@ def _many(router: APIRouter, desk: Desk) -> None:
         responses=documented(422),
     )
     async def retry(chosen: Chosen, response: Response, _: Admin) -> Job:
-        """Retries those that are chosen, as a job."""
+        """Starts a job that retries the chosen dead letters."""
         return await start(desk, response, "dead.retry", chosen)
 
     @router.post(
@@ -86,7 +86,7 @@ def _many(router: APIRouter, desk: Desk) -> None:
         responses=documented(422),
     )
     async def delete(chosen: Chosen, response: Response, _: Admin) -> Job:
-        """Deletes those that are chosen, as a job."""
+        """Starts a job that deletes the chosen dead letters."""
         return await start(desk, response, "dead.remove", chosen)
 
 
@@ -97,8 +97,8 @@ def _one(router: APIRouter, desk: Desk) -> None:
         responses=documented(404, 409, 422),
     )
     async def retry(item_id: ItemId, _: Admin) -> Done:
-        """Back to work: due at once, attempts from 0, its errors kept. Refused (409) for a job of a
-        trigger whose items were given back."""
+        """Retries a dead letter: due at once, attempts from 0, its errors kept. Refused (409) for a
+        trigger's job whose items were given back."""
         await one(desk, "dead.retry", item_id)
         return Done(id=item_id, outcome="retried")
 
@@ -106,7 +106,8 @@ def _one(router: APIRouter, desk: Desk) -> None:
         f"{LETTERS}/{{item_id}}", operation_id="deleteDeadLetter", responses=documented(404, 422)
     )
     async def delete(item_id: ItemId, _: Admin) -> Done:
-        """Deleted, and counted as deleted; history keeps it where the queue has one."""
+        """Deletes a dead letter. It counts as deleted, and stays in the queue's history if there
+        is one."""
         await one(desk, "dead.remove", item_id)
         return Done(id=item_id, outcome="deleted")
 
@@ -116,7 +117,7 @@ def _one(router: APIRouter, desk: Desk) -> None:
         responses=documented(404, 413, 422),
     )
     async def edit(item_id: ItemId, new: NewPayload, _: Admin) -> Done:
-        """Another payload; the id and all else stay."""
+        """Replaces the payload; the id and all else stay."""
         payload = payload_of(new.payload, new.payload_b64)
         if payload is None:
             raise Problem(422, "give payload or payload_b64", "invalid")
@@ -130,19 +131,19 @@ def _one(router: APIRouter, desk: Desk) -> None:
 def _jobs(router: APIRouter, desk: Desk) -> None:
     @router.get("/api/v2/jobs", operation_id="listJobs")
     async def jobs(_: Reader) -> JobList:
-        """The last jobs, the newest first."""
+        """Lists the last jobs, the newest first."""
         return JobList.model_validate(await desk.perform("job.list", {}))
 
     @router.get("/api/v2/jobs/{job_id}", operation_id="showJob", responses=documented(404, 422))
     async def job(job_id: JobId, _: Reader) -> Job:
-        """How far a job is."""
+        """Shows the progress of a job."""
         return Job.model_validate(await desk.perform("job.show", {"id": job_id}))
 
     @router.delete(
         "/api/v2/jobs/{job_id}", operation_id="cancelJob", responses=documented(404, 422)
     )
     async def cancel(job_id: JobId, _: Admin) -> Job:
-        """Ends a job after the step that is under way; what is done stays done."""
+        """Ends a job after its current step; finished steps are not undone."""
         return Job.model_validate(await desk.perform("job.cancel", {"id": job_id}))
 
 

@@ -1,12 +1,12 @@
-"""Events: what has changed lately, as a list, and as a stream for the page.
+"""Events: recent changes, as a list and as a stream for the page.
 
 The stream (server-sent events) has `change`s (breakers, stores, queues, the daemon's life) as they
-happen, each with its number as id, and a compact `sample` of the books every two seconds. It is
-bounded by itself: a client is sent the next thing when it has taken the one before, and what it
-has missed meanwhile is either still in the ring or told as `missed`. It ends when the daemon
-begins to drain.
+happen, each with its number as id, and a compact `sample` of the books every two seconds. It needs
+no queue: a client gets the next event when it has read the one before. Events that it missed
+meanwhile are still in the ring, or are reported as `missed`. The stream ends when the daemon begins
+to drain.
 
-The books are asked for once for all who watch, and not at all while nobody does.
+The books are read once for all watchers, and not at all without watchers.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ from daemon.http.problems import draining
 
 WATCHERS_MAX: Final = 64
 Kind = Literal["breaker", "store", "daemon", "queue", "trigger", "notice", "lost"]
-"""Of what happens rarely; slices that ended are in the event log alone."""
+"""The kinds of rare events; finished slices are only in the event log."""
 
 
 class Event(BaseModel):
-    """Something that has changed; what an event of its kind does not have is left out."""
+    """A change; fields that events of its kind do not have are left out."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -49,14 +49,14 @@ class Event(BaseModel):
         },
     )
 
-    number: int = Field(description="Grows by one from event to event of this life of the daemon")
+    number: int = Field(description="Grows by one with each event; restarts with the daemon")
     kind: Kind
     at_ms: int
 
 
 class EventList(BaseModel):
     events: list[Event] = Field(description="Oldest first")
-    latest: int = Field(description="The number to go on after")
+    latest: int = Field(description="The number to continue after")
 
 
 def routes(desk: Desk) -> APIRouter:
@@ -71,8 +71,8 @@ def routes(desk: Desk) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=EVENTS_KEPT)] = 100,
         kind: Annotated[Kind | None, Query(description="Only those of this kind")] = None,
     ) -> EventList:
-        """The latest changes of breakers, stores and queues, triggers that failed, notices, and
-        the daemon's life."""
+        """Lists the latest changes of breakers, stores and queues, failed triggers, notices, and
+        starts and stops of the daemon."""
         kept = desk.events.after(after)
         found = [each for each in kept if kind is None or each.row["kind"] == kind][-limit:]
         events = [Event(number=event.number, **event.row) for event in found]
@@ -100,7 +100,7 @@ def routes(desk: Desk) -> APIRouter:
             str | None, Header(description="Go on after this event", max_length=20)
         ] = None,
     ) -> Response:
-        """Changes as they happen, and a sample every two seconds."""
+        """Streams changes as they happen, and a sample every two seconds."""
         if desk.is_draining:
             raise draining()
         return EventStream(desk.events, samples, desk.stopping, places, first_after(last_event_id))
@@ -114,7 +114,7 @@ def routes(desk: Desk) -> APIRouter:
 
 
 def sample_of(report: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
-    """The figures that a page shows at its top, whatever the number of queues."""
+    """The figures at the top of the page, for any number of queues."""
     spool = report["spool"]
     return {
         "daemon": report["daemon"],

@@ -1,6 +1,6 @@
 """/healthz: the daemon is alive. /readyz: it can accept and store; if not, why not.
 
-Both are open to everybody: whoever watches a process must not need a token for it.
+Both need no token: a monitor should not need one to watch the process.
 """
 
 from typing import Literal
@@ -51,7 +51,7 @@ def routes(desk: Desk) -> APIRouter:
 def readiness(
     *, is_draining: bool, disk_is_low: bool, cold_is_away: bool, warm_is_away: bool
 ) -> Ready:
-    """A tier that is away does not keep the journal from taking work."""
+    """The journal accepts work even while a tier is unavailable."""
     reasons = []
     if is_draining:
         reasons.append("draining: the daemon is shutting down")

@@ -1,4 +1,4 @@
-"""Items: added one by one or as a stream, leased, settled, found, changed, deleted.
+"""Items: add single ones or a stream; lease, settle, find, change and delete them.
 
     POST /api/queue-items            by the queue's id     POST /api/queue-items/{id}/ack
     POST /api/queue-items/add        by its name           POST /api/queue-items/{id}/nack
@@ -6,8 +6,8 @@
     GET  /api/queue-items/next       a lease               GET, PUT, DELETE /api/queue-items/{id}
     GET  /api/queue-items            a search
 
-What may become of an item is said by one table (actors/model/states.py); what it does not allow is
-409, with the states that are allowed.
+One table (actors/model/states.py) says which state may follow which; other changes are answered
+with 409 and the states that are allowed.
 """
 
 from base64 import b64encode
@@ -49,13 +49,13 @@ LINES_EXAMPLE = '{"payload": "one", "reference": "a"}\n{"payload": {"n": 2}, "pr
 STREAM_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "One item a line, without its queue; as `NewItem`",
+        "description": "One item per line, like `NewItem` without its queue",
         "content": {MEDIA_TYPE: {"schema": {"type": "string"}, "example": LINES_EXAMPLE}},
     }
 }
 STREAM_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A line for each item: its number and id, or a problem; then a summary",
+        "description": "One line per item: its number and id, or a problem; then a summary",
         "content": {
             MEDIA_TYPE: {
                 "schema": {"type": "string"},
@@ -78,7 +78,7 @@ Correlation = Annotated[
 def routes(desk: Desk) -> APIRouter:
     router = APIRouter(tags=["items"], route_class=StrictRoute)
     _adding(router, desk)
-    # Before those of `{id}`, of which `next` would be one.
+    # Before the routes with `{id}`, which would match `next`.
     leases.add_routes(router, desk)
     _finding(router, desk)
     _changing(router, desk)
@@ -121,13 +121,13 @@ def _adding(router: APIRouter, desk: Desk) -> None:
     async def add_many(
         queue: Annotated[str, Path(max_length=QUEUE_BYTES_MAX, pattern=QUEUE_PATTERN)], _: Admin
     ) -> Response:
-        """Adds a stream of items of any length, and answers for each as they are stored."""
+        """Adds a stream of items of any length, and answers each when it is stored."""
         check_queue(desk, queue)
         return Bulk(desk, queue)
 
 
 def correlate(new: NewItem, traceparent: str | None, correlation_id: str | None) -> NewItem:
-    """The item goes on with what the request is part of, unless it says so itself."""
+    """The item with the request's correlation, unless it has its own."""
     if correlation_id is not None and correlation_of(new.headers) is None:
         new.headers[CORRELATION_ID] = correlation_id
     if traceparent is not None and trace_of(new.headers) is None:
@@ -149,7 +149,7 @@ async def add(desk: Desk, queue: str, new: NewItem) -> Added:
 
 
 async def holder_of(desk: Desk, queue: str, key: bytes) -> str | None:
-    """The item that has a reference; None if it has just let go of it."""
+    """The item that has a reference; None if it has just ended."""
     fields = {"queue": queue, "key_b64": b64encode(key).decode()}
     try:
         return str((await desk.perform("key.show", fields))["id"])
@@ -163,8 +163,8 @@ async def holder_of(desk: Desk, queue: str, key: bytes) -> str | None:
 def _finding(router: APIRouter, desk: Desk) -> None:
     @router.get("/api/queue-items", operation_id="findItems", responses=documented(422))
     async def find(which: Annotated[ItemQuery, Query()], _: Reader) -> ItemPage:
-        """Searches everything: what waits, runs, is dead, and what history keeps. A search is
-        bounded for each request; go on with `cursor` as long as there is one."""
+        """Searches all items: waiting, running, dead, and in history. Each request reads a bounded
+        number of items; continue with `cursor` while there is one."""
         fields = {"which": filter_of(which), "limit": which.limit, "cursor": which.cursor}
         return ItemPage.model_validate(await desk.perform("items.find", fields))
 
@@ -172,7 +172,7 @@ def _finding(router: APIRouter, desk: Desk) -> None:
         "/api/queue-items/{item_id}", operation_id="showItem", responses=documented(404, 422)
     )
     async def show(item_id: ItemId, who: Reader) -> Item:
-        """Where an item is, and its life as a timeline; its payload for those who may see it."""
+        """Shows where an item is, and its timeline; its payload if the client may see it."""
         fields = {"id": item_id, "payload": who.sees_payloads}
         return Item.model_validate(await desk.perform("items.show", fields))
 
@@ -201,7 +201,7 @@ def ago(text: str | None, name: str, now_ms: int) -> int | None:
     try:
         return max(0, now_ms - round(parse_duration(text) * 1000))
     except (ValueError, ArithmeticError):
-        raise Problem(422, f"{name} is no duration: write 90s, 15m or 7d", "invalid") from None
+        raise Problem(422, f"{name} is not a duration: write 90s, 15m or 7d", "invalid") from None
 
 
 # Changing.
@@ -214,8 +214,8 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         responses=documented(404, 409, 413, 422),
     )
     async def change(item_id: ItemId, body: ItemChange, _: Admin) -> Item | Deleted:
-        """Changes an item that waits, or a dead letter. Its state changes by the table of states
-        alone: 409 names the states that are allowed."""
+        """Changes a waiting item or a dead letter. If the table of states does not allow a change
+        of state, 409 names the states that are allowed."""
         fields: dict[str, Any] = body.model_dump(exclude={"payload", "payload_b64"})
         payload = payload_of(body.payload, body.payload_b64)
         if payload is not None:
@@ -233,15 +233,15 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         responses=documented(404, 409, 422),
     )
     async def delete(item_id: ItemId, _: Admin) -> Deleted:
-        """Deletes an item that waits, or a dead letter. It is counted as deleted, and seen in the
-        history of a queue that keeps one."""
+        """Deletes a waiting item or a dead letter. It counts as deleted, and stays in the queue's
+        history if there is one."""
         with states_named():
             return Deleted.model_validate(await desk.perform("items.delete", {"id": item_id}))
 
 
 @contextmanager
 def states_named() -> Iterator[None]:
-    """What a state does not allow is answered with those that it does."""
+    """Adds the allowed states to the answer if a change of state is refused."""
     try:
         yield
     except WrongState as problem:

@@ -1,7 +1,7 @@
-"""Leases over HTTP: the next item of a queue, and what became of it.
+"""Leases over HTTP: lease the next item of a queue, settle it, extend the lease.
 
-A lease outlives its connection. Its token names the queue as well; it is checked against the item
-that it is said to be on, and a stale one changes nothing. Who waits for an item is answered when
+A lease outlives its connection. Its token also names the queue. The token is checked against the
+item of the request; a stale one changes nothing. Requests that wait for an item are answered when
 the daemon stops.
 """
 
@@ -38,18 +38,18 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
         "/api/queue-items/next",
         operation_id="nextItem",
         response_model=Leased,
-        responses={204: {"description": "There is none"}, **documented(404, 422)},
+        responses={204: {"description": "No item is due"}, **documented(404, 422)},
     )
     async def lease(wish: Annotated[NextQuery, Query()], _: Admin) -> Leased | Response:
-        """Leases the next item that is due: it is nobody else's until it is acknowledged, refused,
-        or its time is over."""
+        """Leases the next item that is due. No other client gets it until it is refused or its
+        lease ends."""
         return await next_item(desk, wish) or Response(status_code=204)
 
     @router.post(
         "/api/queue-items/{item_id}/ack", operation_id="ackItem", responses=documented(409, 422)
     )
     async def ack(item_id: ItemId, body: Ack, _: Admin) -> Settled:
-        """The item is delivered."""
+        """Acknowledges an item: it is delivered."""
         await settle(desk, item_id, body.token, Part(What.DELIVERED, 0, as_text(body.result)))
         return Settled(id=item_id, outcome="delivered")
 
@@ -57,7 +57,7 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
         "/api/queue-items/{item_id}/nack", operation_id="nackItem", responses=documented(409, 422)
     )
     async def nack(item_id: ItemId, body: Nack, _: Admin) -> Settled:
-        """The item has failed: it is tried again, or is a dead letter."""
+        """Refuses an item: it is retried, or becomes a dead letter."""
         delay_ms = None if body.delay_s is None else round(body.delay_s * 1000)
         reason, is_permanent = body.failure_reason, body.permanent
         if is_permanent is None:
@@ -72,7 +72,7 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
         responses=documented(404, 409, 422),
     )
     async def extend(item_id: ItemId, body: Extend, _: Admin) -> Extended:
-        """The lease lasts so long from now."""
+        """Extends a lease: it lasts this long from now."""
         queue, token = held(desk, item_id, body.token)
         lease_ms = max(1, round(body.lease_s * 1000))
         if not all(await desk.pull.extend(queue, [token], lease_ms)):
@@ -100,7 +100,7 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
         try:
             leased = await desk.pull.lease(wish, holdings)
         except Exception as problem:
-            # A nursery would make a group of it.
+            # A nursery would wrap it in an exception group.
             refused = problem
         nursery.cancel_scope.cancel()
     if refused is not None:
@@ -132,13 +132,13 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
 
 
 async def end_with(stopping: trio.Event, holdings: Holdings) -> None:
-    """Who waits for items is told that there are none when the daemon stops."""
+    """When the daemon stops, ends the wait for items: there are none."""
     await stopping.wait()
     holdings.end_waits()
 
 
 def held(desk: Desk, item_id: str, text: str) -> tuple[str, int]:
-    """Queue and token of a lease on just this item; Problem 409 if there is none."""
+    """Queue and token of a lease on this item. Raises Problem 409 if it is not valid for it."""
     try:
         wanted = pack_item_id(*parse_item_id(item_id))
     except ValueError as problem:

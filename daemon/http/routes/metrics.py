@@ -1,7 +1,7 @@
-"""/api/v2/metrics/: what waits by flow, what is running, who handles it, and the last hour.
+"""/api/v2/metrics/: waiting items by flow, running batches, handlers, and the last hour.
 
-The first is large where there are many flows: it is made once a snapshot, in a thread, and encoded
-as it is described, without a model for each entry (daemon/http/flow_entries.py).
+The first is large if there are many flows: it is made once per snapshot, in a thread, and encoded
+without a model per entry (daemon/http/flow_entries.py).
 """
 
 import socket
@@ -51,21 +51,21 @@ def routes(desk: Desk) -> APIRouter:
 
     @router.get("/queues/detailed", operation_id="showQueueMetrics", response_model=Detailed)
     async def show_detailed(_: Reader) -> Response:
-        """What waits in warm and in cold, by queue, flow and action."""
+        """Counts the items that wait in warm and in cold, by queue, flow and action."""
         snapshot = await metrics.snapshot()
         render = partial(entries.render, snapshot)
         return json_answer(await rendered.answer(snapshot, "detailed", render))
 
     @router.get("/queues/action-plugins", operation_id="showActionPlugins")
     async def show_plugins(_: Reader) -> ActionPlugins:
-        """Which installed distribution provides the handlers of which queues."""
+        """Lists the installed distributions that provide handlers, with their queues."""
         snapshot = await metrics.snapshot()
         found = await trio.to_thread.run_sync(action_plugins, snapshot, metrics)
         return ActionPlugins.model_validate({"plugins": found})
 
     @router.get("/queues/running", operation_id="showRunningTasks", response_model=Running)
     async def show_running(_: Reader) -> Response:
-        """What workers and consumers have in hand, the longest running first."""
+        """Lists the batches that workers and consumers have leased, the longest running first."""
         tasks = sorted(metrics.tasks(), key=lambda task: task.began_ms)
         render = partial(running, tasks, metrics, host, wall_ms())
         return json_answer(await trio.to_thread.run_sync(render))

@@ -1,8 +1,8 @@
 """The Queue Metrics page: the page itself, its other views, and the files that they load.
 
-Pages and files are open to everybody, because a browser that follows a link has no token to send.
-Without tokens the page comes with the table as it stands; with tokens it comes empty, asks for one
-once, and fetches everything through the API like any other client.
+Pages and files need no token, because a browser that follows a link has none to send. If no tokens
+are configured, the page contains the current table; otherwise it is empty, asks for a token once,
+and fetches everything through the API like any other client.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Queues: list, create, read, change, delete, pause, resume, purge, and their figures.
+"""Queues: list, create, read, change, delete, pause, resume, purge, and their statistics.
 
 A queue of the configuration file can be paused and purged here, not changed: 409.
 """
@@ -19,7 +19,7 @@ from daemon.http.strict import Body, StrictRoute
 from forebay.limits import QUEUE_BYTES_MAX
 
 EMPTY_S: Final = 20.0
-"""For a queue to be emptied in one request."""
+"""How long one request may take to empty a queue."""
 QueueName = Annotated[
     str,
     Path(
@@ -47,13 +47,13 @@ class QueueObject(BaseModel):
 
     queue: str
     origin: Literal["file", "control", "push"] = Field(
-        description="Who defines it: the configuration file, an operator, or nobody but a push"
+        description="Who defined it: the configuration file, an operator, or a push"
     )
     created_ms: int | None
     updated_ms: int | None
     is_paused: bool
     paused_flows: list[str]
-    held: int = Field(description="How many items it holds, staged ones with them")
+    held: int = Field(description="How many items it holds, including staged ones")
     settings: dict[str, Any] = Field(description="All keys in force, as in etc/forebay.yaml")
 
 
@@ -127,7 +127,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
 def _changing(router: APIRouter, desk: Desk) -> None:
     @router.post("", status_code=201, operation_id="createQueue", responses=documented(409, 422))
     async def create(new: NewQueue, _: Admin) -> QueueObject:
-        """Defines a queue. Handlers that run code stand in the configuration file alone."""
+        """Defines a queue. Handlers that run code must be in the configuration file."""
         if desk.catalogue.describe(new.queue)["origin"] != "push":
             raise Problem(409, f"there is a queue {new.queue} already")
         fields = {"queue": new.queue, "settings": new.settings}
@@ -148,7 +148,7 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         _: Admin,
         items: Annotated[
             Literal["keep", "delete"],
-            Query(description="`delete`: its items too; else a queue that holds any stays"),
+            Query(description="`delete`: its items too; otherwise it must be empty"),
         ] = "keep",
     ) -> None:
         """Forgets a queue's definition and pauses. Its name may be used again."""
@@ -167,30 +167,31 @@ def _changing(router: APIRouter, desk: Desk) -> None:
 def _running(router: APIRouter, desk: Desk) -> None:
     @router.post("/{queue}/pause", operation_id="pauseQueue", responses=documented(404))
     async def pause(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
-        """Pushes are taken, nothing is delivered; what is under way is finished."""
+        """Pauses a queue or a flow: pushes are accepted, nothing is delivered. Deliveries in flight
+        are finished."""
         return QueueObject.model_validate(
             await desk.perform("queue.pause", {"queue": queue, "flow": flow})
         )
 
     @router.post("/{queue}/resume", operation_id="resumeQueue", responses=documented(404, 409))
     async def resume(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
-        """Without a flow: the queue; flows that were paused by name stay paused. 409 if the queue
-        is switched off by its setting `is_active`."""
+        """Resumes a queue or a flow. Flows that were paused by name stay paused when their queue is
+        resumed. 409 if the queue is switched off by its setting `is_active`."""
         return QueueObject.model_validate(
             await desk.perform("queue.resume", {"queue": queue, "flow": flow})
         )
 
     @router.post("/{queue}/purge", operation_id="purgeQueue", responses=documented(404))
     async def purge(queue: QueueName, _: Admin) -> Purged:
-        """Deletes what waits, wherever it is. What is in the hands of workers or consumers stays,
-        and so do dead letters. It cannot be undone."""
+        """Deletes all waiting items. Items that workers or consumers have leased stay, and so do
+        dead letters. This cannot be undone."""
         found = await desk.perform("queue.purge", {"queue": queue})
         return Purged(queue=queue, deleted=found["deleted"], more=found["more"])
 
 
 async def empty(perform: Perform, queue: str) -> None:
-    """Deletes what waits and the dead letters; what is in somebody's hands stays. Problem 409 if
-    there was no time for all of it."""
+    """Deletes waiting items and dead letters; leased items stay. Raises Problem 409 if there was
+    not enough time."""
     deadline = trio.current_time() + EMPTY_S
     while (await perform("queue.purge", {"queue": queue}))["more"]:
         _check_time(queue, deadline)

@@ -1,4 +1,4 @@
-"""Writes and their receipts: what became of what a Spark job, or any client, has written."""
+"""Writes of Spark jobs and other clients, and their receipts."""
 
 from typing import Annotated, Final, Literal
 
@@ -81,7 +81,7 @@ class Write(BaseModel):
 
 class WriteList(BaseModel):
     writes: list[Write]
-    more: int = Field(description="How many are left out")
+    more: int = Field(description="How many writes are not listed")
 
 
 def routes(desk: Desk) -> APIRouter:
@@ -89,16 +89,16 @@ def routes(desk: Desk) -> APIRouter:
 
     @router.get("/receipts/{write}", operation_id="showReceipt", responses=documented(404))
     async def receipt(write: WriteId, _: Reader) -> Receipt:
-        """What became of a write's items, until `spool.receipt_ttl` after it was published."""
+        """Counts a write's items by outcome, until `spool.receipt_ttl` after it was published."""
         return Receipt.model_validate(await desk.perform("receipt.show", {"write": write}))
 
     @router.get("/writes", operation_id="listWrites")
     async def writes(
         _: Reader,
-        over: Annotated[bool, Query(description="Also those that are over")] = False,
+        over: Annotated[bool, Query(description="Also published and aborted writes")] = False,
         limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 100,
     ) -> WriteList:
-        """Writes, the one that was heard of last first."""
+        """Lists writes, the one with the latest activity first."""
         found = await desk.perform("write.list", {"all": over, "limit": limit})
         return WriteList.model_validate(found)
 

@@ -53,23 +53,23 @@ class Schedule(BaseModel):
     origin: Literal["file", "control"] = Field(
         description="Who defines it: the configuration file, or an operator"
     )
-    when: str = Field(description="Its grid, in a few words")
+    when: str = Field(description="When it ticks, in a few words")
     queue: str
     enabled: bool
     next_ms: int | None = Field(description="The next tick; null: none, or it is disabled")
     last_ms: int | None = Field(
-        description="The latest tick whose time has come; null: none since it is as it is now"
+        description="The latest tick that came due; null: none since the schedule last changed"
     )
     last_state: TickState | None = Field(
-        description="What became of that tick: `waiting`, `started` (workers may have it), `done` "
-        "(delivered, or deleted by somebody), `dead`, `missed`; null: not known"
+        description="State of that tick: `waiting`, `started` (workers may have it), `done` "
+        "(delivered or deleted), `dead`, `missed`; null: not known"
     )
     missed_total: int = Field(
         description="Ticks that were given up because no daemon was there; 0 anew when it is "
         "disabled"
     )
-    missed_ms: int | None = Field(description="When the latest of these would have been")
-    problem: str = Field(description="Why its ticks are not installed; empty: they are")
+    missed_ms: int | None = Field(description="When the latest missed tick was due")
+    problem: str = Field(description="Why its ticks are not installed; empty if they are")
     settings: dict[str, Any] = Field(description="All keys, as in etc/forebay.yaml")
 
 
@@ -135,13 +135,13 @@ def routes(desk: Desk) -> APIRouter:
 def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("", operation_id="listSchedules")
     async def list_schedules(who: Reader) -> ScheduleList:
-        """All schedules of this daemon: of its configuration, and defined at run time."""
+        """Lists all schedules of this daemon: configured, or defined at run time."""
         found = (await desk.perform("cron.list", {}))["schedules"]
         return ScheduleList(schedules=[shown(each, who) for each in found])
 
     @router.get("/{name}", operation_id="showSchedule", responses=documented(404))
     async def show(name: ScheduleName, who: Reader) -> Schedule:
-        """A schedule and all its settings; its payload for those who may see payloads."""
+        """Shows a schedule and all its settings; its payload if the client may see payloads."""
         return shown(await desk.perform("cron.show", {"name": name}), who)
 
     @router.get("/{name}/next", operation_id="nextTicks", responses=documented(404))
@@ -150,7 +150,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         _: Reader,
         count: Annotated[int, Query(ge=1, le=TICKS_MAX, description="How many")] = TICKS_DEFAULT,
     ) -> NextTicks:
-        """When it ticks next; also of a schedule that is disabled."""
+        """Lists the next ticks, also of a disabled schedule."""
         fields = {"name": name, "count": count}
         return NextTicks.model_validate(await desk.perform("cron.next", fields))
 
@@ -166,7 +166,7 @@ def _changing(router: APIRouter, desk: Desk) -> None:
 
     @router.patch("/{name}", operation_id="changeSchedule", responses=documented(404, 409, 422))
     async def change(name: ScheduleName, wanted: ScheduleChange, who: Admin) -> Schedule:
-        """Changes some keys; ticks whose time has not come are replaced in the same step."""
+        """Changes some keys; future ticks are replaced in the same step."""
         fields = {"name": name, "settings": wanted.settings}
         return shown(await desk.perform("cron.change", fields), who)
 
@@ -174,12 +174,12 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         "/{name}", status_code=204, operation_id="deleteSchedule", responses=documented(404, 409)
     )
     async def delete(name: ScheduleName, _: Admin) -> None:
-        """Removes a schedule, and its ticks whose time has not come."""
+        """Removes a schedule and its future ticks."""
         await desk.perform("cron.remove", {"name": name})
 
     @router.post("/{name}/run", operation_id="runSchedule", responses=documented(404))
     async def run(name: ScheduleName, _: Admin) -> Pushed:
-        """Pushes what a tick would push, now; the ticks stay as they are."""
+        """Pushes the schedule's item now; its ticks do not change."""
         return Pushed.model_validate(await desk.perform("cron.run", {"name": name}))
 
 
@@ -188,8 +188,8 @@ def shown(schedule: dict[str, Any], who: Who) -> Schedule:
 
 
 def shown_settings(defined: dict[str, Any], who: Who) -> dict[str, Any]:
-    """Of a schedule or a trigger. A payload, which a QUEUE trigger does not have, is shown only to
-    those who may see payloads."""
+    """The settings of a schedule or a trigger. The payload (QUEUE triggers have none) is shown only
+    to clients that may see payloads."""
     settings: dict[str, Any] = defined["settings"]
     if "payload" in settings and not who.sees_payloads:
         return settings | {"payload": MASK}

@@ -1,4 +1,4 @@
-"""The spool: how full the journal is, and what its disk has left."""
+"""The spool: how full the journal and its disk are."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,20 +33,20 @@ class Spool(BaseModel):
         }
     )
 
-    runs: int = Field(description="That are not settled")
-    bytes: int = Field(description="Of these runs")
+    runs: int = Field(description="Runs that are not settled")
+    bytes: int = Field(description="Bytes of these runs")
     max_bytes: int
     fill: float = Field(description="bytes of max_bytes, 0 to 1")
-    disk_bytes: int = Field(description="Of the chunks on disk")
+    disk_bytes: int = Field(description="Bytes of the chunks on disk")
     chunks: int
     reader_offset: int
     writer_offset: int
-    memory_runs: int = Field(description="On their way to workers without a detour over the disk")
+    memory_runs: int = Field(description="Waiting runs that are also kept in memory")
     memory_bytes: int
-    free_bytes: int = Field(description="Of the disk")
-    min_free_bytes: int = Field(description="With less new work is refused")
+    free_bytes: int = Field(description="Free bytes on the disk")
+    min_free_bytes: int = Field(description="New work is refused below this many free bytes")
     spare_chunks: int
-    quarantine_bytes: int = Field(description="Damaged parts that were set aside")
+    quarantine_bytes: int = Field(description="Bytes of damaged data set aside")
     durability: str
     disk_is_low: bool
 
@@ -56,7 +56,7 @@ def routes(desk: Desk) -> APIRouter:
 
     @router.get("/spool", operation_id="showSpool")
     async def show(_: Reader) -> Spool:
-        """How full the journal is."""
+        """Shows how full the journal is."""
         settings = desk.settings.spool
         found = (await desk.report())["spool"]
         return Spool.model_validate(

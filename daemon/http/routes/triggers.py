@@ -1,8 +1,8 @@
 """Triggers: list, create, read, change, delete, run now, pause and resume.
 
-A QUEUE trigger makes jobs of what waits in a queue; a TIME trigger is a schedule, which stands
-under `/api/v2/schedules` too. One of the configuration file can be run and (if of type QUEUE)
-paused here, not changed: 409.
+A QUEUE trigger makes jobs from the items of a queue; a TIME trigger is a schedule, which is also
+under `/api/v2/schedules`. A trigger of the configuration file can be run and (if of type QUEUE)
+paused here, but not changed: 409.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -72,17 +72,17 @@ class Trigger(BaseModel):
         description="Who defines it: the configuration file, or an operator"
     )
     when: str = Field(description="In a few words")
-    queue: str | None = Field(description="What is polled; null: it is a TIME trigger")
-    target: str = Field(description="Where its jobs go")
+    queue: str | None = Field(description="The queue that is polled; null for a TIME trigger")
+    target: str = Field(description="The queue that gets its jobs")
     enabled: bool
-    paused: bool = Field(description="Nothing is claimed for it, by any daemon")
-    next_ms: int | None = Field(description="Of a TIME trigger, its next tick")
-    problem: str = Field(description="Why it failed last; empty: all is well")
-    failures: int = Field(description="In a row; it waits longer after each")
+    paused: bool = Field(description="No daemon claims items for it")
+    next_ms: int | None = Field(description="The next tick of a TIME trigger")
+    problem: str = Field(description="Why it failed last; empty if it did not")
+    failures: int = Field(description="Consecutive failures; it waits longer after each")
     runs_here: bool = Field(description="Whether this daemon has its lease")
-    jobs: int = Field(description="Jobs that are not done, as this daemon last saw them")
+    jobs: int = Field(description="Unfinished jobs, as this daemon last saw them")
     live_jobs: list[LiveJob] = Field(
-        default=[], description="The oldest 100 of these, where one trigger is asked for"
+        default=[], description="The oldest 100 of these; only if a single trigger is shown"
     )
     settings: dict[str, Any] = Field(description="All keys, as in etc/forebay.yaml")
 
@@ -127,7 +127,7 @@ class Ran(BaseModel):
 
     name: str
     target: str
-    id: str | None = Field(description="The job item; null: there was nothing to claim")
+    id: str | None = Field(description="The job item; null if there was nothing to claim")
     items: int = Field(description="How many it claimed")
 
 
@@ -142,13 +142,13 @@ def routes(desk: Desk) -> APIRouter:
 def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("", operation_id="listTriggers")
     async def list_triggers(who: Reader) -> TriggerList:
-        """All triggers of this daemon, and its schedules, which are TIME triggers."""
+        """Lists all triggers of this daemon, and its schedules, which are TIME triggers."""
         found = (await desk.perform("trigger.list", {}))["triggers"]
         return TriggerList(triggers=[shown(each, who) for each in found])
 
     @router.get("/{name}", operation_id="showTrigger", responses=documented(404))
     async def show(name: TriggerName, who: Reader) -> Trigger:
-        """A trigger, all its settings, and its jobs that are not done."""
+        """Shows a trigger, all its settings, and its unfinished jobs."""
         return shown(await desk.perform("trigger.show", {"name": name}), who)
 
 
@@ -157,13 +157,13 @@ def _defining(router: APIRouter, desk: Desk) -> None:
         "", status_code=201, operation_id="createTrigger", responses=documented(404, 409, 422)
     )
     async def create(new: NewTrigger, who: Admin) -> Trigger:
-        """Defines a trigger. From now on its queue is the trigger's alone."""
+        """Defines a trigger. From now on only the trigger gets items of its queue."""
         fields = {"name": new.name, "settings": new.settings}
         return shown(await desk.perform("trigger.add", fields), who)
 
     @router.patch("/{name}", operation_id="changeTrigger", responses=documented(404, 409, 422))
     async def change(name: TriggerName, wanted: TriggerChange, who: Admin) -> Trigger:
-        """Changes some keys; jobs that are there stay as they are."""
+        """Changes some keys; existing jobs do not change."""
         fields = {"name": name, "settings": wanted.settings}
         return shown(await desk.perform("trigger.change", fields), who)
 
@@ -171,24 +171,24 @@ def _defining(router: APIRouter, desk: Desk) -> None:
         "/{name}", status_code=204, operation_id="deleteTrigger", responses=documented(404, 409)
     )
     async def delete(name: TriggerName, _: Admin) -> None:
-        """Removes a trigger. Jobs that are not done keep what they have claimed."""
+        """Removes a trigger. Unfinished jobs keep the items they have claimed."""
         await desk.perform("trigger.remove", {"name": name})
 
 
 def _acting(router: APIRouter, desk: Desk) -> None:
     @router.post("/{name}/run", operation_id="runTrigger", responses=documented(404, 409))
     async def run(name: TriggerName, _: Admin) -> Ran:
-        """Polls now and makes a job of what is there; of a TIME trigger, pushes its item."""
+        """Polls now and makes a job of the items that are due. A TIME trigger pushes its item."""
         return Ran.model_validate(await desk.perform("trigger.run", {"name": name}))
 
     @router.post("/{name}/pause", operation_id="pauseTrigger", responses=documented(404, 409))
     async def pause(name: TriggerName, who: Admin) -> Trigger:
-        """Nothing more is claimed, by any daemon; items wait, and jobs go on."""
+        """Pauses a trigger on all daemons: no items are claimed. Existing jobs continue."""
         return shown(await desk.perform("trigger.pause", {"name": name}), who)
 
     @router.post("/{name}/resume", operation_id="resumeTrigger", responses=documented(404, 409))
     async def resume(name: TriggerName, who: Admin) -> Trigger:
-        """Goes on with a trigger that was paused."""
+        """Resumes a paused trigger."""
         return shown(await desk.perform("trigger.resume", {"name": name}), who)
 
 
