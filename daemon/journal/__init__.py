@@ -1,1 +1,1 @@
-"""The journal on disk: chunks of blocks, marks, indexes, and how they are read again."""
+"""The journal on disk: chunks of blocks, marks and indexes, and their recovery."""

@@ -1,4 +1,4 @@
-"""The ballast: a file whose room is given up for what must be written on a full disk."""
+"""The ballast: a file that is deleted to make room for essential writes on a full disk."""
 
 import errno
 from collections.abc import Callable
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 NAME: Final = "ballast"
 TO_FREE: Final = "ballast-to-free"
-"""Apart, for what is written so that chunks can be deleted: when the other one is used up, by marks
-or by somebody else on the disk, this is the way back."""
+"""A separate file for the writes that allow chunks to be deleted: it still helps when the other one
+is used up, by marks or by other users of the disk."""
 
 
 class Ballast:
@@ -22,7 +22,7 @@ class Ballast:
         self._name = name
 
     def keep(self) -> None:
-        """Takes the room again, if it was given up. The caller has seen that there is enough."""
+        """Restores the ballast if it was deleted. The caller has checked that there is room."""
         with suppress(FileNotFoundError):
             if self._files.size(self._name) == self._size:
                 return
@@ -36,7 +36,7 @@ class Ballast:
             self._files.close(fd)
 
     def help_out(self, write: Callable[[], T]) -> T:
-        """Does what must always be possible; if the disk is full, with the ballast's room."""
+        """Performs an essential write; if the disk is full, deletes the ballast for it."""
         try:
             return write()
         except OSError as error:

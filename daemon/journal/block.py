@@ -31,7 +31,7 @@ STAGED_BIT: Final = 1 << 62
 LENGTH_MASK: Final = (1 << 62) - 1
 BODY_BYTES_MAX: Final = FRAME_BODY_BYTES_MAX
 CHUNK_BYTES_MAX: Final = 1 << 32
-"""No block lies further from its chunk's number."""
+"""No block is further from its chunk's number."""
 
 _HEAD = struct.Struct("<IIQQ")
 _COVERED = struct.Struct("<QQ")
@@ -52,19 +52,19 @@ class Block:
     fingerprint: int
     """Of the run (actors/spooler/intake.py)."""
     stage: bytes = b""
-    """Empty: it was pushed, not staged."""
+    """Empty if the run was pushed, not staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes between blocks, or before the first one, that belong to none."""
+    """Bytes between blocks, or before the first one, that belong to no block."""
 
     start: int
     end: int
 
 
 def frame(body: bytes, position: int, *, snappy: bool, stage: bytes = b"") -> bytes:
-    """What stands before this body: the block's head, and its stage."""
+    """The bytes before this body: the block's head, and its stage."""
     word = len(stage) + len(body) | (SNAPPY_BIT if snappy else 0) | (STAGED_BIT if stage else 0)
     crc = crc32c(body, crc32c(stage, crc32c(_COVERED.pack(word, position))))
     return _HEAD.pack(MAGIC, crc, word, position) + stage
@@ -107,7 +107,7 @@ def block_is_whole(head: BlockHead, body: bytes | memoryview) -> bool:
 
 
 def open_body(head: BlockHead, body: bytes | memoryview) -> bytes:
-    """The run that a whole block holds. BadRun if it holds none."""
+    """The run in a whole block. Raises BadRun if it holds none."""
     view = memoryview(body)[head.stage_bytes :]
     if not head.word & SNAPPY_BIT:
         return bytes(view)
@@ -122,10 +122,10 @@ Read = Callable[[int, int], bytes]
 
 
 class Scanner:
-    """Finds every whole block of a chunk, whatever lies between them.
+    """Finds every whole block of a chunk, even between damaged bytes.
 
     Iterating gives blocks and gaps in the order of the file. Reads through a window, so that
-    memory stays bounded whatever the size of the chunk.
+    memory stays bounded for chunks of any size.
     """
 
     WINDOW_BYTES: Final = 4 * 1024 * 1024

@@ -1,8 +1,8 @@
 """`spool.meta`, a hint that is replaced every second, and the checkpoint, the base of the books.
 
-The checkpoint is written before a chunk is freed: it carries the totals of all chunks that are
-gone and names those that are about to go (`absorbed`), so that a crash in between counts nothing
-twice. Two generations are kept; a damaged one falls back to the other, which is balanced as well.
+The checkpoint is written before a chunk is freed. It has the totals of all freed chunks and names
+those that are about to be freed (`absorbed`), so that a crash in between counts nothing twice.
+Two generations are kept; if one is damaged, the other, which is balanced as well, is used.
 """
 
 import json
@@ -27,7 +27,7 @@ CHECKPOINT_OLD: Final = "checkpoint.old"
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Where reading and writing stand. Nothing depends on it; it shows damage at the tail."""
+    """The reader's and writer's positions: a hint that shows damage at the tail."""
 
     reader_offset: int
     writer_offset: int
@@ -46,7 +46,7 @@ class Meta:
 
 
 def read_meta(files: Files) -> Meta | None:
-    """The meta file, or None where it is missing or makes no sense. ValueError is not raised."""
+    """The meta file; None if it is missing or invalid."""
     content = _json_object(_read(files, META))
     if content is None or content.get("version") != META_VERSION:
         return None
@@ -81,7 +81,7 @@ class Checkpoint:
 
 
 def read_checkpoint(files: Files) -> tuple[Checkpoint, list[str]]:
-    """The newest whole checkpoint (an empty one if there is none), and the damaged files' names."""
+    """The newest whole checkpoint, or an empty one, and the names of damaged files."""
     best = Checkpoint()
     damaged = []
     for name in (CHECKPOINT, CHECKPOINT_OLD):
@@ -115,8 +115,7 @@ def _parse_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 def _read(files: Files, name: str) -> bytes | None:
-    """None if there is no such file; nothing, and so nothing that makes sense, if it cannot be
-    read."""
+    """None if the file does not exist; empty, which is invalid, if it cannot be read."""
     try:
         return files.read_file(name)
     except FileNotFoundError:

@@ -40,7 +40,7 @@ class ChunkHead:
     number: int
     capacity: int
     previous_end: int
-    """Not 0: the chunk before this one failed, and nothing after this position in it counts."""
+    """Unless 0: the chunk before this one failed, and its bytes after this position are void."""
     created_ms: int
 
     def pack(self) -> bytes:
@@ -49,7 +49,7 @@ class ChunkHead:
 
 
 def read_chunk_head(data: bytes) -> ChunkHead | None:
-    # Bytes that were lost or put in before the first block show in the zeros at the end.
+    # The zeros at the end reveal bytes that were lost or inserted before the first block.
     if len(data) < HEAD_BYTES or any(data[_HEAD.size + _CRC.size : HEAD_BYTES]):
         return None
     magic, number, capacity, previous_end, created_ms = _HEAD.unpack_from(data)
@@ -60,7 +60,7 @@ def read_chunk_head(data: bytes) -> ChunkHead | None:
 
 
 def read_start(files: Files, name: str) -> bytes:
-    """The bytes in which the head should stand."""
+    """The bytes in which the head should be."""
     fd = files.open_read(name)
     try:
         return files.read(fd, HEAD_BYTES, 0)
@@ -73,7 +73,7 @@ def read_head_of(files: Files, name: str) -> ChunkHead | None:
 
 
 def read_block(files: Files, fd: int, offset: int, position: int) -> tuple[bytes, int]:
-    """The run in the block at `offset` and the block's size; BadRun unless it is whole."""
+    """The run in the block at `offset`, and the block's size. Raises BadRun if it is damaged."""
     data = files.read(fd, block.HEAD_BYTES, offset)
     head = block.read_block_head(data, position, position + NUMBER_MAX)
     if head is None or head.position != position:
@@ -97,7 +97,7 @@ def draft_name(number: int) -> str:
 
 
 def follower_names(number: int) -> tuple[str, ...]:
-    """The files that may stand beside a chunk. All of them go with it."""
+    """The files that may accompany a chunk. All are removed with it."""
     return index_name(number), draft_name(number), marks_name(number)
 
 
@@ -110,7 +110,7 @@ def spare_name(number: int) -> str:
 
 
 def number_in(name: str, suffix: str) -> int | None:
-    """The number that a file's name gives, or None if the name is not of this kind."""
+    """The number in a file's name; None if the name is of another kind."""
     stem = name.removesuffix(suffix)
     if stem == name or len(stem) != 16:
         return None
@@ -122,7 +122,7 @@ def number_in(name: str, suffix: str) -> int | None:
 
 
 def write_spare(files: Files, name: str, capacity: int) -> None:
-    """A file of zeros that is on disk in full, under a temporary name until it is."""
+    """Writes a file of zeros in full, under a temporary name until it is on disk."""
     temporary = name + ".tmp"
     fd = files.open_new(temporary)
     try:

@@ -1,7 +1,7 @@
-"""Every touch of the disk that the journal makes, so that a test can fail or kill at each of them.
+"""Every disk operation of the journal, so that a test can fail or kill at each of them.
 
-All of it blocks; it runs on the spooler's threads. A path is a name inside the spool directory.
-Nothing here retries and nothing is swallowed: the caller decides what a failure means.
+All calls block; they run on the spooler's threads. A path is a name inside the spool directory.
+Nothing here retries or hides an error: the caller decides what a failure means.
 """
 
 import os
@@ -23,8 +23,8 @@ class Files:
         self.directory = directory
 
     def create_directory(self) -> None:
-        """Makes the directory and its quarantine, readable by their owner alone, durably.
-        CannotStart if other users may write it."""
+        """Makes the directory and its quarantine, durably, readable only by their owner. Raises
+        CannotStart if other users may write to it."""
         if not self.directory.exists():
             self.directory.mkdir(mode=0o700, parents=True)
             sync_path(self.directory.parent)
@@ -116,7 +116,7 @@ class Files:
         self.path(name).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """What an unprivileged process may still use of the file system."""
+        """The free bytes of the file system for an unprivileged process."""
         stats = os.statvfs(self.directory)
         return stats.f_bavail * stats.f_frsize
 

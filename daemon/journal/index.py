@@ -1,12 +1,12 @@
-"""The index of a sealed chunk: what recovery must know of its runs, without reading them.
+"""The index of a sealed chunk: what recovery must know about its runs, without reading them.
 
     8s "FBINDEX2" | u64 number | u64 used | u64 file size | u32 runs | u32 queues | u32 crc32c
     u8 length + name of each account (actors/model/books.py): of the queue, or of a stage
     u32 offsets[] | u32 sizes[] | u16 counts[] | u16 queues[] | u8 priorities[] | u64 due_ms[]
     u32 fingerprints[] (actors/spooler/intake.py) | 16s run ids[]
 
-The CRC covers everything but itself. An index is a hint: where it is missing, damaged, or does
-not fit the chunk's file, the chunk is scanned instead.
+The CRC covers everything but itself. An index is a hint: if it is missing, damaged, or does not
+fit the chunk's file, the chunk is scanned instead.
 
 A draft has the same format. It is the index of the chunk that takes runs now, as it was about a
 second ago, and serves one purpose: if blocks of that chunk are damaged before it is sealed, the
@@ -118,8 +118,8 @@ class ChunkIndex:
         )
 
     def copy(self) -> "ChunkIndex":
-        """The rows that are complete now. Another thread may be adding rows: it enters a run
-        column by column, its id last."""
+        """A copy of the complete rows. Another thread may be adding rows: it writes a run column by
+        column, its id last."""
         rows = len(self.run_ids) // RUN_ID_BYTES
         copy = ChunkIndex(self.number)
         for mine, its in zip(self._columns(), copy._columns(), strict=True):
@@ -129,7 +129,7 @@ class ChunkIndex:
         return copy
 
     def room(self) -> int:
-        """A chunk names at most 65,535 accounts: so many runs fit, whatever theirs are."""
+        """How many more runs fit, whatever their accounts: a chunk names at most 65,535."""
         return 0xFFFF - len(self.accounts)
 
     def run_id(self, row: int) -> bytes:
@@ -160,7 +160,7 @@ class ChunkIndex:
 
 def unpack_index(data: bytes, number: int, file_size: int | None) -> tuple[ChunkIndex, int] | None:
     """The index and the chunk's used bytes; None unless it is whole and fits the chunk's file.
-    With a size of None it need not fit: it tells what was in the file once."""
+    With a size of None it need not fit: it says what the file once held."""
     if len(data) < _HEAD.size + _CRC.size:
         return None
     magic, claimed, used, claimed_size, runs, queues = _HEAD.unpack_from(data)

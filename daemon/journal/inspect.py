@@ -1,10 +1,10 @@
-"""Looking at a spool without touching it, live or stopped: what `forebay spool` shows.
+"""Reads a live or stopped spool without changing it, for `forebay spool`.
 
-A live spool moves while one looks: a chunk may be recycled between listing and reading, which its
-head tells afterwards, and the end of the active chunk may be half written. Neither is damage.
+A live spool changes meanwhile: a chunk may be recycled between listing and reading, which its head
+shows afterwards, and the end of the active chunk may be half written. Neither is damage.
 
-Of what was staged, the record log tells whether it is visible, still staged, or dropped; it is read
-first, so that what is published meanwhile is shown as staged, and not at all as dropped.
+The record log says whether staged runs are visible, still staged, or dropped. It is read first, so
+that runs published meanwhile are shown as staged, never as dropped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,13 +33,13 @@ class ChunkView:
     file_bytes: int
     used_bytes: int
     is_sealed: bool
-    """It has an index that fits."""
+    """Whether it has an index that fits."""
     index: ChunkIndex
     done: dict[int, int]
     """Settled items of each row, as bits."""
     totals: Books
     phases: list[Phase] = field(default_factory=list)
-    """What the runs of each account are, by its number in the index."""
+    """The phase of each account's runs, by the account's number in the index."""
     gaps: list[Gap] = field(default_factory=list)
     mark_bytes_damaged: int = 0
     bad_runs: list[tuple[int, str]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class ChunkView:
 
 
 def list_chunks(files: Files) -> list[ChunkView]:
-    """Every chunk, by its index where it has one and by its blocks' heads where not."""
+    """Every chunk, from its index, or from its blocks' heads if it has none."""
     return list(_views(files, thorough=False))
 
 
@@ -87,7 +87,7 @@ def verify_chunks(files: Files) -> Iterator[ChunkView]:
 
 
 def read_writes(files: Files) -> tuple[Writes, int]:
-    """What the record log says of writes, and how many of its lines are damaged."""
+    """The writes in the record log, and how many of its lines are damaged."""
     records, damaged = parse_records(_read_if_there(files, RECORDS) or b"")
     writes = Writes()
     damaged += writes.restore(records)
@@ -95,7 +95,7 @@ def read_writes(files: Files) -> tuple[Writes, int]:
 
 
 def account_phase(writes: Writes, name: str) -> Phase:
-    """What the runs of an account are. Those that were pushed have been visible from the start."""
+    """The phase of an account's runs. Pushed runs are visible from the start."""
     account = parse_account(name)
     if not account.write:
         return Phase.PUBLISHED
@@ -171,8 +171,8 @@ def _view(files: Files, name: str, number: int, *, thorough: bool) -> ChunkView 
 
 
 def _missing(index: ChunkIndex, done: Mapping[int, int], found: ChunkIndex) -> list[Gap]:
-    """Where an index knows a run with items that are not settled, and no whole block stands. Nobody
-    needs the block of another run; some are in the quarantine, and their items count as lost."""
+    """Where the index has a run with unsettled items but no whole block exists. The blocks of other
+    runs are not needed; some are in the quarantine, and their items count as lost."""
     there = set(found.offsets)
     rows = zip(index.offsets, index.sizes, index.counts, strict=True)
     return [

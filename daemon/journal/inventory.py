@@ -1,6 +1,6 @@
-"""What lies in a spool's directory, sorted by what it is.
+"""Takes stock of a spool's directory, sorted by kind of file.
 
-A file that cannot be read stays where it is; one that makes no sense goes to the quarantine.
+A file that cannot be read stays where it is; an invalid one goes to the quarantine.
 """
 
 from contextlib import suppress
@@ -32,14 +32,14 @@ KNOWN_FILES = frozenset(
 
 @dataclass(slots=True)
 class Inventory:
-    """The directory, sorted by what its files are."""
+    """The files of the directory, by kind."""
 
     chunks: dict[int, chunk.ChunkHead | None] = field(default_factory=dict)
     followers: list[tuple[str, int]] = field(default_factory=list)
     """Indexes, drafts and marks, with the numbers of their chunks."""
     spares: list[str] = field(default_factory=list)
     highest: int = 0
-    """No number of any file reaches this."""
+    """Higher than the number of any file."""
 
 
 def take_inventory(files: Files, chunk_bytes: int, damage: Damage) -> Inventory:
@@ -81,7 +81,7 @@ def _number_of_follower(name: str) -> int | None:
 
 
 def _take_spare(files: Files, name: str, chunk_bytes: int, inventory: Inventory) -> None:
-    """A spare holds nothing, but its head tells which numbers were used."""
+    """A spare holds nothing, but its head shows which numbers were used."""
     data = chunk.read_start(files, name)
     head = chunk.read_chunk_head(data)
     if head is not None:
@@ -122,7 +122,7 @@ def _is_free(number: int, names: list[str]) -> bool:
 
 
 def finish_freeing(files: Files, checkpoint: Checkpoint, inventory: Inventory) -> None:
-    """Chunks whose totals are in the base already: the crash came before all of it was gone."""
+    """Removes chunks whose totals are in the base already: a crash interrupted their removal."""
     for number in checkpoint.absorbed:
         inventory.chunks.pop(number, None)
         _remove_chunk(files, number)
@@ -133,8 +133,8 @@ def finish_freeing(files: Files, checkpoint: Checkpoint, inventory: Inventory) -
 def replace_missing_chunks(
     files: Files, chunk_bytes: int, inventory: Inventory, damage: Damage
 ) -> None:
-    """A chunk that is gone while its index is there gets an empty file, so that the runs that the
-    index knows are counted as lost."""
+    """Makes an empty file for a missing chunk that has an index, so that the runs in the index
+    count as lost."""
     for number in sorted({number for _, number in inventory.followers} - inventory.chunks.keys()):
         if read_known(files, number) is not None:
             name = chunk.chunk_name(number)
@@ -146,7 +146,7 @@ def replace_missing_chunks(
 
 
 def read_known(files: Files, number: int) -> ChunkIndex | None:
-    """The runs that a chunk had, whatever has become of its file: by its index or its draft."""
+    """The runs that a chunk had, from its index or its draft, even if its file is gone."""
     for name in (chunk.index_name(number), chunk.draft_name(number)):
         with suppress(OSError):
             unpacked = unpack_index(files.read_file(name), number, None)
@@ -167,7 +167,7 @@ def _remove_chunk(files: Files, number: int) -> None:
 
 
 def reuse_or_remove(files: Files, number: int, chunk_bytes: int, inventory: Inventory) -> None:
-    """A chunk that was made ready and never used is a spare again; one that failed is not."""
+    """Makes an unused chunk a spare again; a failed one is removed."""
     name = chunk.chunk_name(number)
     if files.size(name) == chunk_bytes and not had_blocks(files, number):
         spare = chunk.spare_name(number)
@@ -178,5 +178,5 @@ def reuse_or_remove(files: Files, number: int, chunk_bytes: int, inventory: Inve
 
 
 def had_blocks(files: Files, number: int) -> bool:
-    """There is an index, a draft or a mark: all are made for blocks."""
+    """Whether there is an index, a draft or a mark: these exist only for blocks."""
     return not set(chunk.follower_names(number)).isdisjoint(files.names())

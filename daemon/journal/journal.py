@@ -6,13 +6,13 @@ them touch, the spares and the next chunk, are behind one lock; sealed chunks go
 thread to upkeep through a deque.
 
 A failed write or sync is never retried in the same chunk: the kernel may have dropped the pages
-and will report the next sync as good. The chunk is given up at its last durable end, the group
-is written to a new chunk whose head records that end, and if that fails too, it is refused.
+and will report the next sync as good. The chunk is abandoned at its last durable end, and the group
+is written to a new chunk whose head records that end. If that fails too, the group is refused.
 
 A chunk that was used before, or written in full ahead of time, takes groups of 64 KiB at 554 MB/s
 and of 1 MiB at 2,437 MB/s; one whose room was only reserved, at 319 and 1,597 MB/s. Writing ahead
-takes 35 to 90 ms a chunk, which a burst cannot earn back (1,088 MB/s in all, with groups of 1 MiB),
-so that it is done only while chunks are used slowly.
+takes 35 to 90 ms per chunk, which does not pay off in a burst (1,088 MB/s in total, with groups of
+1 MiB). So it is done only while chunks are used slowly.
 """
 
 import errno
@@ -48,10 +48,10 @@ from forebay.snappy import compress
 SQUEEZE_BYTES_MIN: Final = 512
 """Smaller runs are not worth compressing."""
 BUSY_S: Final = 2.0
-"""A new chunk sooner than this after the last one is reserved, not written ahead."""
+"""If chunks follow each other faster than this, their room is reserved, not written ahead."""
 
 DRAFT_BYTES_PER_S: Final = 4 * 1024 * 1024
-"""A draft names every run of its chunk. With very many small runs it is written less often."""
+"""A draft lists every run of its chunk. With very many small runs it is written less often."""
 
 
 class NoRoom(OSError):
@@ -76,7 +76,7 @@ class OpenChunk:
 
 @dataclass(slots=True)
 class _Pool:
-    """Files that wait to be chunks. Guarded by the journal's lock."""
+    """Files that will become chunks. Guarded by the journal's lock."""
 
     next: OpenChunk | None = None
     spares: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Journal:
         self._free_bytes = 0
         self._last_start = -BUSY_S
         self._drafted = (0, 0)
-        """The chunk and the number of runs that the last draft has."""
+        """The chunk and the number of runs in the last draft."""
         self._draft_due = 0.0
         self._abandoned: set[int] = set()
 
@@ -251,7 +251,7 @@ class Journal:
         return parts, sizes
 
     def _chunk_for(self, body_bytes: int, result: Committed) -> OpenChunk:
-        """The active chunk, or a new one where it has no room."""
+        """The active chunk, or a new one if it has no room."""
         active = self._active
         if active is not None:
             fits = active.end + block.HEAD_BYTES + body_bytes <= active.capacity
@@ -344,7 +344,7 @@ class Journal:
         self._files.sync_directory()
 
     def _recycle(self, number: int) -> None:
-        """Makes a chunk a spare; one that is not wanted, does not fit or has failed goes."""
+        """Makes a chunk a spare; removes it if it is not needed, does not fit or has failed."""
         name = chunk.chunk_name(number)
         with self._lock:
             wanted = len(self._pool.spares) <= self._settings.spare_chunks and not self._is_low()
@@ -389,7 +389,7 @@ class Journal:
         return self._free_bytes < self._settings.min_free_bytes
 
     def _give_up_spares(self) -> None:
-        """On a disk that has little room left, spares and the next chunk are room for others."""
+        """Removes the spares and the next chunk if the disk has little room left."""
         if self._abandoned:
             # Until its index is written, where a failed chunk ends stands in the next one's head.
             self.write_indexes()
@@ -415,7 +415,7 @@ class Journal:
                 self._pool.spares.append(spare)
 
     def _is_busy(self) -> bool:
-        """Chunks are used up faster than it would pay to write them twice."""
+        """Whether chunks are used up so fast that writing them ahead does not pay off."""
         return time.monotonic() - self._last_start < BUSY_S
 
     def _start_next(self, spare: str) -> OpenChunk:
@@ -445,7 +445,7 @@ class Journal:
             return self._take_spare()
 
     def _allocate_spare(self) -> str:
-        """A file in a hurry: its room is reserved, not written."""
+        """Makes a file quickly: its room is reserved, not written."""
         self._free_bytes = self._files.free_bytes()
         if not self._has_room_for_chunk():
             raise NoRoom(self._free_bytes, self._settings.min_free_bytes)
@@ -474,7 +474,7 @@ class Journal:
         return self._free_bytes - self._settings.chunk_size >= self._settings.min_free_bytes
 
     def _quarantine_bytes(self) -> int:
-        # People may clear it at any time.
+        # An operator may clear it at any time.
         with suppress(FileNotFoundError):
             entries = os.scandir(self._files.path("quarantine"))
             return sum(entry.stat().st_size for entry in entries)

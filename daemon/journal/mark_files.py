@@ -1,7 +1,7 @@
-"""The mark files of all chunks: appended to in groups, synced when that is asked for.
+"""The mark files of all chunks: appended to in groups, synced on request.
 
-A few of them are kept open. After a write or sync failed, the file is closed and opened again for
-the next try: the kernel may have dropped what it could not write.
+A few of them are kept open. After a failed write or sync the file is closed, and opened again for
+the next attempt: the kernel may have dropped what it could not write.
 """
 
 from collections import OrderedDict

@@ -59,7 +59,7 @@ def pack_marks(number: int, marks: Iterable[Mark]) -> bytes:
 
 
 def unpack_marks(number: int, data: bytes) -> tuple[list[Mark], int]:
-    """Every whole record, and how many bytes belong to none."""
+    """Every whole record, and how many bytes belong to no record."""
     seed = crc32c(_NUMBER.pack(number))
     view = memoryview(data)
     marks = []

@@ -1,4 +1,4 @@
-"""Putting aside what makes no sense: counted, logged, and never thrown away."""
+"""Sets damaged data aside: it is counted, logged, and never deleted."""
 
 import time
 

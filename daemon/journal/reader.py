@@ -1,4 +1,4 @@
-"""Reading runs back from chunks, by their places."""
+"""Reads runs back from chunks, by their places."""
 
 import errno
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from forebay.errors import BadRun
 from forebay.run import read_run
 
 LASTING: Final = frozenset({errno.EIO, errno.ENOENT})
-"""Errors that trying again does not mend."""
+"""Errors that a retry does not fix."""
 
 
 def read_runs(files: Files, places: Sequence[tuple[int, Place]]) -> list[StoredRun | Unreadable]:
-    """The runs, in the order asked for. A block that is damaged or gone, or that the disk says it
-    cannot read, is unreadable; any other OSError says nothing of the runs and is raised."""
+    """The runs, in the requested order. A block that is damaged or gone, or that the disk cannot
+    read, is unreadable; any other OSError says nothing about the runs and is raised."""
     found: list[StoredRun | Unreadable] = []
     opened: dict[int, int] = {}
     try:

@@ -1,16 +1,16 @@
-"""The record log: what is known of writes, beside the chunks, in one small file.
+"""The record log: the state of writes, in one small file besides the chunks.
 
     crc32c of the JSON, 8 hexadecimal digits | space | JSON object | newline
 
-Appended to and synced with the commit; written anew when it has grown, with what need be
-remembered alone. After a failed write or sync the file is written anew at once, or, if that fails
-too, before anything is appended: the kernel may have dropped what it could not write, and a record
-that was refused must not be there at the next start.
+It is appended to and synced with the commit. When it has grown, it is rewritten with the records
+that are still needed. After a failed write or sync the file is rewritten at once, or, if that fails
+too, before the next append: the kernel may have dropped what it could not write, and a refused
+record must not be there at the next start.
 
 What it cannot do: know what a damaged line said. If that was the end of a write, the write is open
-again; the spooler then keeps open writes until somebody decides (`Damage.records`).
+again; the spooler then keeps open writes until the operator decides (`Damage.records`).
 
-Owned by the journal; touched by its commit thread alone.
+Owned by the journal; used only by its commit thread.
 """
 
 import json
@@ -39,7 +39,7 @@ class RecordLog:
         self._fd: int | None = None
 
     def load(self, records: Sequence[Record]) -> None:
-        """What recovery found. The file is written anew before it is appended to."""
+        """Takes the records that recovery found. The file is rewritten before the first append."""
         self._lines = [_line(record) for record in records]
 
     def append(self, records: Sequence[Record]) -> None:
@@ -72,20 +72,20 @@ class RecordLog:
             raise
 
     def _open(self) -> int:
-        """Writes the file anew, without what has failed."""
+        """Rewrites the file, without records that failed."""
         self._files.replace(RECORDS, b"".join(self._lines))
         self._fd = self._files.open_append(RECORDS)
         return self._fd
 
 
 def read_records(files: Files, damage: Damage) -> list[Record]:
-    """All whole records. What is none is damage; then the file is kept aside."""
+    """All whole records. Other lines are damage; then the file is set aside."""
     try:
         data = files.read_file(RECORDS)
     except FileNotFoundError:
         return []
     except OSError as error:
-        # The next record replaces it: what it held is not to go with it.
+        # The next record replaces the file: its contents must be kept.
         damage.records += 1
         set_aside(files, RECORDS, damage, f"it cannot be read: {error}")
         return []
@@ -102,8 +102,8 @@ def read_records(files: Files, damage: Damage) -> list[Record]:
 
 
 def parse_records(data: bytes) -> tuple[list[Record], int]:
-    """The whole records of a log, and how many lines are none. A last line that was begun is what
-    a crash leaves, and does not count."""
+    """The whole records of a log, and how many lines are damaged. An incomplete last line, which a
+    crash leaves, does not count."""
     *lines, _begun = data.split(b"\n")
     records = [_parse(line) for line in lines]
     return [record for record in records if record is not None], records.count(None)

@@ -1,9 +1,9 @@
-"""Recovery: what the files say, after any crash and any damage. It always ends with a spool.
+"""Recovery: rebuilds the spool from its files after any crash and any damage; always succeeds.
 
 For each chunk: the index if it is whole and fits the file, a scan otherwise; then the marks.
-Nothing is discarded because it looks odd: bytes that belong to no whole block, and files that
-make no sense, go to the quarantine and are counted. The last chunk is sealed and never written
-again. Every step may be repeated: a crash in the middle of a recovery is followed by another one.
+Nothing is discarded because it looks odd: bytes that belong to no whole block, and invalid files,
+go to the quarantine and are counted. The last chunk is sealed and never written again. Every step
+may be repeated, so a crash during recovery is followed by another recovery.
 
 What it cannot tell apart: a last block that was torn by the crash and one that was damaged after
 it was acknowledged, where the hint in `spool.meta` is older than the block. Both are kept aside.
@@ -95,7 +95,7 @@ def recover(
     try:
         files.sync_directory()
     except OSError as error:
-        # What was moved and removed would be so again; a new chunk is not used without a sync.
+        # Moves and removals would be repeated; a new chunk is not used without a sync.
         log.error("recovery.directory_not_synced", error=str(error))
     recent = _older_runs(files, damage) | _newest(chunks, recent_max)
     return FoundSpool(

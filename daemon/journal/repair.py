@@ -1,4 +1,4 @@
-"""Mending a stopped spool: what `forebay spool repair` does.
+"""Repairs a stopped spool, for `forebay spool repair`.
 
 A start of the daemon trusts the index of a sealed chunk; a repair reads every block that holds
 items. Apart from that it is the same recovery, with the same adoption of what it finds, so that it
@@ -26,7 +26,7 @@ class Repaired:
     held: int
     staged: int
     damage: Damage
-    """What was found, and is mended."""
+    """The damage that was found and repaired."""
 
 
 def repair_spool(files: Files, settings: SpoolSettings) -> Repaired:

@@ -1,4 +1,4 @@
-"""What a chunk holds: by its index if that is whole and fits the file, by a scan otherwise.
+"""Finds the runs of a chunk: from its index if that is whole and fits the file, else by a scan.
 
 A scan finds every whole block, whatever lies between them, puts blocks back that stand at a wrong
 place, seals the chunk and writes its index.
@@ -121,7 +121,7 @@ def _scan_chunk(
     known_end: tuple[int, bool] | None,
     damage: Damage,
 ) -> Reading | None:
-    """Finds every whole block, puts aside what is none, seals the chunk, and writes its index."""
+    """Finds every whole block, sets other bytes aside, seals the chunk, and writes its index."""
     end, end_is_final = known_end or (0, False)
     found = _find_blocks(files, number, head, end if end_is_final else None, damage)
     is_cut = _keep_tail(files, number, found, known_end, damage)
@@ -259,7 +259,7 @@ def _restore(
         index = _with_lost(index, lost)
         _seal(files, name, index, used)
     except OSError as error:
-        # A full disk must drain: what stands at its place is used, and the next start tries again.
+        # A full disk must drain: blocks in their place are used, and the next start tries again.
         log.error("recovery.not_sealed", file=name, moved_blocks=len(moved), error=str(error))
         index = _without(_with_lost(found.index, lost), {home for _, home, _ in moved})
         if not len(index):

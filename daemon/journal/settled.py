@@ -1,4 +1,4 @@
-"""What a chunk's marks say: which items are settled, what is live, and the chunk's totals."""
+"""Evaluates a chunk's marks: settled items, live runs, and the chunk's totals."""
 
 import time
 from collections import Counter
@@ -23,15 +23,15 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Settled:
-    """What the marks of a chunk come to."""
+    """The result of all marks of a chunk."""
 
     done: dict[int, int]
     """The settled items of each row, as bits."""
     portions: dict[int, Portions]
-    """Of each row, the items that have failed and are to be tried again."""
+    """For each row, the failed items that will be retried."""
     totals: Books
     handed_over: dict[int, int]
-    """Of `done`: what has another owner now."""
+    """The part of `done` that has another owner now."""
     lost: set[int]
     """Rows with items that are lost."""
 
@@ -78,7 +78,7 @@ def _lost_marks(index: ChunkIndex, done: Mapping[int, int], lost: Set[int]) -> l
 
 
 def _note_loss(files: Files, index: ChunkIndex, marks: list[Mark], damage: Damage) -> None:
-    """Says what is lost, and makes it durable. If that fails, the next start finds the same."""
+    """Logs losses and makes their marks durable. If that fails, the next start finds the same."""
     rows = {offset: row for row, offset in enumerate(index.offsets)}
     items: Counter[str] = Counter()
     for mark in marks:
@@ -100,7 +100,7 @@ def _note_loss(files: Files, index: ChunkIndex, marks: list[Mark], damage: Damag
 
 
 def settle_marks(index: ChunkIndex, marks: Sequence[Mark]) -> Settled:
-    """What becomes of a chunk's items. The first mark that ends an item counts."""
+    """Applies marks to a chunk's items. The first mark that ends an item counts."""
     rows = {offset: row for row, offset in enumerate(index.offsets)} if marks else {}
     done: dict[int, int] = {}
     failures: dict[int, Failures] = {}
