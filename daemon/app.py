@@ -1,10 +1,10 @@
-"""The daemon's life: how it starts, serves and stops. Read this first, then composition.py.
+"""Starts, runs and stops the daemon. Read this first, then composition.py.
 
-Starting: the lock on the state directory, the stores, the journal's recovery, and at the end the
-socket, so that whoever can connect is answered. (Clients of a socket that systemd holds wait in
-its backlog meanwhile.) Stopping (SIGTERM, SIGINT): intake ends, deliveries
-under way are finished within `drain_timeout` and recorded, the journal is sealed. A second signal
-does not wait. SIGHUP reloads queues, handlers and limits.
+Start: it locks the state directory, opens the stores, recovers the journal, and opens the socket
+last, so that every client that connects is answered. (Clients of a socket that systemd holds wait
+in its backlog meanwhile.) Stop (SIGTERM, SIGINT): it accepts no more pushes, finishes and records
+deliveries in flight within `drain_timeout`, and seals the journal. A second signal does not wait
+for deliveries. SIGHUP reloads queues, handlers and limits.
 """
 
 import gc
@@ -94,7 +94,7 @@ async def serve(
             opening = open_stores(settings, make_cold, wait=wait_for_stores)
             stores = await unless_stopped(signals, partial(stack.enter_async_context, opening))
             if stores is not None:
-                # What an earlier life had in hand comes first, not when its lease runs out.
+                # Release the runs that an earlier process had taken: their leases need not end.
                 await stores.cold.release_all()
                 await _serve(
                     settings,

@@ -1,8 +1,8 @@
-"""asyncio beside trio: one thread with a uvloop loop, for the drivers that know nothing else.
+"""Runs asyncio next to trio: one thread with a uvloop loop, for drivers that need asyncio.
 
-This is the only file where asyncio's loop is started, stopped or talked to. Owns the thread and
-whatever work is under way in it. `run` gives the loop one piece of work, a whole transaction as a
-rule, and waits for its outcome: one hop there and one back.
+Only this file starts, stops or talks to asyncio's loop. It owns the thread and the work that is in
+flight there. `run` gives the loop one piece of work, usually a whole transaction, and waits for its
+outcome: one hop there and one back.
 
 On cancel: work that has not begun is not begun. Work that has begun is either shielded, and then
 carried through within its deadline; or it is told of the cancel, and its outcome is waited for. If
@@ -12,8 +12,8 @@ that passes; what did not finish raises TooSlow then.
 
 On close: what is under way is cancelled, and its callers get BridgeStopped.
 
-What it can't do: interrupt a loop that is stuck in blocking code. Nobody waits for it longer than
-`ANSWER_S` beyond a cancel or a deadline, and whether the step was taken is unknown then.
+What it cannot do: interrupt a loop that is stuck in blocking code. Callers wait at most `ANSWER_S`
+beyond a cancel or a deadline; then it is unknown whether the step was taken.
 
 One hop takes 84 µs (28 when the loop is busy); guest mode 95, anyio's portal 178.
 """
@@ -50,7 +50,7 @@ class TooSlow(StoreUnavailable):
 
 
 class BridgeStopped(StoreUnavailable):
-    """There is no loop to do the work, or it was closed meanwhile."""
+    """The loop is not running, or was closed meanwhile."""
 
 
 class Bridge:
@@ -229,13 +229,13 @@ async def _end_all(loop: asyncio.AbstractEventLoop) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        # Whoever does not end in time is left behind; the loop ends all the same.
+        # A task that does not end in time is abandoned; the loop still ends.
         await asyncio.wait(tasks, timeout=ANSWER_S)
     loop.stop()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody awaited, and failed: a driver's own tasks, mostly."""
+    """Logs failures that no caller awaited, mostly of a driver's own tasks."""
     error = context.get("exception")
     log.debug("bridge.unheard", message=context.get("message"), error=repr(error))
 

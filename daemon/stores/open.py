@@ -64,9 +64,9 @@ class Stores:
     remote: "ValkeyWarm | None" = None
     """The warm queue that a fleet shares."""
     daemon: bytes = b""
-    """This daemon's id; empty where nobody else could ask for it."""
+    """This daemon's id; empty if it shares no store with other daemons."""
     wakes: list[Callable[[str], None]] = field(default_factory=list)
-    """Who wants to know that another daemon has put something into cold."""
+    """Called when another daemon has put something into cold."""
 
     shared_cold: "PostgresCold | None" = None
     """The cold store, where a fleet shares it."""

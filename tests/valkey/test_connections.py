@@ -164,7 +164,7 @@ async def test_nobody_there(scheme: str) -> None:
 @pytest.mark.parametrize(
     "url, problem",
     [
-        ("http://host", "http:// is none of redis://"),
+        ("http://host", "http:// is not one of redis://"),
         ("redis://", "names no host"),
         ("redis://a,b", "a cluster is redis-cluster://"),
         ("unix://", "lacks the path"),

@@ -158,11 +158,11 @@ def test_sentinels_are_asked_with_the_servers_certificates_unless_they_have_thei
 @pytest.mark.parametrize(
     "url, problem",
     [
-        ("rediss://a?ssl_ca_cert=x", "there is no option ssl_ca_cert"),
+        ("rediss://a?ssl_ca_cert=x", "unknown option ssl_ca_cert"),
         ("redis://a?ssl_certfile=x", r"of no use without TLS \(rediss\)"),
         ("redis-cluster://a?ssl_certfile=x", r"of no use without TLS \(rediss-cluster\)"),
         ("sentinel://a/main?ssl_certfile=x", r"of no use without TLS \(ssl=true\)"),
-        ("sentinel://a/main?sentinel_pass=x", "there is no option pass"),
+        ("sentinel://a/main?sentinel_pass=x", "unknown option pass"),
         ("redis://a?db=two", "'two' is nothing for the option db"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Queues where somebody may well have a key already that is offered.
+"""Remembers the queues whose offered keys are often taken already.
 
-In all others nobody is asked before keys are taken, which costs an eighth of the whole step where
-all of them are new. One that was taken already is noticed then: the step is taken again, and its
-queue is one of these for a while. A guess, in memory: it decides what a step costs, never how it
-ends.
+For all other queues a step takes keys without a lookup first; the lookup would cost an eighth of
+the step if all keys are new. If a key turns out to be taken, the step is repeated, and its queue is
+remembered here for a while. This is a guess, in memory: it affects only the cost of a step, never
+its result.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ class Repeats:
         return self._are_expected or queue in self._left
 
     def found(self, queue: str, keys: int) -> None:
-        """So many keys of a step were somebody's."""
+        """Notes how many keys of a step were taken."""
         left = STEPS_AFTER_REPEAT if keys else self._left.get(queue, 0) - 1
         if left > 0:
             self._left[queue] = left

@@ -10,8 +10,8 @@ A slot that takes longer than that to move makes the queue unavailable, as any o
 outage does. So does one primary that is away, until its replica stands in for it: for all queues,
 since what a daemon does with them it does in one step.
 
-The driver would ask for the whole map after every fifth MOVED, and close all connections before,
-under everybody who uses them: it is told to take each slot's word instead.
+After every fifth MOVED the driver would fetch the whole map, and first close all connections while
+other steps use them. It is configured to follow each MOVED instead.
 """
 
 import time

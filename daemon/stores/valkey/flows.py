@@ -1,7 +1,7 @@
-"""What the queues in Valkey hold, for those who look: by flow and action, and where a run is.
+"""Counts the slices of the queues in Valkey by flow and action, and finds where a run is.
 
-Nothing is maintained for it: slices are looked at when somebody asks, a page at a time, and the
-figures of flows stand for some seconds. Pages are of different moments: it is near, not exact.
+No counters are maintained for it: slices are read on request, one page at a time, and the figures
+of flows are cached for some seconds. Pages are read at different times: the result is approximate.
 """
 
 from collections.abc import Awaitable, Callable

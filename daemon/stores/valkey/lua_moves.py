@@ -13,8 +13,8 @@ call('HSET', STATE, 'seq', s.seq)
 local items_max, bytes_max, n = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local here = {}
 
--- What is here of a run already is not entered again: whoever does not know whether a step was
--- taken repeats it. And a row that was acquired again is here under its new lock alone.
+-- Parts of a run that are here already are not entered again: an owner that does not know whether
+-- a step was taken repeats it. A row that was acquired again is here only under its new lock.
 local function look(rec, key)
   local marks = false
   if sub(rec, 44, 44) == 'C' then
@@ -116,7 +116,7 @@ while goes_on do
   for _, member in ipairs(members) do
     local owner = sub(member, 44, 60)
     if valid_until(owner) <= now then
-      -- A row that nobody has answered for so long is acquired anew, wherever it is needed.
+      -- A row whose owner has been silent for this long is acquired again where it is needed.
       if sub(owner, 1, 1) == 'C' and valid_until(owner) < now - 600000 then
         local rec = call('HGET', SLICES, sub(member, 28, 35))
         if take_out(rec) then drop_run(run_key(rec)) end
@@ -218,7 +218,7 @@ EXPIRE: Final = (
     + r"""
 -- how many at most
 call('ZREM', LEASES, '')
--- A daemon that has mail is still to be found: nobody else has what is in there.
+-- A daemon that has mail must stay known: its mail is stored nowhere else.
 for _, owner in ipairs(call('ZRANGEBYSCORE', VALID, '-inf', now - 86400000, 'LIMIT', 0, 2000)) do
   local hex = string.gsub(sub(owner, 2), '.', function(c)
     return string.format('%02x', string.byte(c))

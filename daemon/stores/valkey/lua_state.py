@@ -11,7 +11,7 @@ keeps them on one node:
     runs     a hash: the bytes of every run, once, as long as a slice of it is here
     leases   a sorted set of the numbers of slices that are leased, by the end of the lease
     valid    a sorted set of owners, by the time until which their slices may be leased
-    mail:…   a list for each daemon: what became of its items elsewhere
+    mail:…   a list per daemon: the outcomes of its items on other daemons
 
 A record is text of fixed places (daemon/stores/valkey/entries.py packs it), of which the first 60
 bytes are the member of `due` and `later`. It is cut here by its ranges of items, two numbers of two

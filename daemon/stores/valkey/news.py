@@ -1,12 +1,12 @@
-"""Who waits for a queue in Valkey, and how it is woken: by word from the server, or by a look.
+"""Wakes tasks that wait for a queue in Valkey: by a message from the server, or by polling.
 
-Scripts publish what has come and what has gone, if they know of somebody who waits: whoever waits
-says so with every look, and for a little longer than until the next one. So a busy queue publishes
-nothing. What this process hears in the answers to its own steps counts as well.
+Scripts publish arrivals and departures only if a flag says that a task waits. Each poll of a waiter
+sets the flag for a little longer than until the next poll, so a busy queue publishes nothing. The
+answers to this process's own steps count as news too.
 
-A message that is lost only delays: one of those who wait looks once a second, and when the next
-slice comes due; the others rely on it. Nothing is durable. Waiters may be cancelled: another takes
-over the looking.
+A lost message only delays: one of the waiting tasks polls once per second, and when the next slice
+comes due; the others rely on it. Nothing is durable. Waiters may be cancelled: another takes over
+the polling.
 """
 
 import math
@@ -24,11 +24,11 @@ from daemon.stores.valkey.server import DRIVER_ERRORS, Client, Server
 log = structlog.get_logger()
 
 POLL_S: Final = 1.0
-"""How late somebody is woken at the worst."""
+"""How late a waiter is woken at most."""
 FLAG_MS: Final = 2500
-"""For so long after a look the scripts publish; longer than until the next one."""
+"""How long after a poll the scripts publish; longer than until the next poll."""
 SOON_S: Final = 0.005
-"""Two clocks never agree quite; so long is waited at least for what is due any moment."""
+"""The shortest wait for a slice that is almost due: two clocks never agree exactly."""
 AGAIN_S: Final = 1.0
 """Until the subscription is tried again."""
 
@@ -61,7 +61,7 @@ class _Watch:
     """On trio's clock."""
     changed: trio.Event = field(default_factory=trio.Event)
     looking: set[Kind] = field(default_factory=set)
-    """Somebody looks for what all wait for."""
+    """The kinds of news for which one waiter polls on behalf of all."""
 
 
 class News:
@@ -137,7 +137,7 @@ class News:
                 if not is_deaf:
                     log.debug("warm.valkey_unheard", error=str(problem))
                 is_deaf = True
-            # Whoever starts this does not wait for a server that is away.
+            # The starting task does not wait for a server that is unavailable.
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(AGAIN_S)

@@ -86,7 +86,7 @@ class Server:
         self._url = read_url(settings.url)
         self._room = LoopSemaphore(settings.connections_max)
         self._is_lost = False
-        """A step had no answer: in a cluster, somebody else may have the slot by now."""
+        """A step had no answer: in a cluster, another node may have the slot by now."""
         self._look = 0
         """How often it was asked where everything is."""
 
@@ -163,7 +163,7 @@ class Server:
                 await client.aclose()
             return await work(client)
         except ReadOnlyError as error:
-            # What was the primary is none now: the name may mean another host already.
+            # This server is no longer the primary: the name may point to another host already.
             if isinstance(client, driver.Redis):
                 with suppress(*DRIVER_ERRORS):
                     await client.connection_pool.disconnect(inuse_connections=False)

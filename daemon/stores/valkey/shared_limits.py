@@ -1,11 +1,11 @@
 """Rates and breakers that a fleet keeps together, in Valkey: one small key for each destination.
 
-All of it may be lost at any moment, and nothing but pace is lost with it: a rate begins with a
-full bucket, a breaker closed. Every step is one script on the server's clock. A destination's key
-goes by itself when nobody has asked for a while.
+All of it may be lost at any moment without harm: a rate starts again with a full bucket, a breaker
+closed. Every step is one script on the server's clock. A destination's key expires when no daemon
+has used it for a while.
 
-What it can't do: keep an order among hosts that wait for the same rate. Whoever asks when the
-tokens are there has them; they ask for the same number as a rule, since they deliver the same
+What it cannot do: keep an order among hosts that wait for the same rate. The host that asks when
+tokens are available gets them. Hosts usually ask for the same number, since they deliver the same
 queues.
 """
 

@@ -78,7 +78,7 @@ class SharedQueues:
             found = await self._run(script, queue, *args, shield=True)
             if found[0] == self._joined[queue]:
                 return found
-            # The server has forgotten the queue, or somebody else has made it again.
+            # The server has forgotten the queue, or another daemon has made it again.
             await self._join(queue)
             if found[0]:
                 return found

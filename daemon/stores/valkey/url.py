@@ -6,8 +6,8 @@
 
 Behind a `?` stand options of the driver: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, … Sentinels
 have a login of their own (`sentinel_username`, `sentinel_password`), and are asked with the same
-certificates as the servers behind them unless `sentinel_ssl_…` says otherwise. An option that
-nobody knows is a mistake that would be found only when the first connection is made.
+certificates as the servers behind them unless `sentinel_ssl_…` says otherwise. Unknown options are
+refused here; otherwise they would be found only when the first connection is made.
 """
 
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ class ValkeyUrl:
         return self.scheme.startswith("rediss") or bool(self.options.get("ssl"))
 
     def check_files(self) -> None:
-        """OSError, which names it, if a certificate or key cannot be read: the driver would say
-        that there is no such file, and not which."""
+        """Raises OSError with the file's name if a certificate or key cannot be read: the driver's
+        error does not name the file."""
         for options in (self.options, self.of_sentinels):
             for name in FILES:
                 if name in options:
@@ -63,7 +63,7 @@ class ValkeyUrl:
 def read_url(url: str) -> ValkeyUrl:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise ValueError(f"{parts.scheme}:// is none of {', '.join(f'{s}://' for s in SCHEMES)}")
+        raise ValueError(f"{parts.scheme}:// is not one of {', '.join(f'{s}://' for s in SCHEMES)}")
     addresses = tuple(_addresses(url))
     query = dict(parse_qsl(parts.query))
     of_sentinels: dict[str, str] = {}
@@ -97,7 +97,7 @@ def _options(scheme: str, query: dict[str, str], *, has_tls: bool) -> dict[str, 
             if name in OF_TLS:
                 how = "ssl=true" if scheme == "sentinel" else scheme.replace("redis", "rediss", 1)
                 raise ValueError(f"{name} is of no use without TLS ({how})")
-            raise ValueError(f"there is no option {name}")
+            raise ValueError(f"unknown option {name}")
         try:
             found[name] = URL_QUERY_ARGUMENT_PARSERS.get(name, str)(value)
         except (TypeError, ValueError):

@@ -1,10 +1,10 @@
-"""Warm in Valkey: the queues of a fleet, in one place that all daemons dispatch from.
+"""Warm in Valkey: the shared queues of a fleet, from which all daemons dispatch.
 
-It is never the only copy: every slice is borrowed from an owner, and when the server forgets all,
-owners enter it again (`generation`). Every method is one script, which happens as a whole or not
-at all, and costs one command for a batch of slices. `enter`, `end` and `withdraw` are carried
-through once they have begun, within their deadline, so that the caller hears of what it has done;
-everything else may be cancelled, and a lease that nobody knows of runs out.
+It is never the only copy: every slice is borrowed from an owner, and if the server forgets
+everything, the owners enter it again (`generation`). Every method is one script, which is atomic
+and costs one command per batch of slices. Once begun, `enter`, `end` and `withdraw` are completed
+within their deadline, so that the caller learns the outcome. Everything else may be cancelled; a
+lease whose answer is lost expires.
 
 StoreUnavailable: whether the step was taken is unknown. Repeating `enter` is harmless: what is
 there already of a run, under the same loan, is not entered twice. Repeating `end` says False.
@@ -77,9 +77,9 @@ class ValkeyWarm(OwnerSide):
         """What is leased in which queue under which number, as far as it was leased here: two
         queues may give the same number."""
         self._seen: dict[str, Mark] = {}
-        """What had come, by queue, when a lease found nothing."""
+        """By queue, the latest arrival when a lease found nothing."""
         self._fell: dict[str, Mark] = {}
-        """What had gone, by queue, when somebody last heard how full it is."""
+        """By queue, the latest departure when a caller last learned how full it is."""
         self._flows = FlowCounts(self._run, flows_age_s)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -181,8 +181,8 @@ class ValkeyWarm(OwnerSide):
         await self.news.until(queue, "waits", self._seen.get(queue, (b"", 0)))
 
     async def wait_change(self, queue: str) -> None:
-        """Returns when the queue has become emptier since somebody heard how full it is; or after
-        a second, since another than the caller may have heard it."""
+        """Returns when the queue has become emptier since a caller last learned how full it is; or
+        after a second, since that may have been another caller."""
         after = self._fell.get(queue) or self.news.mark(queue, "changes")
         with trio.move_on_after(POLL_S):
             await self.news.until(queue, "changes", after)
@@ -207,7 +207,7 @@ class ValkeyWarm(OwnerSide):
         return [bool(is_known) for is_known in extended]
 
     async def expire(self) -> dict[str, int]:
-        """Whoever calls it, for all daemons."""
+        """Expires leases of all daemons; any daemon may call it."""
         expired: dict[str, int] = {}
         queues = await self._queues()
         while queues:
@@ -240,9 +240,9 @@ class ValkeyWarm(OwnerSide):
 
 
 class _KnownRuns:
-    """Runs of which somebody here had a part: the rest comes without the bytes.
+    """Runs of which this daemon had a part: further parts are sent without the run's bytes.
 
-    Without this a run of 4,096 items, leased 100 at a time, would come 41 times as a whole.
+    Without this a run of 4,096 items, leased 100 at a time, would be sent 41 times as a whole.
     """
 
     def __init__(self) -> None:
