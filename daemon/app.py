@@ -55,7 +55,7 @@ COLLECTED_AFTER: Final = (2000, 10, 200)
 """What lives long is looked through 20 times as seldom as by default: with 500 queues each look
 stopped everything for 70 to 110 ms, every 7 s. What is in a circle dies young here."""
 LAST_RECORDS_S: Final = 5.0
-"""After the drain's deadline, for what was concluded by then to be recorded."""
+"""Time after the drain's deadline to record the outcomes known by then."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How soon the commit thread gets the interpreter back after a sync; Python's 5 ms would be felt
 in every push under load."""
@@ -228,7 +228,7 @@ def newest_write_ms(state_dir: Path) -> int:
 
 
 def make_http(desk: Desk, sock: socket.socket, reload: Reload) -> "HttpServer":
-    """Imported here: who has no HTTP does not wait for what it needs."""
+    """Imports the HTTP server here, so that a daemon without HTTP does not load it."""
     from daemon.http.access import Access
     from daemon.http.app import make_app
     from daemon.http.server import HttpServer
@@ -241,7 +241,7 @@ def make_http(desk: Desk, sock: socket.socket, reload: Reload) -> "HttpServer":
 async def finish_hand_overs(
     cold: ColdQueue, spooler: Spooler, unconfirmed: list[Unconfirmed]
 ) -> None:
-    """What an earlier life stored in cold is the cold store's, now that the journal has let go."""
+    """Completes hand-overs that an earlier process began: runs it stored in cold belong to cold."""
     if unconfirmed and spooler.has_disowned:
         rows: dict[bool, list[bytes]] = {True: [], False: []}
         for entry in unconfirmed:

@@ -1,12 +1,12 @@
-"""Files of events: rolled by size and by time, renamed when they are whole, bounded together.
+"""Files of events: rolled by size and by time, renamed when complete, bounded in total.
 
 Owns the files of this host in the directory: `HOST-TIME-NUMBER.ndjson.gz` or `.parquet`, and the
 `.part` that is being written (daemon/handlers/file/landing.py). A finished file is synced and never
 changed again. Whenever one is finished, and at the start, the oldest are deleted until there is
 room for another below `max_bytes`. The files of other hosts in a shared directory are left alone.
 
-All of it blocks, and runs in the event log's thread. What a crash has left is finished before the
-first file is begun: lines as far as they were written, Parquet not at all, since a file without
+All calls block, and run in the event log's thread. A file that a crash left is finished before the
+first new one is begun: lines as far as they were written, Parquet not at all, since a file without
 its footer cannot be read.
 """
 
@@ -35,7 +35,7 @@ class Body(Protocol):
         """Nothing more comes."""
 
     def let_go(self) -> None:
-        """Instead of `end`: what is in it is given up. Never raises."""
+        """Instead of `end`: discards the contents. Never raises."""
 
 
 class Format(Protocol):
@@ -45,7 +45,7 @@ class Format(Protocol):
     def begin(self, fd: int) -> Body: ...
 
     def salvage(self, fd: int) -> int:
-        """Makes a whole file of what a crash has left; its size, 0 if nothing can be read."""
+        """Completes a file that a crash left; returns its size, 0 if nothing can be read."""
 
 
 class EventFiles:

@@ -1,11 +1,11 @@
-"""Events as JSON lines in gzip: one object a line, without what is null.
+"""Events as JSON lines in gzip: one object per line, without null members.
 
 Each write is a gzip member of its own, and gzip files may have many: so a file that a crash has
 cut short is whole up to its last whole member, every reader (zcat, Python, Spark) reads it, and
 nothing is compressed twice.
 
-Level 1: 1.5 µs and 54 bytes an event; level 6 takes 5.2 µs for 46 bytes. A line has about 370 bytes
-before, and takes 6.5 µs to be made.
+Level 1: 1.5 µs and 54 bytes per event; level 6 takes 5.2 µs for 46 bytes. An uncompressed line has
+about 370 bytes and takes 6.5 µs to make.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Events as Parquet, for who reads them often: needs pyarrow.
+"""Events as Parquet, for frequent reading: needs pyarrow.
 
-Rows gather in memory, packed, until there are enough for a row group. A file can be read when its
-footer is written, so that a crash loses the open file: at most `roll_interval` of events.
+Rows are collected in memory, packed, until there are enough for a row group. A file can be read
+only after its footer is written, so a crash loses the open file: at most `roll_interval` of events.
 """
 
 import os
@@ -21,7 +21,7 @@ class ParquetFormat:
 
     def __init__(self, everywhere: Mapping[str, str | int | float]) -> None:
         """`everywhere`: what every row has. ImportError without pyarrow."""
-        # Only who wants Parquet needs it; it is 150 MB.
+        # Needed for Parquet only; it is 150 MB.
         self._arrow: Any = import_module("pyarrow")
         self._parquet: Any = import_module("pyarrow.parquet")
         self._everywhere = dict(everywhere)

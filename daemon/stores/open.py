@@ -1,12 +1,12 @@
-"""The stores that the configuration names: opened before anything else, closed after everything.
+"""Opens the configured stores before anything else, and closes them last.
 
 The embedded default is one SQLite file and this process's memory. A fleet's are PostgreSQL and
 Valkey, which this daemon reaches through one asyncio loop (daemon/stores/bridge.py).
 
-At the start PostgreSQL must answer: what this daemon has there decides what the journal does. A
-server that does not is a reason not to start, unless one is told to wait for it (`wait`). Valkey
-may be away, and is used when it is there; but an address or a password that is wrong is said at
-once. The log says which server is opened, and while it is waited for, how long and why.
+At the start PostgreSQL must answer: this daemon's rows there decide what the journal does. If it
+does not answer, the daemon does not start, unless it was told to wait (`wait`). Valkey may be
+unavailable, and is used when it answers; but a wrong address or password is reported at once. The
+log says which server is opened, and how long and why the daemon waits for it.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -52,7 +52,7 @@ WRONG: Final = (
     *("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "WRONG_VERSION_NUMBER"),
     *("KEY_VALUES_MISMATCH", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "NO_CERTIFICATE_OR_CRL"),
 )
-"""What Valkey's refusals contain that no waiting mends."""
+"""Texts in Valkey's refusals that waiting does not fix."""
 WRONG_COLD: Final = ("CERTIFICATE_VERIFY_FAILED", "PostgreSQL: the URL:")
 """The same of PostgreSQL's. A user or a database that is not there yet may come; of such a user it
 says that the password is wrong."""
@@ -93,7 +93,7 @@ async def open_stores(
         finally:
             await cold.close()
         return
-    # The drivers take a tenth of a second to import: who has no servers does not wait for them.
+    # The drivers take a tenth of a second to import: a daemon without servers does not load them.
     from daemon.stores.bridge import Bridge
 
     async with AsyncExitStack() as stack:
@@ -217,7 +217,7 @@ class _Waiting:
 
 
 def is_wrong(problem: str) -> bool:
-    """No waiting mends it. Of many Sentinels it must be what every one of them said."""
+    """Whether waiting cannot fix it. With several Sentinels, all of them must have said so."""
     return all(any(mark in said for mark in WRONG) for said in problem.split("; "))
 
 

@@ -51,7 +51,7 @@ class Entry {
   async force(onchange) {
     const state = this.isClosed ? "open" : "closed";
     const text = this.isClosed
-      ? `Nothing is sent to ${this.destination} until somebody closes it again. What is under way is finished.`
+      ? `Nothing is sent to ${this.destination} until an operator closes the breaker. Sends in flight are finished.`
       : `What waits for ${this.destination} is sent at once. If it still fails, the breaker opens by itself again.`;
     const title = this.isClosed ? "Open this breaker?" : "Close this breaker?";
     if (!(await confirmed({ title, text, verb: this.isClosed ? "Open" : "Close" }))) return;

@@ -33,7 +33,7 @@ async function refresh() {
   if (tabs.opened === "history") await past.follow();
 }
 
-/** What became of the write that it came with; null: that is not kept any more, and never will be. */
+/** The receipt of the write that it came with; null: it has expired. */
 async function receiptOf(write) {
   if (write === forgotten) return null;
   try {

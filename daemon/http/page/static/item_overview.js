@@ -4,7 +4,7 @@ import { arrange, byId, make, setText } from "./elements.js";
 import { WAITING, errorLine, itemLink, pairs, pretty, sentence } from "./item_parts.js";
 import { age, bytes, count } from "./words.js";
 
-/** `receipt`: what became of the write that it came with; null: that is not kept any more. */
+/** `receipt`: of the write that it came with; null: it has expired. */
 export function showOverview(item, receipt) {
   const last = (item.errors ?? []).at(-1);
   byId("last-error").hidden = !last;
@@ -42,7 +42,7 @@ function madeBy({ schedule, trigger }) {
 }
 
 function receiptWords(receipt) {
-  if (receipt === null) return "what became of its write is not kept any more";
+  if (receipt === null) return "the receipt of its write has expired";
   const parts = ["accepted", "delivered", "dead", "dropped", "deleted", "lost", "pending"];
   return parts.filter((name) => receipt[name]).map((name) => `${count(receipt[name])} ${name}`).join(" · ");
 }

@@ -1,4 +1,4 @@
-// The Running Tasks panel: what workers and consumers have in hand, the longest first.
+// The Running Tasks panel: batches that workers and consumers have leased, the longest first.
 
 import { arrange, byId, make, setAttribute, setText } from "./elements.js";
 import { count, dateAndTime, duration, time } from "./words.js";

@@ -1,4 +1,4 @@
-// A line of the schedules view: when it ticks, what became of the last tick, and what was missed.
+// A line of the schedules view: when it ticks, the state of the last tick, and missed ticks.
 
 import { change } from "./api.js";
 import { CatalogueEntry, showQueue } from "./catalogue_entry.js";

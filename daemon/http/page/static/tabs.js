@@ -1,5 +1,5 @@
 // Tabs: one panel is shown, the arrows go from tab to tab, and the address says which, so that a
-// link to a tab can be sent to somebody.
+// link to a tab can be shared.
 
 import { byId } from "./elements.js";
 
