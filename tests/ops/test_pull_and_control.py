@@ -254,9 +254,7 @@ async def test_dead_letter_is_shown_with_its_history_and_payload(served: Served)
 async def test_dead_letter_that_does_not_exist_is_one_line(served: Served) -> None:
     done = await forebay(served, "dead", "show", ID.format(99))
     assert done.returncode == 4
-    assert done.stderr.decode() == (
-        f"forebay: NOT_FOUND: there is no dead letter {ID.format(99)}\n"
-    )
+    assert done.stderr.decode() == (f"forebay: NOT_FOUND: no dead letter {ID.format(99)}\n")
 
 
 @pytest.mark.parametrize(

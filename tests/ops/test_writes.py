@@ -364,7 +364,7 @@ def test_list_of_writes_says_how_many_it_leaves_out(host: Host, client: Client) 
     newest = publish(client, "a")
     shown = host.command("writes", "ls", "--all", "-n", "1", "--json")
     assert json.loads(shown.stdout)["write"] == newest.hex()
-    assert shown.stderr.decode() == "… and 3 that were heard of before: see --limit\n"
+    assert shown.stderr.decode() == "… and 3 with earlier activity: see --limit\n"
 
 
 def test_command_aborts_a_write_whose_driver_is_gone(host: Host, client: Client) -> None:
