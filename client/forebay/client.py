@@ -198,11 +198,11 @@ class Client(Writes, Receipts, Streams, Offers):
         consumer: str = "",
         keep: bool = False,
     ) -> Lease:
-        """Leases at most `items` items that are due, for `lease_s` seconds (0: as the queue says).
+        """Leases at most `items` due items, for `lease_s` seconds (0: the queue's setting).
 
-        Waits for `wait_s` seconds if there are none; then the lease is empty. Leaving its context
-        acknowledges the items; see `Lease`. They are given back when this client's connection
-        ends, unless they are to be kept until the lease ends.
+        Waits for at most `wait_s` seconds for items; the lease may be empty then. Leaving its
+        context acknowledges the items; see `Lease`. They are given back when this client's
+        connection ends, unless `keep` is set.
         """
         check_queue_name(queue)
         wish = LeaseWish(queue, items, bytes_max, round(lease_s * 1000), 0, consumer, keep)

@@ -74,7 +74,7 @@ class Delayed:
     def offer(
         self, key: bytes | str, payload: bytes | str, at: At = None, **options: Any
     ) -> KeyOutcome:
-        """Offers an item that is due at a time; what became of it is as the queue's `unique` says.
+        """Offers an item that is due at a time. The queue's `unique` decides the outcome.
         Options as for `Client.offer`: `only_if`, `priority`, `headers` and the like."""
         return self._client.offer(self.queue, key, payload, due_ms=due_ms_of(at), **options)
 
@@ -86,7 +86,7 @@ class Delayed:
         priority: int | str = PRIORITY_NORMAL,
         headers: Mapping[str, str] | None = None,
     ) -> list[KeyOutcome]:
-        """Offers items, (key, payload) or (key, payload, at) each; what became of them, in order.
+        """Offers items, (key, payload) or (key, payload, at) each; returns their outcomes in order.
 
         Items that follow each other and are due at the same time are one run: a thousand of those
         cost little more than one.
@@ -100,16 +100,16 @@ class Delayed:
     def try_poll(
         self, *, lease_s: float = 0.0, wait_s: float = 0.0, consumer: str = ""
     ) -> Polled | None:
-        """The next item that is due, for `lease_s` seconds (0: as the queue says); None if there
-        is none within `wait_s`."""
+        """The next item that is due, for `lease_s` seconds (0: the queue's setting); None if no
+        item is due within `wait_s`."""
         batch = self.try_poll_many(1, lease_s=lease_s, wait_s=wait_s, consumer=consumer)
         return batch[0] if batch else None
 
     def try_poll_many(
         self, items: int, *, lease_s: float = 0.0, wait_s: float = 0.0, consumer: str = ""
     ) -> Batch:
-        """At most so many items that are due, under one lock: what is said by it is said of all
-        of them. Falsy if nothing is due."""
+        """At most `items` items that are due, under one lock, which acknowledges all of them.
+        Falsy if nothing is due."""
         wish = LeaseWish(
             self.queue,
             items,
@@ -157,8 +157,8 @@ class Delayed:
         check_held(own, held)
 
     def read(self, key: bytes | str) -> Stored | None:
-        """The item that has a key, without taking it; None if nobody has it, or the one who had it
-        is done."""
+        """The item that has a key, without taking it; None if the key is free, or its item is
+        done."""
         self._check_keys()
         for _ in range(READ_TRIES):
             holder = self._holder(key)
@@ -175,14 +175,14 @@ class Delayed:
         return None
 
     def contains(self, key: bytes | str) -> bool:
-        """Whether an item under this key waits, is in somebody's hands, or is a dead letter."""
+        """Whether an item under this key waits, is leased, or is a dead letter."""
         self._check_keys()
         holder = self._holder(key)
         return holder is not None and holder["state"] not in ("done", "unreadable")
 
     def drop(self, key: bytes | str) -> bool:
-        """Deletes the item that waits under a key; False if nobody has the key. Refused if it is
-        in somebody's hands, or a dead letter."""
+        """Deletes the item that waits under a key; False if the key is free. Refused if the item
+        is leased, or a dead letter."""
         self._check_keys()
         try:
             self._client.key_drop(self.queue, key)
@@ -227,7 +227,7 @@ class Delayed:
         return readable
 
     def _check_keys(self) -> None:
-        """Of a queue whose keys are not unique nobody knows who has one: better said than "no"."""
+        """A queue whose keys are not unique cannot tell who has one: raise, do not say "no"."""
         if self._has_keys:
             return
         settings = self._client.control("queue.show", queue=self.queue)["settings"]
@@ -249,7 +249,7 @@ def due_ms_of(at: At) -> int:
         try:
             at = datetime.now(UTC) + at
         except OverflowError:
-            raise ValueError(f"{at} from now is no time") from None
+            raise ValueError(f"{at} from now is out of range") from None
     if at.tzinfo is None:
         raise ValueError("a time without a zone may be any: give it one")
     return round(at.timestamp() * 1000)

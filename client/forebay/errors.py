@@ -1,8 +1,8 @@
 """What can go wrong, split by who must act.
 
 `BadRun` and `BadFrame`: the bytes are not what they claim to be. `Refused`: the daemon said no,
-with a code, and says whether it is worth trying again. `LeaseLost`: leased items are in other
-hands. `Unreachable`: nobody answered.
+with a code that tells whether a retry may help. `LeaseLost`: the lease is over, and another
+consumer may have the items. `Unreachable`: no daemon answered.
 """
 
 from collections.abc import Sequence
@@ -74,8 +74,8 @@ class Refused(ForebayError):
 
 
 class LeaseLost(Refused):
-    """What became of these items was reported too late: the lease had run out, and others may
-    have been given them. Nothing was changed by the report."""
+    """The outcome of these items was reported too late: the lease had run out, and other consumers
+    may have the items. The report changed nothing."""
 
     def __init__(self, items: "Sequence[Item]") -> None:
         super().__init__("LEASE_LOST", f"the lease on {len(items)} items is lost")

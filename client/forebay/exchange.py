@@ -1,12 +1,12 @@
-"""Requests in flight on a connection that mends itself: the part of the client that sends again.
+"""Requests in flight on a connection that reconnects: the part of the client that sends again.
 
-A run, pushed or staged, is kept until the daemon has acknowledged it or refused it for good. What
-a lost connection leaves unanswered is sent again on the next one, in order; what was refused for
-now is sent again after a pause. When nothing has been answered for `timeout` seconds the last
-problem is raised; the runs that are unanswered stay, and the next call goes on with them. Other
-requests are forgotten then: what nobody waits for is not sent again.
+The exchange keeps a run, pushed or staged, until the daemon has acknowledged it or refused it for
+good. After a lost connection it sends the unanswered requests again on the next one, in order; a
+request that was refused for now is sent again after a pause. When nothing has been answered for
+`timeout` seconds the last problem is raised; unanswered runs stay, and the next call goes on with
+them. Other requests are forgotten then, because no caller waits for them.
 
-One thread at a time: nothing here is locked, and nothing happens between calls.
+Use it from one thread at a time: nothing here is locked, and nothing happens between calls.
 """
 
 import os
@@ -30,7 +30,7 @@ BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 2.0
 FAREWELL_S: Final = 5.0
 WINDOW_RUNS: Final = 8
-"""So many runs in flight keep the disk busy."""
+"""How many runs in flight keep the disk busy."""
 
 CLIENT_NAME: Final = "forebay-python"
 
@@ -65,12 +65,12 @@ class _Request:
         self.tally = tally
         """Of a run: where it is counted when it is acknowledged."""
         self.insists = insists
-        """A refusal that passes is no answer: it is sent again."""
+        """A retryable refusal does not count as an answer: the request is sent again."""
         self.postponed: tuple[float, Refused] | None = None
         """When it was last refused for now, and why."""
         self.answer: bytes | Refused | None = None
         self.is_forgotten = False
-        """Nobody waits for the answer any more."""
+        """The caller no longer waits for the answer."""
 
 
 class _Postponed(NamedTuple):
@@ -92,7 +92,7 @@ class Exchange:
         """The last thing that stood in the way."""
         self._backoff = BACKOFF_MIN_S
         self._was_cut = False
-        """At the last try to connect somebody listened; no more came of it."""
+        """At the last attempt to connect a process listened, but sent no WELCOME."""
         self._is_closed = False
         self._deadline = 0.0
         self._patience = timeout

@@ -55,7 +55,7 @@ class PastError(NamedTuple):
     text: str
     failure_reason: FailureReason = "application"
     locked_by: str = ""
-    """Who had the items; empty: nobody knows any more."""
+    """Who had the items; empty: unknown."""
     locked_ms: int = 0
     """Since when."""
 
@@ -68,10 +68,10 @@ class Finished(NamedTuple):
     finished_ms: int
     errors: tuple[PastError, ...] = ()
     locked_by: str = ""
-    """Who had them last, and since when; empty: nobody who is known."""
+    """Who had them last, and since when; empty: unknown."""
     locked_ms: int = 0
     result: str = ""
-    """What whoever had them said when they were done."""
+    """The text that their holder gave with the acknowledgement."""
     job: str = ""
     """The job that had claimed them."""
 

@@ -1,4 +1,4 @@
-"""A run's header: everything that whoever moves a run needs of it, without touching the body.
+"""A run's header: everything that is needed to move a run without touching the body.
 
 `read_head` and `verify` are what a daemon checks at the door. docs/formats.md describes every
 byte. Whatever the input, they raise `BadRun` and nothing else, and allocate nothing before the
@@ -184,8 +184,8 @@ def verify(head: RunHead, data: Buffer) -> None:
 def check_queue_name(queue: str) -> None:
     if not _QUEUE_NAME.fullmatch(queue) or len(queue) > QUEUE_BYTES_MAX:
         raise BadRun(
-            f"{queue!r} is no queue name: 1 to {QUEUE_BYTES_MAX} letters, digits, '.', '_' or '-', "
-            "starting with a letter or digit"
+            f"{queue!r} is not a valid queue name: 1 to {QUEUE_BYTES_MAX} letters, digits, '.', "
+            "'_' or '-', starting with a letter or digit"
         )
 
 

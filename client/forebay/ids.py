@@ -33,7 +33,7 @@ def new_run_id(now_ms: int | None = None) -> bytes:
     global _last
     millis = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if not 0 <= millis < _MILLIS_END:
-        raise ValueError(f"{millis} ms is no time that a run id can hold")
+        raise ValueError(f"{millis} ms is out of the range of a run id")
     with _lock:
         stamp = max(millis << 12, _last + 1)
         _last = stamp
@@ -43,7 +43,7 @@ def new_run_id(now_ms: int | None = None) -> bytes:
 
 
 def run_id_ms(run_id: bytes) -> int | None:
-    """When an id was made, in milliseconds since 1970; None if it is no UUIDv7."""
+    """When an id was made, in milliseconds since 1970; None if it is not a UUIDv7."""
     if len(run_id) != RUN_ID_BYTES or run_id[6] >> 4 != 7:
         return None
     return int.from_bytes(run_id[:6], "big")

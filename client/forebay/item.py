@@ -37,7 +37,7 @@ class Item:
         return self.payload.decode()
 
     def json(self) -> Any:
-        """The payload as JSON; ValueError if it is none."""
+        """The payload as JSON; ValueError if it is not JSON."""
         return json.loads(self.payload)
 
 

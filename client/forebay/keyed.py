@@ -1,4 +1,4 @@
-"""What becomes of items with keys (docs/protocol.md, "Keyed queues"), in words of both ends.
+"""The outcomes of items with keys (docs/protocol.md, "Keyed queues"), for both ends.
 
 The ACK of a push to a keyed queue is the byte `DECIDED` and an outcome byte for each item of the
 run, in their order. A run of one item may name, in a header, the item that it is meant to replace.
@@ -22,7 +22,7 @@ _ONLY_IF_HEADER: Final = ONLY_IF_HEADER.encode()
 
 
 class KeyOutcome(IntEnum):
-    """What became of one item that was pushed to a keyed queue."""
+    """The outcome of one item that was pushed to a keyed queue."""
 
     CREATED = 0
     """It is stored: its key was free, or it has none."""
@@ -50,7 +50,7 @@ def is_decided(body: Buffer) -> bool:
 
 
 def read_decided(body: Buffer, items: int) -> bytes:
-    """The outcomes in the ACK of a run of so many items, a byte each."""
+    """The outcomes in the ACK of a run with `items` items, one byte per item."""
     outcomes = bytes(body[1:])
     if not is_decided(body) or len(outcomes) != items or outcomes.strip(_BYTES):
         raise BadFrame("an ACK has no known outcome for each item")
@@ -67,8 +67,8 @@ def count_outcomes(outcomes: bytes) -> Sequence[int]:
 
 
 def only_if(head: RunHead) -> tuple[bytes, int] | None:
-    """Run id and index of the item that a run is to replace, if its headers name one; BadRun if
-    that is no item's id, or the run has more than one item."""
+    """Run id and index of the item that a run should replace, if its headers name one; BadRun if
+    that is not a valid item id, or the run has more than one item."""
     if _ONLY_IF_HEADER not in head.packed_headers:
         return None
     text = head.headers().get(ONLY_IF_HEADER)

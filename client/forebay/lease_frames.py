@@ -1,4 +1,4 @@
-"""Frames about leases (docs/protocol.md): what is leased, what became of it, for both ends.
+"""Frames about leases (docs/protocol.md): leased items and their outcomes, for both ends.
 
 Bodies in, bodies out, no I/O. Whatever the input, a reader raises BadFrame and nothing else, and
 allocates nothing before the length it allocates for has been checked. Sets of items are numbers:
@@ -55,7 +55,7 @@ assert _LEASE.size == LEASE_HEAD_BYTES
 
 
 class What(IntEnum):
-    """What became of items."""
+    """The outcome of items."""
 
     DELIVERED = 1
     FAILED = 2
@@ -93,7 +93,7 @@ class LeasedRun(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What became of some of a lease's items."""
+    """The outcome of some of a lease's items."""
 
     what: What
     bits: int = 0
@@ -401,7 +401,7 @@ def as_text(value: Any) -> str:
 
 
 def _cut(text: str, bytes_max: int) -> bytes:
-    """At most so many bytes, without half a character; an ellipsis says that something is gone."""
+    """At most `bytes_max` bytes of whole characters; an ellipsis shows that the text was cut."""
     data = text.encode(errors="replace")
     if len(data) <= bytes_max:
         return data

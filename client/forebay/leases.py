@@ -1,17 +1,17 @@
-"""Items that were leased from a queue, and what becomes of them.
+"""Items that were leased from a queue, and how a consumer reports their outcomes.
 
     with client.lease("crm", 100, wait_s=20) as items:
         for item in items:
             send(item.json())
 
-Leaving the block normally acknowledges every item that nothing else was said about. Leaving it by
-an exception gives those back: they are due again at once and have used up no attempt. In between,
-`ack`, `nack` and `release` say it for single items. After `until_ms` the items may be given to
-somebody else; `extend` puts that off.
+Leaving the block normally acknowledges every item without an outcome. Leaving it by an exception
+gives those items back: they are due again at once and have used up no attempt. In between, `ack`,
+`nack` and `release` set the outcome of single items. After `until_ms` the daemon may give the items
+to another consumer; `extend` puts that off.
 
-The daemon ends a lease as a whole, and there is one lease for each run that items come from. So
-what is said of an item is sent as soon as something was said of all the items of its run here, or
-at the end of the block; until then, a process that dies gets all of them again.
+The daemon ends a lease as a whole, and there is one lease for each run that items come from. So the
+outcome of an item is sent as soon as all items of its run here have one, or at the end of the
+block; if the process dies before that, all of them are delivered again.
 
 Delivery is at least once, with an item id that never changes.
 """

@@ -31,7 +31,7 @@ class Lost(Exception):
 
 
 class Cut(Lost):
-    """Somebody listens, but there was no WELCOME: the daemon ended first, or is yet to start and
+    """A process listens, but sent no WELCOME: the daemon ended first, or has not started yet and
     its backlog is full."""
 
 

@@ -1,9 +1,8 @@
-"""The lock of items that were polled: what they are acknowledged by, from any process.
+"""The lock of polled items, by which any process can acknowledge them.
 
-A lock names the queue and its leases, so that its text is all that somebody needs who is to
-acknowledge: `17.crm`, or `17+18.crm` where items of several runs were polled together. A text with
-one lease is what REST calls a token. A lock is good as long as the daemon that gave it lives and
-the time of the lease has not run out; after that it fits nothing.
+A lock names the queue and its leases, so that its text is enough to acknowledge: `17.crm`, or
+`17+18.crm` if items of several runs were polled together. REST calls a text with one lease a token.
+A lock is valid until the daemon that gave it ends or the lease runs out.
 """
 
 import re
@@ -27,17 +26,17 @@ class Lock:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """ValueError if the text is no lock."""
+        """Raises ValueError if the text is not a valid lock."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no lock")
+            raise ValueError(f"{text!r} is not a valid lock")
         tokens, queue = tuple(map(int, match[1].split("+"))), match[2]
         try:
             check_queue_name(queue)
         except BadRun as problem:
-            raise ValueError(f"{text!r} is no lock: {problem}") from None
+            raise ValueError(f"{text!r} is not a valid lock: {problem}") from None
         if max(tokens) > TOKEN_MAX or len(set(tokens)) != len(tokens):
-            raise ValueError(f"{text!r} is no lock")
+            raise ValueError(f"{text!r} is not a valid lock")
         return cls(queue, tokens)
 
 

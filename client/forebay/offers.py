@@ -1,11 +1,11 @@
-"""Items with unique keys (docs/protocol.md, "Keyed queues"): offered, and what became of each.
+"""Offers items with unique keys (docs/protocol.md, "Keyed queues") and returns their outcomes.
 
     outcome = client.offer("crm", "customer-17", payload)
     if outcome is KeyOutcome.CONFLICT: ...
 
-A queue whose `unique` is not `off` has each key once; the daemon says what became of every item
-that was offered, in the answer to the push. Where the queue's keys are not unique, every item is
-CREATED. A lost connection does not matter: the same run is sent again, and has the same answer.
+A queue whose `unique` is not `off` has each key once; the daemon's answer to the push has the
+outcome of every offered item. If the queue's keys are not unique, every item is CREATED. After a
+lost connection the client sends the same run again and gets the same answer.
 """
 
 import base64
@@ -79,7 +79,7 @@ class Offers:
         headers: Mapping[str, str] | None = None,
         run_items: int = RUN_ITEMS_DEFAULT,
     ) -> list[KeyOutcome]:
-        """Offers items, (key, payload) each, and returns what became of them, in their order.
+        """Offers items, (key, payload) each, and returns their outcomes in order.
 
         When it raises, some of them may be stored; offered anew, those conflict with themselves.
         """
@@ -128,8 +128,8 @@ class Offers:
         return labels
 
     def key_show(self, queue: str, key: bytes | str) -> dict[str, Any]:
-        """Who has a key: `id`, `state`, `due_ms`, `attempt`, `until_ms`. Refused with NOT_FOUND if
-        nobody has it."""
+        """The item that has a key: `id`, `state`, `due_ms`, `attempt`, `until_ms`. Refused with
+        NOT_FOUND if the key is free."""
         return self._exchange.perform("key.show", _of_key(queue, key))
 
     def key_drop(self, queue: str, key: bytes | str) -> dict[str, Any]:

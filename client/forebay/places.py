@@ -1,7 +1,7 @@
-"""Where the daemon's socket and state lie unless somebody says otherwise.
+"""The default places of the daemon's socket and state.
 
-A service keeps them where the system keeps such things; a daemon that a person starts keeps them
-in that person's own directories. A client looks in both places, its own first. Nothing here
+A service keeps them in the system's directories; a daemon that a person starts keeps them in that
+person's own directories. A client looks in both places, its own first. Nothing here
 lies in a directory that others can write to: a stranger must not be able to pose as the daemon.
 """
 

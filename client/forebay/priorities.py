@@ -1,7 +1,7 @@
 """Priorities as people write them: a number, 0 to 255, or a label.
 
 Labels are the daemon's (`priorities` in its configuration), so only the daemon knows what one
-means. A number needs nobody, and is never looked up.
+means. A number is used as it is, without a request.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Collects items into runs and submits them.
 
-A run is cut when it has `run_items` items or the next item would take it over `run_bytes`. There
-is no timer: a run that has begun waits for more items until `flush`, or the end of the context.
+A run is cut when it has `run_items` items or the next item would take it over `run_bytes`. Nothing
+is sent by a timer: an unfinished run waits for more items until `flush`, or the end of the context.
 """
 
 import time
@@ -79,7 +79,7 @@ class Pusher:
 
     @property
     def outcomes(self) -> OutcomeCounts:
-        """What became of the items so far, where keys are unique."""
+        """The outcomes of the items so far, in a queue with unique keys."""
         return self._tally.outcomes
 
     def send(self, payload: bytes | str, key: bytes | str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Receipts: what has become of the items of a write that was published.
+"""Receipts: how many items of a published write are delivered, dead or pending.
 
     receipt = client.receipt(write).wait(timeout=600)
     print(receipt.delivered, receipt.dead)
@@ -7,7 +7,7 @@ Always accepted = delivered + dead + dropped + deleted + lost + pending. The dae
 for `spool.receipt_ttl` after the write was published; then, and if there never was one, `Refused`
 with the code NOT_FOUND is raised. A dead item that is put back to work is pending again.
 
-Waiting asks again and again, at most once a second: nothing is sent by the daemon on its own.
+Waiting polls the daemon, at most once per second: the daemon sends no receipts unasked.
 """
 
 from collections.abc import Callable
@@ -53,11 +53,11 @@ class Receipt(_Asking):
     """Destroyed by damage on the daemon's disk."""
     pending: int
     updated: int = 0
-    """Where keys are unique: items that took the place of others, which were deleted."""
+    """In a queue with unique keys: items that replaced others, which were deleted."""
     ignored: int = 0
-    """Of those that are deleted: whose key was taken when they became visible."""
+    """How many of the deleted items had a key that was taken when they became visible."""
     conflict: int = 0
-    """The same, of a queue that rejects them, or where the other could not be replaced."""
+    """The same, in a queue that rejects them, or if the other item could not be replaced."""
 
     def wait(self, *, timeout: float | None = None, progress: Progress | None = None) -> "Receipt":
         """The receipt when nothing is pending any more; see `Client.wait_receipt`. ForebayError if
@@ -96,7 +96,7 @@ class Receipts:
     _exchange: Exchange
 
     def receipt(self, write: bytes | str) -> Receipt:
-        """What has become of a write's items until now."""
+        """The receipt of a write, as of now."""
         members = {"write": write_id(write).hex()}
         receipt = read_receipt(self._exchange.perform("receipt.show", members))
         return asked_by(self, receipt)

@@ -1,6 +1,6 @@
 """The run codec: an ordered batch of items of one queue, encoded once and then moved as it is.
 
-Whoever uses the codec imports it from here. `encode_run` and `encode_columns` make the bytes;
+Import the codec from here. `encode_run` and `encode_columns` make the bytes;
 `read_head` reads the header without touching the body; `verify` checks the checksum; `Run`
 unpacks payloads, keys and ids when a worker needs them. docs/formats.md describes every byte.
 Whatever the input, a decoder raises `BadRun` and nothing else, and allocates nothing before the

@@ -1,7 +1,7 @@
 """The body of a STAGE (docs/protocol.md): which stage of which write, and the run. For both ends.
 
-The run is neither copied nor read here: whoever stores it checks it, and that its header names the
-write. Whatever the input, the reader raises BadRun and nothing else.
+The run is neither copied nor read here: the daemon checks it before it stores it, and that its
+header names the write. Whatever the input, the reader raises BadRun and nothing else.
 """
 
 from typing import Final

@@ -9,7 +9,7 @@
 
 A claim is fixed and durable once it is made, and its consumer's until a claim `after` it
 acknowledges it: so it can be read again, by any process, after any crash. Claims don't run out.
-Whoever reads remembers `claim.number` together with what it has done, and only then asks for more.
+A reader stores `claim.number` together with its results, and only then asks for more.
 Looking (`peek`) changes nothing, and what is seen may be gone a moment later.
 """
 
@@ -77,8 +77,8 @@ class Streams:
         self, queue: str, consumer: str, *, after: int, items: int = CLAIM_ITEMS_DEFAULT
     ) -> Claim:
         """Acknowledges the claim `after`, and answers with the one behind it: the open one if
-        there is one, otherwise a new one of at most so many items. May be repeated. Refused with
-        BAD_REQUEST if `after` is not where this consumer stands."""
+        there is one, otherwise a new one of at most `items` items. May be repeated. Refused with
+        BAD_REQUEST if `after` is not this consumer's last claim."""
         members = {"queue": queue, "consumer": consumer, "after": after, "items": items}
         result = self._exchange.perform("stream.claim", members)
         return Claim(number_or_none(result, "claim"), *_sizes(result))

@@ -17,7 +17,7 @@ class PushResult(NamedTuple):
 
 
 class OutcomeCounts(NamedTuple):
-    """What became of items that were pushed to a keyed queue; all 0 if it is none."""
+    """Items pushed to a keyed queue, by outcome; all 0 for any other queue."""
 
     created: int = 0
     updated: int = 0

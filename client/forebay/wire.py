@@ -60,7 +60,7 @@ class Kind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """What became of a run that was pushed or staged."""
+    """The outcome of a run that was pushed or staged."""
 
     STORED = 0
     DUPLICATE = 1
@@ -176,6 +176,6 @@ def read_json(body: Buffer) -> dict[str, Any]:
 
 
 def pack_json(content: dict[str, Any]) -> bytes:
-    """The shortest form, in UTF-8; what is no text in it becomes question marks."""
+    """The shortest form, in UTF-8; unpaired surrogates become question marks."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")

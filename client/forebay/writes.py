@@ -4,11 +4,11 @@
     stage = client.stage(write)                      # in each task
     stage.submit(encode_run(payloads, queue="crm", headers={WRITE_HEADER: write.hex()}))
     sealed = stage.seal()
-    client.publish(write, [sealed.stage])            # once, by whoever speaks for all tasks
+    client.publish(write, [sealed.stage])            # once, by the job's driver
 
-What is staged is durable when it is sealed, and invisible until its write is published. A stage
-that is left behind, because its task died or another attempt won, needs no care: publishing drops
-it, and so does the daemon when nothing has been heard of the write for `spool.stage_ttl`.
+Staged runs are durable when their stage is sealed, and invisible until their write is published. A
+stage that is left behind, because its task died or another attempt won, needs no care: publishing
+drops it, and so does the daemon after `spool.stage_ttl` without a request about the write.
 
 Every step is repeated through lost connections and refusals that pass; the daemon does it once.
 """
@@ -80,7 +80,7 @@ _MOVED_HEAD: Final = pack_stage_head(MOVED, MOVED)
 
 
 def new_write_id() -> bytes:
-    """An id for a write that nobody else has, 16 bytes. Later ones sort behind earlier ones."""
+    """A unique id for a write, 16 bytes. Later ids sort behind earlier ones."""
     return new_run_id()
 
 
@@ -194,7 +194,7 @@ class Writes:
                 self._exchange.perform("write.publish", members, timeout=timeout)
             )
         except (Unreachable, Refused) as problem:
-            # What ends the connection is no answer to this request.
+            # An error that ends the connection does not answer this request.
             if isinstance(problem, Refused) and not (problem.retryable or problem.fatal):
                 raise
             raise Unreachable(

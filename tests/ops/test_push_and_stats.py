@@ -147,7 +147,7 @@ async def test_wrong_option_is_one_line(
 @pytest.mark.parametrize(
     "arguments,stdin,text",
     [
-        (("no/queue",), b"x", "is no queue name"),
+        (("no/queue",), b"x", "is not a valid queue name"),
         (("crm", "/no/such/file"), b"", "/no/such/file: No such file or directory"),
         (("crm", "--key-field", "id"), b'{"id":1}\nnot json\n', "'id' in 'not json'"),
         (("crm", "--key-field", "id"), b'{"id":null}\n', "no text or whole number 'id'"),

@@ -85,7 +85,7 @@ def test_which_column_is_the_payload_is_never_guessed() -> None:
         ({"txnVersion": "1"}, r"'txnAppId' is None"),
         ({"txnAppId": "a", "txnVersion": "-1"}, r"'txnVersion' is '-1'"),
         ({"txnAppId": "a" * 256, "txnVersion": "1"}, r"'txnAppId'.*1 to 255 bytes"),
-        ({"queue": "no such/name"}, r"'queue' is 'no such/name'.*is no queue name"),
+        ({"queue": "no such/name"}, r"'queue' is 'no such/name'.*is not a valid queue name"),
         ({"queue": ""}, r"'queue' is ''.*is needed"),
     ],
 )

@@ -156,7 +156,7 @@ class TestProblems:
             "socket: {mode: 660}\n"
         )
         queue_name = (
-            "'a/b' is no queue name: 1 to 128 letters, digits, '.', '_' or '-', "
+            "'a/b' is not a valid queue name: 1 to 128 letters, digits, '.', '_' or '-', "
             "starting with a letter or digit"
         )
         assert set(problems(config)) == {

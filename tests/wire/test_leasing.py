@@ -324,7 +324,7 @@ async def test_queue_that_is_not_known_is_refused(served: Served, lending: Lendi
         (b"[]", "not a JSON object"),
         (b"{}", "queue"),
         (b'{"queue":7}', "queue"),
-        (b'{"queue":"no/queue"}', "is no queue name"),
+        (b'{"queue":"no/queue"}', "is not a valid queue name"),
         (b'{"queue":"crm","items":0}', "items"),
         (b'{"queue":"crm","items":true}', "items"),
         (b'{"queue":"crm","items":70000}', "items"),
