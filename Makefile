@@ -13,7 +13,7 @@ CHROMIUM := .venv/chromium
 WITH_CHROMIUM := CHROMIUM="$$(cat $(CHROMIUM))"
 PROMTOOL := .venv/promtool_path
 WITH_PROMTOOL := PATH="$$PATH$$(sed 's/^/:/' $(PROMTOOL))"
-# Nothing is compiled ahead: all of it takes 18 s, one after the other; what is used is compiled then.
+# Nothing is compiled ahead: compiling everything takes 18 s; each module is compiled when first used.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # Six processes on two cores: many tests wait for a JVM, a disk, or a server that was broken.
 PARALLEL := -n 6 --no-loadscope-reorder
@@ -38,7 +38,7 @@ help: ## show this
 	@echo
 	@echo 'PYTHON=python3.12 make venv picks another interpreter; it takes 3.11 or newer.'
 
-venv: $(VENV) ## make .venv with everything that the targets below need
+venv: $(VENV) ## create .venv with everything that the other targets need
 
 $(VENV): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -48,15 +48,15 @@ $(VENV): $(SOURCES)
 	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev]'
 	@touch $@
 
-# Where a Java is that Spark can run on: one that is there, or one that is put into .venv.
+# The home of a Java that Spark can run on: found on the machine, or installed into .venv.
 $(JAVA): $(VENV)
 	@$(BIN)/python -m bench.java --install '$(PIP_INSTALL)' > $@
 
-# A Chromium for the page's tests and screenshots; empty where there is none, and the tests skip.
+# A Chromium for the page's tests and screenshots; empty if it cannot be had: the tests skip then.
 $(CHROMIUM): $(VENV)
 	@$(BIN)/python -m bench.chromium --install > $@
 
-# Prometheus' own checker of what /metrics says; empty where there is none, and two tests skip.
+# Prometheus' own checker for /metrics; empty if it cannot be had: two tests skip then.
 $(PROMTOOL): $(VENV)
 	@$(BIN)/python -m bench.observe_promtool .venv/promtool > $@
 
@@ -68,7 +68,7 @@ $(VENV_FUZZ): $(VENV)
 	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev,fuzz]'
 	@touch $@
 
-run: venv ## run the daemon, its state under ./.state; make run ARGS="--config FILE"
+run: venv ## run the daemon with its state in ./.state; make run ARGS="--config FILE"
 	@mkdir -p $(STATE)
 	@echo 'push to it with: seq 1000 | $(BIN)/forebay push hello - --socket $(STATE)/forebay.sock' >&2
 	exec $(BIN)/forebay run --state-dir $(STATE) --socket $(STATE)/forebay.sock $(ARGS)
@@ -84,14 +84,14 @@ endif
 ifdef ARGS
 test: pytest
 else
-test: venv $(JAVA) $(CHROMIUM) $(PROMTOOL) ## lint, types, imports, tests; ARGS='tests/unit -k spool -x' runs pytest with these alone
+test: venv $(JAVA) $(CHROMIUM) $(PROMTOOL) ## lint, types, imports and tests; ARGS='tests/unit -k spool -x' runs pytest alone, with these arguments
 	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest
 endif
 
 test-quick: venv ## lint, types, imports, and the tests that need no server: about a minute
 	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest ARGS='$(PARALLEL) $(QUICK)'
 
-test-all: test ## make test, then what is long by nature: long fuzzing, five minutes of faults in a fleet
+test-all: test ## make test, then the long tests: more crashes and fuzzing, five minutes of faults in a fleet
 	@$(MAKE) --no-print-directory pytest ARGS='-m long'
 	@FOREBAY_TEST_EFFORT=4 $(MAKE) --no-print-directory pytest ARGS='$(PARALLEL) tests/crash'
 	@$(MAKE) --no-print-directory fuzz-control CASES=20000
@@ -119,33 +119,33 @@ fuzz-control: venv ## odd requests to a live daemon; make fuzz-control CASES=200
 	$(BIN)/python -m tests.fuzz.control $(if $(REPLAY),--replay $(REPLAY),--cases $(or $(CASES),20000)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
-bench-intake: $(VENV_BENCH) ## durable intake, beside what the disk and the peers do
+bench-intake: $(VENV_BENCH) ## durable intake, compared with the disk and with Redis
 	$(BIN)/python -m bench.intake
 
 bench-deliver: $(VENV_BENCH) ## delivery: end to end, http, overflow, isolation
 	$(BIN)/python -m bench.deliver
 
-bench-spark: $(VENV_BENCH) $(JAVA) ## the Spark sink and source, beside JDBC, Redis and Parquet
+bench-spark: $(VENV_BENCH) $(JAVA) ## the Spark sink and source, compared with JDBC, Redis and Parquet
 	@$(WITH_JAVA) $(BIN)/python -m bench.spark
 
-bench-observe: $(VENV_BENCH) ## what watching costs: /metrics and the page's data, under load
+bench-observe: $(VENV_BENCH) ## the cost of observation: /metrics and the page's data, under load
 	$(BIN)/python -m bench.observe
 
-bench-fleet: $(VENV_BENCH) ## what a fleet shares: through Valkey, overflow and keys in PostgreSQL
+bench-fleet: $(VENV_BENCH) ## a fleet: delivery through Valkey, overflow and keys in PostgreSQL
 	$(BIN)/python -m bench.fleet $(ARGS)
 
-bench-schedules: $(VENV_BENCH) ## what waits: ticks of the promoter with up to a million items
+bench-schedules: $(VENV_BENCH) ## scheduled items: ticks of the promoter with up to a million waiting
 	$(BIN)/python -m bench.schedules $(ARGS)
 
-bench-attacks: $(VENV_BENCH) ## what hostile clients cost the daemon, and a client that behaves well
+bench-attacks: $(VENV_BENCH) ## the cost of hostile clients for the daemon and for a well-behaved client
 	$(BIN)/python -m bench.attacks $(ARGS)
 
 bench: bench-intake bench-deliver bench-spark bench-observe bench-fleet bench-schedules bench-attacks ## every benchmark
 
-screenshots: $(CHROMIUM) ## the page's pictures in docs/images, of a daemon at work
+screenshots: $(CHROMIUM) ## render the page's pictures in docs/images from a daemon at work
 	@$(WITH_CHROMIUM) $(BIN)/python -m bench.screenshots
 
-clean: ## remove what was made here, .venv and ./.state included
+clean: ## remove everything that make has created, .venv and ./.state included
 	rm -rf .venv $(STATE) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	rm -rf build dist client/build *.egg-info client/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""A backlog on disk: so many items in a queue that nobody drains."""
+"""A backlog on disk: items in a queue without workers and consumers."""
 
 from itertools import cycle
 from typing import Final
@@ -19,7 +19,7 @@ def backlog_items(plan: Plan) -> int:
 
 
 def fill(daemon: Daemon, items: int, run_items: int) -> int:
-    """Pushes so many items; what their payloads, run by run, take under Snappy."""
+    """Pushes items; returns the bytes that their payloads take under Snappy, run by run."""
     assert compress is not None, "the benchmarks need the package cramjam"
     made = crm_runs(RUNS_MADE, run_items)
     sizes = [len(compress(b"".join(payloads))) for payloads in made]

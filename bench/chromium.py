@@ -1,8 +1,8 @@
 """Finds a Chromium that the browser tests and the screenshots can drive, or installs one.
 
-Looks at CHROMIUM, at the PATH, and at what Playwright has installed. With `--install`, and none
-there: the package `chromium` where this is root on Debian, else Playwright's own. Prints its path,
-or nothing if there is none: the browser tests are skipped then, and say so.
+Looks at CHROMIUM, at the PATH, and at what Playwright has installed. With `--install`, if none is
+found, it installs the package `chromium` (as root on Debian) or Playwright's own. Prints the path,
+or nothing: the browser tests are skipped then, and say so.
 
     python -m bench.chromium --install
 """
@@ -27,7 +27,7 @@ FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
-"""For a browser that talks to a daemon on this machine and to nobody else."""
+"""For a browser that talks only to a daemon on this machine."""
 INSTALL_S: Final = 600
 
 

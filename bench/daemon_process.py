@@ -32,9 +32,9 @@ POLL_S: Final = 0.002
 QUIET_S: Final = 120.0
 
 HOLDING: Final = "bench"
-"""A queue that nobody drains."""
+"""A queue without workers and consumers."""
 DRAINED: Final = "drained"
-"""A queue whose items are delivered to nobody as they come."""
+"""A queue whose items are discarded as they come."""
 QUEUES: Final = {
     HOLDING: {"handler": {"type": "pull"}},
     DRAINED: {"handler": {"type": "null"}},
@@ -47,7 +47,7 @@ SPARE_CHUNKS_MAX: Final = 64
 
 
 def spare_chunks_for(seconds: float) -> int:
-    """So many chunks written ahead that a round does not use them up."""
+    """How many chunks must be written ahead so that a round does not use them up."""
     return min(SPARE_CHUNKS_MAX, 4 + math.ceil(seconds * CHUNKS_PER_S))
 
 
@@ -157,7 +157,7 @@ class Daemon:
 
     def wait_until_quiet(self) -> None:
         """Until what can be delivered is delivered, and the chunks written ahead are there, as
-        they are in steady state. Nobody's turn is disturbed by what the one before left to do."""
+        they are in steady state. So no contender is disturbed by the work of the one before."""
         spares = int(self.spool.get("spare_chunks", 2))
         deadline = time.monotonic() + QUIET_S
         while True:

@@ -90,7 +90,7 @@ def deliver(daemon: Daemon, queue: str, start: Callable[[Client], object]) -> De
 
 
 def fill(client: Client, queue: str, items: int) -> None:
-    """Pushes so many items, as fast as ready-made runs go."""
+    """Pushes `items` items, as fast as ready-made runs go."""
     make_run = run_maker(Work.READY, queue)
     for _ in repeat(None, items // RUN_ITEMS):
         client.submit(make_run(), window=FILL_WINDOW)

@@ -1,8 +1,8 @@
 """a. From push to settled: one producer process, a null handler, and Redis beside it.
 
-A push is durable, routed, leased, delivered to nobody and settled; counted is what the books call
-delivered once nothing is held any more. With warm's default limit, which a producer at full speed
-reaches, and with one that it does not.
+A push is durable, routed, leased, discarded and settled. The benchmark counts the items that the
+books call delivered once nothing is held any more: with warm's default limit, which a producer at
+full speed reaches, and with one that it does not reach.
 """
 
 from collections.abc import Callable

@@ -103,7 +103,7 @@ def _measure(daemon: Daemon, sink: Sink, case: _Case, items: int) -> None:
 
 
 def prepare(daemon: Daemon, queue: str, items: int) -> None:
-    """A backlog in warm, and nobody who delivers it yet."""
+    """A backlog in warm, not delivered yet."""
     with daemon.connect() as client:
         Control(client.control).pause(queue)
         fill(client, queue, items)

@@ -144,8 +144,8 @@ def _note_memory(daemon: Daemon, empty_bytes: int, found: _Figures) -> None:
 
 def memory_bound() -> int:
     """What the settings allow beside an empty daemon: pushes under way, a group that is being
-    committed, runs kept in memory, what the router has in hand, warm, and a batch a worker, as it
-    is and as it is sent."""
+    committed, runs kept in memory, runs that the router holds, warm, and one batch per worker, as
+    stored and as sent."""
     spool, queue = SpoolSettings(), QueueSettings()
     warm_bytes = min(queue.warm_max_bytes, queue.warm_max_items * 2 * ITEM_BYTES)
     return (

@@ -1,8 +1,8 @@
 """The peer from end to end: a Redis list, filled by one process and emptied by another.
 
 The consumer takes a batch with a script (LRANGE, then LTRIM), which is the fastest that a list
-offers, and less than a queue: no lease, no outcome per item, and what a consumer has in hand when
-it dies is lost. It keeps the best window, walks over the answer and copies nothing out of it, as
+offers, and less than a queue: no lease, no outcome per item, and a consumer that dies loses its
+batch. It keeps the best window, walks over the answer and copies nothing out of it, as
 the null handler does. With `appendfsync always` its taking is synced before it is answered, while
 forebay's marks of deliveries are synced within a second.
 """

@@ -1,8 +1,8 @@
 """The destination of the http rows: nginx has no counters, so it is a small server in C.
 
 bench/http_sink.c is compiled with `cc` when it is first needed, into ./.bench, and removed with
-it. Where there is no compiler, a server in Python stands in for it, which is far slower than what
-it is there to measure: the rows say so.
+it. Without a compiler a server in Python replaces it, which is far slower than what it should
+measure: the rows say so.
 """
 
 import json
@@ -68,7 +68,7 @@ class Sink:
         return self
 
     def stop(self) -> None:
-        """Its port is free, and whoever asks there is refused; its counters are lost."""
+        """Frees the port: connections are refused. The counters are lost."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -49,7 +49,7 @@ def candidates() -> Iterator[Path]:
 
 
 def version(java: Path) -> int:
-    """Its major version; 0 if it is none."""
+    """Its major version; 0 if it is not a Java."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -1,7 +1,7 @@
 """`make bench-observe`: what it costs to watch a daemon that has a lot to show.
 
 The daemon has 500 queues of 4 flows and 5 million items in its tiers, nearly all of them cold, and
-a producer pushes 100,000 items a second into one more queue that delivers them to nobody. /metrics
+a producer pushes 100,000 items per second into one more queue that discards them. /metrics
 and /api/v2/metrics/queues/detailed are asked for in turn, every 250 ms: a snapshot is a second old
 at most, so that every fourth answer is made anew, and the slowest hundredth surely is. Rounds with
 and without observers take turns. docs/benchmarks.md says what the columns mean.
@@ -118,7 +118,7 @@ def _fill(daemon: Daemon, plan: Plan) -> None:
 
 
 def _cpu_at_rest(daemon: Daemon, plan: Plan) -> Samples:
-    """What standing queues cost while nothing comes and nobody asks, in ms for each 5 s."""
+    """What standing queues cost while no item and no request comes, in ms per 5 s."""
     found: list[float] = []
     for _ in range(plan.rounds):
         before_ms = _cpu_ms(daemon)

@@ -1,7 +1,7 @@
 """Finds Prometheus' own checker for the tests of /metrics, or gets one without installing anything.
 
-Looks at the PATH; where there is none and this is Debian, its package is downloaded (19 MB, 3 s)
-and `promtool` taken out of it into a directory. Prints the directory that has it, or nothing: the
+Looks at the PATH; if it is missing there and this is Debian, its package is downloaded (19 MB, 3 s)
+and `promtool` is unpacked into a directory. Prints the directory that has it, or nothing: the
 tests that need it are skipped then, and say so. Needs no root, starts no service, and gives up
 after `PATIENCE_S`, so that tests without a network do not wait.
 

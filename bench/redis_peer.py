@@ -45,7 +45,7 @@ class RedisList:
         return pushed, syncs / pushed.items * 1000
 
     def feed(self, seconds: float, batch: int) -> Pushed:
-        """Pushes, and leaves the items to whoever takes them."""
+        """Pushes, and leaves the items to the consumer."""
         items = [item for run in crm_runs(max(8, batch // 1000), 1000) for item in run]
         batches = cycle([items[at : at + batch] for at in range(0, len(items), batch)])
         sent = size = in_flight = 0

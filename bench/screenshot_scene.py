@@ -54,7 +54,7 @@ class Destination(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+        """Logs nothing."""
 
 
 def score(item: forebay.Item) -> None:

@@ -36,7 +36,7 @@ class Syncs:
 
 class SyncTrace:
     def __init__(self, path: Path) -> None:
-        """Opens a trace, an empty one if there is none."""
+        """Opens a trace, or creates an empty one."""
         self.path = path
         self._lock = threading.Lock()
         with path.open("a+b") as file:

@@ -37,7 +37,7 @@ from bench.demo.patience import Failed, Patience
 EVENTS: Final = 400_000
 LOOK_S: Final = 0.05
 KILL_DAEMON_AT: Final = 0.7
-"""A share of what is to be pushed."""
+"""A share of the events."""
 
 
 class Destination:

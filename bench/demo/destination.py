@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _wait_for_the_end(server: Server) -> None:
-    """Whoever started this process holds the other end of its standard input."""
+    """The parent process holds the other end of this process's standard input."""
     sys.stdin.read()
     server.shutdown()
 

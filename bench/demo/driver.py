@@ -28,7 +28,7 @@ FILES: Final = 8
 """Of the cleaned events: each is a micro-batch."""
 LOOK_S: Final = 0.1
 DAEMON_S: Final = 60.0
-"""So long the daemon may be away."""
+"""How long the daemon may be unreachable."""
 REGIONS: Final = (("emea", 1, 5), ("apac", 2, 5), ("americas", 3, 10), ("other", 4, 10))
 
 

@@ -1,8 +1,8 @@
 """`python -m bench.fleet.keyed`: keyed runs against bare `INSERT … ON CONFLICT` of the same rows.
 
-Runs of 1,000 items of about 300 bytes with keys that nobody has, some runs a transaction, each
-durable on return; beside it, round by round, the same keys and payloads as rows of a table with a
-unique index, the same number a transaction: in SQLite with the same pragmas by `executemany`, in
+Runs of 1,000 items of about 300 bytes with new keys, several runs per transaction, each durable on
+return; beside it, round by round, the same keys and payloads as rows of a table with a unique
+index, the same number per transaction: in SQLite with the same pragmas by `executemany`, in
 PostgreSQL by `unnest`. Medians of rounds. What is measured is the store; encoding the runs is not.
 """
 

@@ -1,4 +1,4 @@
-"""Through Valkey: pushed to one daemon, delivered to nobody by another, settled by the first.
+"""Through Valkey: pushed to one daemon, discarded by another, settled by the first.
 
     python -m bench.fleet.through_valkey
 

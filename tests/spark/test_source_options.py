@@ -35,7 +35,7 @@ def test_a_stream_without_consumer_is_told_why_it_needs_one() -> None:
     "wrong, text",
     [
         ({"queue": ""}, "the queue to read is needed"),
-        ({"queue": "a b"}, "no queue name"),
+        ({"queue": "a b"}, "not a valid queue name"),
         ({"consumer": "x" * 101}, "1 to 100 bytes"),
         ({"maxItemsPerTrigger": "0"}, "1 to 16777216"),
         ({"maxItemsPerTrigger": "many"}, "a whole number"),

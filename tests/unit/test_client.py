@@ -317,7 +317,7 @@ async def test_closed_client_takes_no_more(served: Served) -> None:
 
 
 async def test_bad_queue_name_is_told_before_anything_is_sent(served: Served) -> None:
-    with pytest.raises(BadRun, match="no queue name"):
+    with pytest.raises(BadRun, match="not a valid queue name"):
         await with_client(served, lambda client: client.push("no/queue", ["1"]))
 
 

@@ -99,11 +99,11 @@ class TestEncodeRefuses:
     @pytest.mark.parametrize(
         "fields, complaint",
         [
-            ({"queue": ""}, "no queue name"),
-            ({"queue": "a b"}, "no queue name"),
-            ({"queue": "crm\n"}, "no queue name"),
-            ({"queue": "é"}, "no queue name"),
-            ({"queue": "q" * 129}, "no queue name"),
+            ({"queue": ""}, "not a valid queue name"),
+            ({"queue": "a b"}, "not a valid queue name"),
+            ({"queue": "crm\n"}, "not a valid queue name"),
+            ({"queue": "é"}, "not a valid queue name"),
+            ({"queue": "q" * 129}, "not a valid queue name"),
             ({"priority": -1}, "priority"),
             ({"priority": 256}, "priority"),
             ({"attempt": -1}, "attempt"),
@@ -334,7 +334,7 @@ class TestQueueNames:
         "name", ["", ".", "..", "-a", "_a", "a/b", "a b", "a\n", "ａ", "A" * 129]
     )
     def test_bad(self, name: str) -> None:
-        with pytest.raises(BadRun, match="no queue name"):
+        with pytest.raises(BadRun, match="not a valid queue name"):
             check_queue_name(name)
 
 

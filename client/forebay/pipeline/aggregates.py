@@ -39,7 +39,7 @@ def slices(events: DataFrame) -> DataFrame:
 
 
 def by_step(slices: DataFrame, step: int) -> DataFrame:
-    """What became of items, by step of time and queue."""
+    """The outcomes of items, by time step and queue."""
     return slices.groupBy(_step("at_ms", step).alias("step_ms"), "queue").agg(
         _of("delivered").alias("delivered"),
         _of("retry").alias("retried"),
@@ -86,7 +86,7 @@ def errors(slices: DataFrame) -> DataFrame:
 
 
 def by_queue(slices: DataFrame, step: int) -> DataFrame:
-    """What sizing goes by; where consumers pull, there are no sends."""
+    """The figures for sizing; queues that consumers pull have no sends."""
     sent = F.when(F.col("processing_ms").isNotNull(), F.col("sends"))
     busy_s = F.sum(sent * F.col("processing_ms")) / 1000
     return slices.groupBy("queue").agg(
@@ -188,8 +188,8 @@ def daemon_gaps(lives: DataFrame) -> DataFrame:
 
 
 def _intervals(changes: DataFrame, lives: DataFrame, begins: str, what: str) -> DataFrame:
-    """From each change to `begins` until the next change to something else. What nothing has ended
-    lasts until the daemon was last heard of: beyond that nobody knows."""
+    """From each change to `begins` until the next change to another state. An interval without an
+    end lasts until the daemon's last event."""
     order = Window.partitionBy("host", "pid", "life", "destination").orderBy("at_ms")
     changed = changes.withColumn("before", F.lag("state").over(order)).where(
         "before IS NULL OR before <> state"

@@ -154,7 +154,7 @@ def _workers_are_busy(load: QueueLoad) -> str:
 
 
 def _rounded(items: float) -> int:
-    """Two digits: it is no more exact than that."""
+    """Two digits: the estimate is not more exact than that."""
     whole = max(100, math.ceil(items))
     unit: int = 10 ** max(0, len(str(whole)) - 2)
     return -(-whole // unit) * unit

@@ -1,6 +1,6 @@
 """Arrow batches become runs: a column of payloads is two buffers, and a run copies parts of both.
 
-There is no work in Python for a row, only for a run. Rows keep their order within a run. Batches
+Python works once per run, never per row. Rows keep their order within a run. Batches
 that are smaller than a run are put together first, so that a job with small batches does not
 make small runs, but no more bytes than a run has: rows that large fill runs by themselves, and
 together they would outgrow memory and 32-bit offsets.
@@ -107,7 +107,7 @@ def runs_of(
 
 
 class _Rows:
-    """What rows have of their own: payloads, keys, ids, in the order in which runs are cut."""
+    """Payloads, keys and ids of rows, in the order in which runs are cut."""
 
     def __init__(self, batch: Any, plan: SinkPlan, order: Any) -> None:
         payloads = _payloads(batch, plan.payload)
@@ -143,7 +143,8 @@ class _Rows:
 def cut(
     first: int, last: int, items_max: int, bytes_max: int, size: Callable[[int, int], int]
 ) -> Iterator[tuple[int, int]]:
-    """Cuts rows into runs of at most so many items and bytes; a run has one item at least."""
+    """Cuts rows into runs of at most `items_max` items and `bytes_max` bytes, and at least one
+    item."""
     while first < last:
         end = min(first + items_max, last)
         if size(first, end) > bytes_max:

@@ -1,8 +1,8 @@
-"""Dead letters as rows of Spark: the columns of an item, and what became of it.
+"""Dead letters as rows of Spark: the columns of an item, and its errors.
 
 A page of the daemon's JSON objects (docs/protocol.md, "Dead letters") becomes one record batch.
-Here there is work for each letter: they are few beside the items that were delivered, and the wire
-has them one by one.
+Python works once per letter: letters are few compared with delivered items, and the wire has them
+one by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,10 @@
-"""Item ids out of a column of texts, so that what is written back stays the item that it was.
+"""Item ids out of a column of texts, so that items that are written back keep their ids.
 
-A dead letter that is read as a row, mended and written with `retryOf` keeps its id: the new run
-lists the ids of its items, as a run does that the daemon has made of parts of others. Whoever
-receives the item sees the id that it had before, and a destination that knows it knows it again.
+A dead letter that is read as a row, corrected and written with `retryOf` keeps its id: the new run
+lists the ids of its items, like a run that the daemon has made from parts of others. The
+destination gets the item under its old id and can recognise it.
 
-Work on columns, none for a row: 0.8 µs an id.
+All work is on columns, none per row: 0.8 µs per id.
 """
 
 from typing import Final
@@ -21,9 +21,9 @@ _RUN_TEXT_CHARS: Final = 36
 
 
 def item_ids(column: pa.Array) -> Packed:
-    """The packed ids of a column of item ids; ValueError names the first that is none.
+    """The packed ids of a column of item ids; ValueError names the first invalid one.
 
-    Null is none either: an item that has no id yet is written without `retryOf`.
+    Null is invalid too: an item that has no id yet is written without `retryOf`.
     """
     texts = column.cast(pa.string())
     is_id = pc.fill_null(pc.match_substring_regex(texts, _ITEM_ID), False)

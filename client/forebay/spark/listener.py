@@ -6,8 +6,8 @@ For each micro-batch of a query that reads a queue there is a line of the logger
 the claim it has read, and how many items wait behind it. For a query that writes to a queue there
 is one with the receipt of its newest write, at most every `receipt_every_s` seconds and when the
 query ends: asking for it is a small Spark job, and Spark's events wait for the listener meanwhile.
-Where `prometheus_client` is installed the figures are gauges of its registry as well; whoever
-wants them serves them.
+If `prometheus_client` is installed, the figures are gauges of its registry as well; the application
+serves them.
 
 Spark calls it in a thread of its own, later than things happen. It owns nothing, and a failure
 here is a line in the log: the query goes on.

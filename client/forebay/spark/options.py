@@ -141,7 +141,7 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def check_names(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Refuses a name that is none of these, and says which was probably meant."""
+    """Refuses an unknown name, and suggests the one that was probably meant."""
     by_lower = {name.lower(): name for name in known}
     for name in options:
         if name.lower() in by_lower or name.lower() in SPARKS_OWN:

@@ -31,7 +31,7 @@ NUMBERS: Final = (*WHOLE, t.FloatType, t.DoubleType, t.DecimalType)
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """What becomes of a row. A column that is None: the value beside it holds for all rows."""
+    """How a row becomes an item. If a column is None, the value beside it holds for all rows."""
 
     options: SinkOptions
     payload: str

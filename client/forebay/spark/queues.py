@@ -10,7 +10,7 @@ from forebay.spark.options import OptionError
 
 
 def check_queue(client: Client, queue: str) -> None:
-    """OptionError if there is none of this name, and none is created."""
+    """Raises OptionError if the queue does not exist and the daemon does not create it."""
     try:
         client.control("queue.show", queue=queue)
     except Refused as problem:

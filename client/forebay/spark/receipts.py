@@ -1,4 +1,4 @@
-"""Receipts for Spark: which write was the last of this application, and what became of it.
+"""Receipts for Spark: the last write of this application, and the outcomes of its items.
 
     df.write.format("forebay").option("queue", "crm").mode("append").save()
     receipt = forebay.spark.last_receipt(spark)
@@ -13,7 +13,7 @@ on the driver as well, and asks the daemon there. A receipt's `wait()` asks in t
 time with a small Spark job: at most one per second.
 
 A write whose transaction was published before leaves a note as well: the receipt is then that of
-the write which was published with just this version, and there is none where that is not known.
+the write that was published with exactly this version, or None if that write is unknown.
 
 What it can't do: tell sessions of one application apart. With Spark Connect others may have written
 in the meantime; the write's id is in the driver's log, and `receipt(spark, id)` asks for that one.

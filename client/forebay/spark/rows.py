@@ -41,8 +41,8 @@ BATCH_BYTES: Final = 2 * 1024 * 1024
 def to_batches(
     rows: Sequence["FetchedRow"], schema: pa.Schema = ITEM_SCHEMA, bytes_max: int = BATCH_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The items of these rows, in their order, in batches of whole runs with at most so many bytes
-    of bodies, or one run; `schema` is ITEM_SCHEMA or a part of it."""
+    """The items of these rows, in order, in batches of whole runs with at most `bytes_max` bytes of
+    bodies, or one run; `schema` is ITEM_SCHEMA or a part of it."""
     parts: list[_Part] = []
     size = 0
     for row in rows:

@@ -3,8 +3,8 @@
 Spark pickles a data source, its readers, writers, partitions and messages, and unpickles them in
 other processes, where a class of a package that is not installed cannot be found. So all of these
 are wrapped: what Spark sees are the classes below, pickled by value (shipping.py sees to that), and
-inside them the real ones, pickled, together with the package's files as a zip. Whoever opens a
-wrapper makes the package importable first.
+inside them the real ones, pickled, together with the package's files as a zip. Opening a wrapper
+makes the package importable first.
 
 This module must import nothing of forebay: it is what runs before forebay can be imported.
 """

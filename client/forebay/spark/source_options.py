@@ -52,9 +52,9 @@ class StreamOptions:
     queue: str
     consumer: str
     items: int = ITEMS_DEFAULT
-    """At most so many in a micro-batch."""
+    """How many items a micro-batch has at most."""
     partitions: int = PARTITIONS_DEFAULT
-    """So many tasks read a micro-batch, if it has as many rows."""
+    """How many tasks read a micro-batch, if it has at least as many rows."""
     socket: str | None = None
     timeout_s: float = TIMEOUT_S
 

@@ -6,7 +6,7 @@ stages that Spark names as winners, in one step; stages of attempts that lost, a
 failed, are dropped by the daemon.
 
 Durable when `stage_rows` returns; visible when `publish` returns. A task or driver that is killed
-leaves stages that nobody sees, and that expire (`spool.stage_ttl`).
+leaves invisible stages, which expire (`spool.stage_ttl`).
 
 Daemons that share a cold store publish what lies with any of them. Can't be done: publish what
 lies with a daemon that is alone and that the driver does not reach; `WriteFailed` says which hosts

@@ -86,7 +86,7 @@ def refuse_continuous(options: Mapping[str, str]) -> None:
 
 
 def _latest(log: Path) -> int:
-    """The number of the last batch in one of Spark's logs; -1: there is none."""
+    """The number of the last batch in one of Spark's logs; -1 if the log is empty."""
     try:
         return max((int(at.name) for at in log.iterdir() if at.name.isdecimal()), default=-1)
     except FileNotFoundError:
