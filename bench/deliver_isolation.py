@@ -54,7 +54,7 @@ def isolation(plan: Plan) -> list[Row]:
                 (beside, stuck, False),
                 (fed, stuck, True),
             ]
-            # Whoever is first has the machine as the others left it.
+            # The first contender finds the machine as the others left it.
             for rates, daemon, feeds_both in turns if number % 2 else reversed(turns):
                 rates.append(_rate(daemon, plan.seconds, feeds_both=feeds_both))
         with stuck.connect() as client:

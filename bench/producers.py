@@ -161,5 +161,5 @@ def _produce(
         try:
             results.put(push_for(client, make_run, seconds))
         except forebay.ForebayError as error:
-            # Whoever waits for a result must not wait for ever.
+            # The parent waits for a result: it must not wait for ever.
             results.put(error)

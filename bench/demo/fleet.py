@@ -86,7 +86,7 @@ class Fleet:
             time.sleep(DOWN_S)
             a.start()
             self.console.print(f"host a is back as {a.pid}, in {a.ready_s:.2f} s")
-            self.console.print("what it had in hand is free when its leases end, 30 s later")
+            self.console.print("its leased items are free when their leases end, 30 s later")
             while pusher.is_alive():
                 self._look(self._books())
         while True:

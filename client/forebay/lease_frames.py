@@ -299,7 +299,7 @@ def _read_part(reader: "_Reader") -> Part:
     if flags & ~(_PERMANENT | _BUSINESS) or (not is_failed and (flags or delay)):
         raise BadFrame("a part says more than there is to say")
     if what is What.RELEASED and text_len:
-        raise BadFrame("a part says why items are released, which nobody wants to know")
+        raise BadFrame("a part with released items has a text: text_len must be 0")
     bits = reader.bits(bits_len)
     if bits_len and not bits:
         raise BadFrame("a part is about no items")

@@ -132,7 +132,7 @@ def asked_by(receipts: Receipts, receipt: Receipt) -> Receipt:
 
 
 def read_receipt(result: Members) -> Receipt:
-    """BadFrame if it is none."""
+    """Raises BadFrame if it is not a receipt."""
     return Receipt(
         write=identifier(result, "write"),
         published_ms=number(result, "published_ms"),

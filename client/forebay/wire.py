@@ -123,7 +123,7 @@ def read_hello(body: Buffer) -> tuple[int, int, dict[str, Any]]:
         raise BadFrame("a HELLO is too short")
     greeting, lowest, highest, reserved = _HELLO.unpack_from(body)
     if greeting != GREETING or reserved or lowest > highest:
-        raise BadFrame("this is no HELLO")
+        raise BadFrame("this is not a valid HELLO")
     return lowest, highest, read_json(body[_HELLO.size :]) if len(body) > _HELLO.size else {}
 
 

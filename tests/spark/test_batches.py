@@ -145,7 +145,7 @@ def test_priorities_may_be_labels_numbers_in_words_or_missing() -> None:
     found = {run.head.priority: run.payloads() for run in map(read_run, made)}
     assert found == {1: [b"a", b"d"], 7: [b"b"], 5: [b"c"]}
     strange = batch_of(payload=pa.array(["a"]), tier=pa.array(["soon"]))
-    with pytest.raises(RowError, match=r"'tier' has rows as 'soon', .* knows: now \(1\)"):
+    with pytest.raises(RowError, match=r"'tier' has the value 'soon', .* knows: now \(1\)"):
         list(runs_of(strange, plan, HEADERS, now_ms=NOW_MS, max_run_bytes=1 << 20))
 
 

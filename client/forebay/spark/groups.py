@@ -135,7 +135,7 @@ def _priorities(name: str, column: Any, labels: Labels | None) -> Any:
         number = labels.get(text) if number is None else number
         if number is None:
             raise RowError(
-                f"forebay: column {name!r} has rows as {text!r}, which is no priority: "
+                f"forebay: column {name!r} has the value {text!r}, not a valid priority: "
                 f"{possible(labels)}"
             )
         numbers.append(number)
