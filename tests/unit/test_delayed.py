@@ -77,7 +77,7 @@ def test_a_lock_is_read_as_it_is_written(text: str, lock: Lock) -> None:
     "text", ["", "17", "17.", ".crm", "x.crm", "17+.crm", "17+17.crm", f"{2**64}.q", "17.a b"]
 )
 def test_what_is_no_lock_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no lock"):
+    with pytest.raises(ValueError, match="not a valid lock"):
         Lock.parse(text)
 
 
