@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from daemon.handlers.http.socket import TcpSocket
+from daemon.handlers.http.connection import TcpSocket
 
 MUCH = bytes(range(256)) * 32 * 1024
 """More than two sockets hold."""

@@ -32,10 +32,26 @@ from actors.model.slices import ERROR_TEXT_MAX, Slice
 from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
-from daemon.handlers.command.exits import describe_exit, shell_status
 from daemon.handlers.command.results import ItemResults
+from daemon.handlers.items import all_failed, report
 from daemon.handlers.lines import Encoded, encode_batch
-from daemon.handlers.verdicts import all_failed, report
+
+# Describes how a process ended, from the return code of `subprocess`.
+
+
+def describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def shell_status(code: int) -> int:
+    """The status as a shell shows it (137 for SIGKILL), for use in retry rules."""
+    return code if code >= 0 else 128 - code
+
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 """How many bytes of the end of its standard error are kept."""

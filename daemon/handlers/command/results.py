@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from actors.model.outcomes import Failure
-from daemon.handlers.verdicts import Verdict
+from daemon.handlers.items import Verdict
 from forebay.failure_reason import read_failure_reason
 from forebay.strict_json import loads
 

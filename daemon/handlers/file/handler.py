@@ -26,8 +26,8 @@ from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
 from daemon.handlers.file.landing import Landing
 from daemon.handlers.file.line_files import GrowingFile, Lines, RolledFiles
+from daemon.handlers.items import all_failed
 from daemon.handlers.lines import Encoded, encode_batch
-from daemon.handlers.verdicts import all_failed
 
 log = structlog.get_logger()
 

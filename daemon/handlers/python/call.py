@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from actors.model.outcomes import Failure
-from daemon.handlers.verdicts import Verdict
+from daemon.handlers.items import Verdict
 from forebay.item import BusinessError, Item, Reject, Retry
 
 

@@ -15,9 +15,9 @@ import threading
 from typing import Final
 
 from actors.model.outcomes import Failure
+from daemon.handlers.items import Verdict
 from daemon.handlers.python.call import NoFunction, call_batch, call_each, load_function
 from daemon.handlers.python.frames import LENGTH, decode_items, encode_answer
-from daemon.handlers.verdicts import Verdict
 
 PATH_BEFORE: Final = "FOREBAY_PYTHONPATH"
 """The daemon's PYTHONPATH; the child's own is extended to find the same modules as the daemon."""

@@ -16,7 +16,7 @@ from dataclasses import asdict, fields
 from typing import Final
 
 from actors.model.outcomes import Failure
-from daemon.handlers.verdicts import Verdict
+from daemon.handlers.items import Verdict
 from forebay.item import Item
 
 LENGTH: Final = struct.Struct("<I")

@@ -22,10 +22,10 @@ import trio
 from actors.model.outcomes import Failure, Report
 from actors.model.units import format_duration
 from actors.ports.handler import Prepared
-from daemon.handlers.command.exits import describe_exit
+from daemon.handlers.command.handler import describe_exit
+from daemon.handlers.items import Verdict, report
 from daemon.handlers.python.child import PATH_BEFORE
 from daemon.handlers.python.frames import Answers, encode_items
-from daemon.handlers.verdicts import Verdict, report
 from forebay.item import Item
 
 END_S: Final = 1.0

@@ -2,16 +2,49 @@
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from actors.metrics.snapshot import Snapshot
 from daemon.http.prometheus import delivery as families_delivery
-from daemon.http.prometheus import notices as families_notices
+from daemon.http.prometheus import families as families_notices
+from daemon.http.prometheus import families as families_triggers
 from daemon.http.prometheus import tiers as families_tiers
-from daemon.http.prometheus import triggers as families_triggers
 from daemon.http.prometheus.exposition import Family, Page, labelled
 from daemon.http.prometheus.label_values import OTHER, Labels, add_counts, merged
 from daemon.http.prometheus.queue_lines import QueueLines
+
+# The trigger part of /metrics: this daemon's QUEUE triggers.
+
+
+def triggers(page: Page, figures: Mapping[str, int]) -> None:
+    page.gauge("triggers", "QUEUE triggers of this daemon.", figures["triggers"])
+    text = "Unfinished trigger jobs of all daemons that share the cold store."
+    page.gauge("trigger_jobs", text, figures["jobs"])
+    page.counter("trigger_made_jobs", "Jobs made by this daemon's triggers.", figures["jobs_total"])
+    text = "Items claimed for jobs by this daemon's triggers."
+    page.counter("trigger_claimed_items", text, figures["items_total"])
+    text = "Trigger failures; the trigger waits longer after each."
+    page.counter("trigger_failures", text, figures["failed_total"])
+
+
+# The notification part of /metrics: a few counters per configured notification.
+
+
+def notices(page: Page, figures: Mapping[str, Any]) -> None:
+    """`figures` as the notifier reports them."""
+    for key, metric, text in (
+        ("sent_total", "sent_notices", "Notices that the receiver accepted."),
+        ("failed_total", "failed_notices", "Notices given up after failed attempts."),
+    ):
+        for name, found in figures["by_name"].items():
+            for way, number in found[key].items():
+                page.counter(metric, text, number, labelled({"notification": name, "way": way}))
+    text = "Failures reported together with others in one notice."
+    for name, found in figures["by_name"].items():
+        label = labelled({"notification": name})
+        page.counter("suppressed_incidents", text, found["suppressed_total"], label)
+    text = "Failures without a notice because too many came at once."
+    page.counter("dropped_incidents", text, figures["dropped_total"])
 
 
 class Kept:
