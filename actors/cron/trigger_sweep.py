@@ -20,7 +20,7 @@ import trio
 
 from actors.config.trigger_book import TriggerBook
 from actors.cron.trigger_ports import TriggerPorts
-from actors.cron.triggers import LIVE_S, LOOK_S, is_overdue
+from actors.cron.trigger_watch import LIVE_S, LOOK_S, is_overdue
 from actors.ports.trigger_jobs import JOB_CONSUMER, JobEnd, TriggerJob, TriggerStore, job_consumer
 from forebay.errors import Refused
 

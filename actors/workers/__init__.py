@@ -2,6 +2,6 @@
 
 The room owns the worker groups, the rates of destinations and the leases of consumers. Read
 dispatch.py (a group per queue), workers.py with split_workers.py, sending.py (one batch), retry.py
-(what follows from a failure), settlement.py with outcomes.py and settler.py (telling the owners),
+(what follows from a failure), settlement.py with outcomes.py (telling the owners),
 rate.py and adaptive.py (how fast and how many), then pull.py with the files it uses.
 """

@@ -216,7 +216,7 @@ def read_line(text: bytes, priorities: Mapping[str, int]) -> Made | Problem:
     try:
         new = NewItem.model_validate_json(text)
         if new.run_id is not None:
-            return Problem(422, "run_id means nothing here: items share runs", "invalid")
+            return Problem(422, "run_id is not allowed here: items share runs", "invalid")
         return made(new, priorities, wall_ms())
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]

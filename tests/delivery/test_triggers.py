@@ -10,8 +10,7 @@ import pytest
 
 from actors.config.trigger_book import KeptTriggers, TriggerBook
 from actors.config.triggers import QueueTrigger
-from actors.cron import trigger_sweep
-from actors.cron import triggers as trigger_watch
+from actors.cron import trigger_sweep, trigger_watch
 from actors.cron import triggers as triggers_module
 from actors.cron.triggers import Triggers
 from actors.model.outcomes import Failure

@@ -1,4 +1,4 @@
-"""A minute of torture, with another seed each time: `FOREBAY_SEED` repeats one."""
+"""Minutes of faults in a fleet, with another seed each time; `FOREBAY_SEED` repeats one."""
 
 import os
 from typing import Final

@@ -5,13 +5,14 @@ wants to configure that, and no test can wait for it. Their proportions stay wha
 """
 
 import actors.cron.trigger_sweep
+import actors.cron.trigger_watch
 import actors.cron.triggers
 from daemon.cli.main import main
 
 SHARE = 6
 """So much shorter is everything."""
 
-for module in (actors.cron.triggers, actors.cron.triggers, actors.cron.trigger_sweep):
+for module in (actors.cron.trigger_watch, actors.cron.triggers, actors.cron.trigger_sweep):
     for name in ("LEASE_S", "LOOK_S", "LIVE_S"):
         if name in vars(module):
             vars(module)[name] = vars(module)[name] / SHARE

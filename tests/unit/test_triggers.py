@@ -20,7 +20,8 @@ from actors.config.trigger_book import (
 )
 from actors.config.triggers import QueueTrigger
 from actors.cron.trigger_ports import TriggerPorts
-from actors.cron.triggers import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, Triggers, backoff_s
+from actors.cron.trigger_watch import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, backoff_s
+from actors.cron.triggers import Triggers
 from actors.ports.presence import Presence
 from actors.ports.tiers import (
     ColdItems,

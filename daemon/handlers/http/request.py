@@ -18,8 +18,8 @@ import cramjam
 from actors.config.handlers import HttpHandler
 from actors.model.outcomes import ItemsFailed
 from actors.model.slices import Slice
-from daemon.handlers.http.connection import Header as Header
-from daemon.handlers.http.connection import RequestHead
+from daemon.handlers.http.head import Header as Header
+from daemon.handlers.http.head import RequestHead
 from daemon.handlers.lines import Encoded, encode_batch
 
 IDS_BYTES_MAX: Final = 6 * 1024
