@@ -29,6 +29,7 @@ from actors.control.items import make_items
 from actors.control.purge import Purging
 from actors.control.streams import StreamControl
 from actors.model.clock import wall_ms
+from actors.observers.failure_log import FailureLog
 from actors.observers.history import History
 from actors.observers.observers import Observers
 from actors.ports.handler import Handler
@@ -158,7 +159,7 @@ class Life:
             self.routing.unrecorded,
             lambda queue: limits_of(self.catalogue.settings_of(queue)),
             now_ms,
-            Observers(self.history),
+            Observers(self.history, FailureLog()),
         )
         self.send_limit = SendLimit(settings.global_send_limit)
         self.dispatch = Dispatch(
