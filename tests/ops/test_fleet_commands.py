@@ -80,7 +80,7 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_r
     refused = b.command("fleet", "adopt", id_of(a), "--yes")
     assert refused.returncode == 5
     assert b"CONFLICT" in refused.stderr
-    assert b"is there, and valid for" in refused.stderr
+    assert b"is alive, and valid for" in refused.stderr
 
     done = b.drain("left", 3)
     a.kill()
