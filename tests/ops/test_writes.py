@@ -301,7 +301,7 @@ def test_command_ends_with_4_for_an_unknown_receipt_and_2_for_no_id(host: Host) 
     assert b"NOT_FOUND" in unknown.stderr
     wrong = host.command("receipt", "yesterday")
     assert wrong.returncode == 2
-    assert b"32 hexadecimal digits" in wrong.stderr
+    assert b"use 32 hex digits" in wrong.stderr
 
 
 def test_stats_have_a_column_for_what_is_staged_while_anything_is(

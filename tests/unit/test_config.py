@@ -237,7 +237,10 @@ class TestProblems:
                 "warm={type: valkey, url: 'redis://localhost'}",
                 "warm.type valkey needs cold.type postgres",
             ),
-            ('queues.q.handler={type: file, path: "/{q}"}', "{queue} and {time} are all that"),
+            (
+                'queues.q.handler={type: file, path: "/{q}"}',
+                "the only placeholders are {queue} and {time}",
+            ),
         ],
     )
     def test_limits_that_cannot_hold_are_refused(self, setting: str, message: str) -> None:

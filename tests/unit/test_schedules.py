@@ -54,7 +54,7 @@ class TestSettings:
         [
             ({}, "give one of cron, daily and every, not none"),
             ({"every": "10s", "cron": "* * * * *"}, "not cron and every"),
-            ({"every": "10s", "zone": "UTC"}, "zone goes with cron"),
+            ({"every": "10s", "zone": "UTC"}, "zone belongs to cron"),
             ({"every": "0.5s"}, "outside 1s..365d"),
             ({"every": "1.0001s"}, "whole number of milliseconds"),
             ({"cron": "* * * * * *"}, "has 6 fields, not 5"),
@@ -68,7 +68,7 @@ class TestSettings:
             ({"cron": "0 2 * * *", "zone": "../etc"}, "no time zone"),
             ({"daily": {"at": 750}}, "write it in quotes"),
             ({"daily": {"at": "24:00"}}, "hour must be in"),
-            ({"daily": {"at": "2:30"}}, "no time of the day"),
+            ({"daily": {"at": "2:30"}}, "not a valid time of day"),
             ({"every": 10, "payload": "x" * 70_000}, "at most 65536 bytes"),
             ({"every": 10, "headers": {"tick_ms": "1"}}, "set by forebay"),
             ({"every": 10, "flow": "f" * 300}, "at most 255 bytes"),
