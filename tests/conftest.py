@@ -5,7 +5,7 @@ fixtures are torn down, and no daemon is left behind. No property depends on how
 takes: machines are shared.
 
 A test that hangs fails after HANG_S. The deadline counts real time, so it also ends a test on a
-mock clock that waits for something that never happens. It is no measure of speed: no test comes
+mock clock that waits for something that never happens. It does not measure speed: no test comes
 near it, even on a machine that is many times overloaded.
 """
 

@@ -14,7 +14,7 @@ that looks at them says what must become true and waits here:
 `check` is called again and again until it neither raises AssertionError nor returns False. Other
 exceptions end the wait at once, unless `errors` names them; `at_once` makes them of assertions that
 must hold at every look. After DEADLINE_S of real time the test
-fails and shows what the last look saw. The deadline is no measure of speed: it is generous enough
+fails and shows what the last look saw. The deadline does not measure speed: it is generous enough
 for a machine that is many times overloaded, and only a check that never holds reaches it.
 """
 

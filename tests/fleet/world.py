@@ -33,7 +33,7 @@ from tests.servers.valkey import ValkeyServer, valkey_server
 HASTE: Final = {"warm": "1s", "valid": "1s", "cold": "2s", "acquire": "3s", "handler": "1s"}
 """How long stores and handlers may take, and locks last, where a test wants them to run out."""
 LEISURE: Final = {"warm": "3s", "valid": "2s", "cold": "3s", "acquire": "8s", "handler": "30s"}
-"""For a machine that is slow: nothing runs out unless somebody is stopped or killed."""
+"""Long enough for a slow machine: a lease ends only if its daemon is stopped or killed."""
 PATIENCE_S: Final = 300.0
 """Nothing is measured by it: what never comes should fail the test."""
 QUICK: Final = "tests.fleet.quick"
@@ -154,7 +154,7 @@ class Member(Host):
         return [name.split(".")[1] for name in names[starts[-1] if starts else 0 :] if name in ways]
 
     def check_changes(self, store: str) -> None:
-        """One line for each change, whoever notices it and however often."""
+        """One line per change, no matter how many daemons notice it."""
         changes = self.changes(store)
         assert all(before != after for before, after in pairwise(changes)), changes
 
@@ -182,7 +182,7 @@ class Member(Host):
 
 
 class Taken:
-    """What a consumer has in hand; what it has not acknowledged when it leaves, it keeps."""
+    """A consumer's leased items; it keeps the ones it has not acknowledged when it leaves."""
 
     def __init__(self, host: Member, queue: str, items: int, lease_s: float) -> None:
         self.items: list[Item] = []
@@ -359,7 +359,7 @@ def until(condition: Condition) -> None:
 
 @contextmanager
 def world(valkey_options: tuple[str, ...] = ()) -> Iterator[World]:
-    # Short: a socket's path must be; and open to whoever runs PostgreSQL.
+    # Short: a socket's path must be; and open to the user who runs PostgreSQL.
     directory = Path(tempfile.mkdtemp(prefix="fbfl-", dir="/tmp"))
     directory.chmod(0o755)
     with postgres_server() as postgres, valkey_server(*valkey_options) as valkey:

@@ -82,13 +82,13 @@ class PostgresServer:
     def kill(self) -> None:
         """As when the machine dies: nothing is written any more. (What it wrote is still there.)"""
         assert self._process is not None, "it does not run"
-        everybody = [self._process.pid, *self._children()]
-        for pid in everybody:
+        processes = [self._process.pid, *self._children()]
+        for pid in processes:
             _signal(pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
         # Its memory is in use until the last of them is gone.
-        eventually_sync(lambda: not any(_is_alive(pid) for pid in everybody))
+        eventually_sync(lambda: not any(_is_alive(pid) for pid in processes))
 
     def pause(self) -> None:
         """It neither answers nor closes anything, until `resume`."""
@@ -270,20 +270,20 @@ def bindir() -> Path:
 
 
 def _directory() -> Path:
-    """Short, as a socket's path must be, and open to whoever runs the server."""
+    """Short, as a socket's path must be, and open to the user who runs the server."""
     directory = Path(tempfile.mkdtemp(prefix="fbpg-", dir="/tmp"))
     directory.chmod(0o755)
     if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(directory, nobody.pw_uid, nobody.pw_gid)
+        user = pwd.getpwnam("nobody")
+        os.chown(directory, user.pw_uid, user.pw_gid)
     return directory
 
 
 def _as_user() -> dict[str, Any]:
     if os.geteuid() != 0:
         return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    user = pwd.getpwnam("nobody")
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 def _signal(pid: int, what: signal.Signals) -> None:
