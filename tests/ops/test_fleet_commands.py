@@ -89,7 +89,7 @@ def test_what_a_lost_daemon_has_in_valkey_is_adopted_and_delivered_again_if_it_r
     assert b.finds_nothing("left")
     asked = b.command("fleet", "adopt", id_of(a))
     assert asked.returncode == 2
-    assert b"say --yes" in asked.stderr
+    assert b"pass --yes to confirm" in asked.stderr
 
     told = b.command("fleet", "adopt", id_of(a)[:12], "--yes")
     assert told.stdout == f"{id_of(a)}: 97 items adopted\n".encode(), told.stderr
@@ -196,7 +196,7 @@ def test_the_daemon_at_hand_and_unknown_ones_are_not_adopted(both: World) -> Non
     eventually_sync(lambda: seen(a, id_of(a)) != {})
     mine = a.command("fleet", "adopt", id_of(a), "--yes")
     assert mine.returncode == 5
-    assert b"this is the daemon that you ask" in mine.stderr
+    assert b"this is the daemon itself" in mine.stderr
     unknown = b.command("fleet", "adopt", "ffffffffffff", "--yes")
     assert unknown.returncode == 4
     assert b"NOT_FOUND" in unknown.stderr
