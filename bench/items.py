@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from forebay.checksum import crc32c
+from forebay.head import crc32c
 from forebay.ids import new_run_id
 
 ITEM_BYTES: Final = 300

@@ -14,7 +14,7 @@ from actors.config.schedules import ScheduleSettings, check_queue
 from actors.config.section import Clash, Count, Flag, Section
 from actors.model.units import Duration, durations, numbers
 from forebay.errors import BadRun
-from forebay.headers import pack_headers, short_text
+from forebay.head import pack_headers, short_text
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
 from forebay.stage_frames import WRITE_HEADER
 

@@ -18,7 +18,7 @@ from actors.model.masking import holds_mask
 from actors.model.refusals import bad_request, spent_job
 from actors.ports.tiers import DeadFilter, DeadLetter, DeadLetters, StoreUnavailable
 from forebay.errors import BadRun, Refused
-from forebay.failure_reason import FAILURE_REASONS, FailureReason, read_failure_reason
+from forebay.item import FAILURE_REASONS, FailureReason, read_failure_reason
 
 LIMIT_MAX: Final = 1000
 IDS_MAX: Final = 1000

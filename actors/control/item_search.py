@@ -36,7 +36,7 @@ from actors.ports.tiers import (
 from actors.spooler.client import ask
 from actors.spooler.messages import Inquire, JournalRun, SpoolerMessage
 from forebay.errors import BadRun
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 from forebay.run import KEYS, Run, RunHead
 from forebay.strict_json import loads
 

@@ -44,7 +44,7 @@ from actors.workers.in_hand import Task
 from actors.workers.pull import Pull
 from actors.workers.rate import SendLimit
 from actors.workers.workers import WorkerGroup
-from forebay.failure_reason import FAILURE_REASONS
+from forebay.item import FAILURE_REASONS
 
 FRESH_S: Final = 1.0
 PATIENCE_S: Final = 0.05

@@ -15,7 +15,7 @@ from actors.observers.tallies import QueueTally
 from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
 from actors.spooler.upkeep import SpoolCounts
 from actors.workers.workers import Staff
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 
 FlowKey = tuple[str, str, str]
 """Queue, flow and action."""

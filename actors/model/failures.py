@@ -22,7 +22,7 @@ from actors.model.slices import (
     lowest_bit,
     remember,
 )
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 
 
 class Portion(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from actors.model.masking import masked_address
 from actors.model.slices import HeldBy, Slice
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from forebay.errors import BadRun
-from forebay.failure_reason import FailureReason, read_failure_reason
 from forebay.ids import format_item_id
+from forebay.item import FailureReason, read_failure_reason
 from forebay.run import IDS, Run, RunHead
 
 ERROR_TEXT_MAX: Final = 2000

@@ -17,7 +17,7 @@ from actors.model.slices import Slice
 from actors.observers.latencies import Histogram
 from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 
 QUEUES_MAX: Final = 10_000
 OTHER: Final = "other"

@@ -23,7 +23,7 @@ from actors.config.queue import QueueSettings
 from actors.model.finished import FinishedRow, Keeps, Past
 from actors.model.keys import Holder, KeyRules, Offer
 from actors.model.slices import HeldBy, ItemError, Slice
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 from forebay.run import RunHead
 
 

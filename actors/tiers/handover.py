@@ -29,8 +29,7 @@ from actors.spooler.messages import Doubt, HandedOver, Settle, SpoolerMessage, V
 from actors.tiers.failover import Failover, Held
 from forebay.errors import BadRun
 from forebay.ids import RUN_ID_BYTES, new_run_id
-from forebay.part import take_items
-from forebay.run import Run, read_head
+from forebay.run import Run, read_head, take_items
 
 log = structlog.get_logger()
 

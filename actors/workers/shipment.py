@@ -15,8 +15,7 @@ from actors.ports.tiers import Leased
 from forebay.errors import BadRun
 from forebay.lease_frames import LeasedRun
 from forebay.limits import ANSWER_BYTES_MAX, ITEM_BITS_BYTES_MAX, LEASE_HEAD_BYTES, LEASES_MAX
-from forebay.part import take_items
-from forebay.run import Run
+from forebay.run import Run, take_items
 
 SMALL_BYTES: Final = 4096
 """A run up to this size is sent whole, however few of its items are leased."""

@@ -14,7 +14,7 @@ from forebay.lazy import lazily
 if TYPE_CHECKING:
     from forebay.client import Client, connect
     from forebay.control import Control
-    from forebay.delayed import Delayed
+    from forebay.delayed import Delayed, Lock, LockLost, Polled
     from forebay.errors import (
         BadFrame,
         BadRun,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from forebay.item import BusinessError, Item, Reject, Retry
     from forebay.keyed import KeyOutcome
     from forebay.leases import Lease
-    from forebay.locks import Lock, LockLost
-    from forebay.polled import Polled
     from forebay.pusher import Pusher
     from forebay.receipts import Receipt, StillPending
     from forebay.run import Run, RunHead, encode_columns, encode_run, read_run
@@ -87,9 +85,9 @@ _HOMES = {
     "KeyOutcome": "keyed",
     "Lease": "leases",
     "LeaseLost": "errors",
-    "Lock": "locks",
-    "LockLost": "locks",
-    "Polled": "polled",
+    "Lock": "delayed",
+    "LockLost": "delayed",
+    "Polled": "delayed",
     "Published": "writes",
     "PushResult": "tally",
     "Pusher": "pusher",

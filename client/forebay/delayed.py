@@ -6,43 +6,156 @@
         remind(polled.payload)
         queue.ack(polled.lock)
 
-A face on offers and leases, which owns nothing. What is polled is held by its lock alone: it
-outlives the connection, and its text may be used by another process. What is not acknowledged
-within the lease is delivered again, and shows it: `attempt` counts, and `scheduled_at_ms` is later
-than `scheduled_at_initially_ms`.
+`Delayed` wraps offers and leases and owns nothing. Only its lock holds a polled item: the lock
+outlives the connection, and another process may use its text. An item that is not acknowledged
+within the lease is delivered again. A redelivery shows: `attempt` has grown, and `scheduled_at_ms`
+is later than `scheduled_at_initially_ms`.
 
-What it can't do: acknowledge some items of a batch and not the others (`Client.lease` can), know
-by key what a queue holds whose keys are not unique, and use a lock with another daemon than the
-one that gave it.
+It cannot acknowledge only some items of a batch (`Client.lease` can), look up keys in a queue whose
+keys are not unique, or use a lock with a daemon other than the one that gave it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import base64
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self, overload
 
 import forebay.lease_frames as lease_frames
-from forebay.errors import BadRun, Refused
-from forebay.failure_reason import FailureReason, check_reason
-from forebay.item import Item
+from forebay.errors import BadRun, LeaseLost, Refused
+from forebay.item import FailureReason, Item, check_reason
 from forebay.keyed import KeyOutcome
-from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
+from forebay.lease_frames import TOKEN_MAX, LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
 from forebay.leases import DELAY_MS_MAX, WAIT_STEP_S, Ask, batches, say, take_runs, unpack
 from forebay.limits import LEASE_MS_MAX, LEASES_MAX, PRIORITY_NORMAL
-from forebay.locks import Lock, LockLost
 from forebay.offers import Offered, Timed
-from forebay.polled import Batch, Polled, Stored, polled, stored
-from forebay.run import check_queue_name
+from forebay.run import check_queue_name, read_head
 from forebay.wire import Kind
 
 At = datetime | timedelta | int | None
-"""When an item is due: a moment (with its zone), so long from now, milliseconds since 1970, or at
-once."""
+"""When an item is due: a moment with its time zone, a time from now, milliseconds since 1970, or
+None for at once."""
 READ_TRIES: Final = 3
-"""An item that is replaced or done between two requests is looked for again."""
+"""How often `read` looks for an item that is replaced or done between its two requests."""
+_LOCK: Final = re.compile(r"([0-9]{1,20}(?:\+[0-9]{1,20})*)\.(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The lock of polled items, with which any process can acknowledge them.
+
+    A lock names the queue and its leases, so its text is enough to acknowledge: `17.crm`, or
+    `17+18.crm` if items of several runs were polled together. REST calls a text with one lease a
+    token. A lock is valid until its lease runs out or the daemon that gave it ends.
+    """
+
+    queue: str
+    tokens: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{'+'.join(map(str, self.tokens))}.{self.queue}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError if the text is not a valid lock."""
+        match = _LOCK.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a valid lock")
+        tokens, queue = tuple(map(int, match[1].split("+"))), match[2]
+        try:
+            check_queue_name(queue)
+        except BadRun as problem:
+            raise ValueError(f"{text!r} is not a valid lock: {problem}") from None
+        if max(tokens) > TOKEN_MAX or len(set(tokens)) != len(tokens):
+            raise ValueError(f"{text!r} is not a valid lock")
+        return cls(queue, tokens)
+
+
+class LockLost(LeaseLost):
+    """The lock was used before or has run out: other consumers may have the items. Nothing was
+    changed under the lost leases."""
+
+    def __init__(self, lock: Lock, lost: int) -> None:
+        text = f"lock {lock} is lost: it has run out, was used before, or never existed"
+        if lost < len(lock.tokens):
+            text = f"{lost} of the {len(lock.tokens)} leases of lock {lock} are lost"
+        Refused.__init__(self, "LEASE_LOST", text)
+        self.items = []
+        self.lock = lock
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """An item that is the caller's until `until_ms`."""
+
+    item: Item
+    lock: Lock
+    until_ms: int
+    scheduled_at_ms: int
+    """When it was due this time."""
+    scheduled_at_initially_ms: int
+    """When it was due for the first time."""
+
+    @property
+    def payload(self) -> bytes:
+        return self.item.payload
+
+    @property
+    def key(self) -> str | None:
+        return self.item.key
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have failed so far: the item was refused, or its lease ran out."""
+        return self.item.attempt
+
+    @property
+    def is_redelivery(self) -> bool:
+        """Whether an attempt was made before. The times do not tell: an operator may have postponed
+        the item."""
+        return self.attempt > 0
+
+
+class Batch(Sequence[Polled]):
+    """Items that were polled together, under one lock; falsy if nothing was due."""
+
+    def __init__(self, lock: Lock, polled: Sequence[Polled]) -> None:
+        self.lock = lock
+        self._polled = list(polled)
+
+    def __len__(self) -> int:
+        return len(self._polled)
+
+    def __iter__(self) -> Iterator[Polled]:
+        return iter(self._polled)
+
+    @overload
+    def __getitem__(self, index: int) -> Polled: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Polled]: ...
+
+    def __getitem__(self, index: int | slice) -> Polled | list[Polled]:
+        return self._polled[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The item that has a key, as it is now; reading it does not lease it."""
+
+    id: str
+    key: str
+    payload: bytes
+    state: str
+    """waiting, started, or dead."""
+    attempt: int
+    scheduled_at_ms: int
+    scheduled_at_initially_ms: int
 
 
 class Offering(Protocol):
-    """What it needs of a client, beside asking."""
+    """The part of a client that `Delayed` needs."""
 
     def offer(
         self, queue: str, key: bytes | str, payload: bytes | str, **options: Any
@@ -60,7 +173,7 @@ class Offering(Protocol):
 
 
 class Delayed:
-    """One queue of a client's. Made by `Client.delayed`."""
+    """One delayed queue. Made by `Client.delayed`."""
 
     def __init__(self, client: Offering, ask: Ask, queue: str, patience_s: float) -> None:
         check_queue_name(queue)
@@ -69,7 +182,7 @@ class Delayed:
         self._ask = ask
         self._patience_s = patience_s
         self._has_keys = False
-        """It is known that the queue's keys are unique."""
+        """Whether the daemon has said that the queue's keys are unique."""
 
     def offer(
         self, key: bytes | str, payload: bytes | str, at: At = None, **options: Any
@@ -88,8 +201,8 @@ class Delayed:
     ) -> list[KeyOutcome]:
         """Offers items, (key, payload) or (key, payload, at) each; returns their outcomes in order.
 
-        Items that follow each other and are due at the same time are one run: a thousand of those
-        cost little more than one.
+        Neighbours that are due at the same time are one run: a thousand of them cost little more
+        than one.
         """
         due_ms = due_ms_of(at)
         timed = (
@@ -124,7 +237,7 @@ class Delayed:
         return Batch(lock, [one for run, unpacked in runs for one in polled(run, unpacked, lock)])
 
     def ack(self, lock: Lock | str, result: Any = "") -> None:
-        """All items under the lock are done. LockLost if it is too late to say so. `result` as for
+        """Acknowledges all items under the lock. LockLost if it is too late. `result` as for
         `Lease.ack`."""
         self._settle(lock, Part(What.DELIVERED, 0, as_text(result)))
 
@@ -136,19 +249,19 @@ class Delayed:
         permanent: bool | None = None,
         reason: FailureReason = "application",
     ) -> None:
-        """All items under the lock have failed; as `Lease.nack`."""
+        """Reports all items under the lock as failed; see `Lease.nack`."""
         if delay_s is not None and not 0 <= delay_s * 1000 <= DELAY_MS_MAX:
-            raise ValueError(f"a delay of {delay_s} s cannot be")
+            raise ValueError(f"a delay of {delay_s} s is out of range")
         check_reason(reason)
         delay_ms = None if delay_s is None else round(delay_s * 1000)
         is_permanent = reason == "business" if permanent is None else permanent
         self._settle(lock, Part(What.FAILED, 0, error, delay_ms, is_permanent, reason))
 
     def extend(self, lock: Lock | str, seconds: float) -> None:
-        """The lock is good for so long from now. LockLost if it is too late."""
+        """Keeps the lock valid for `seconds` from now. LockLost if it is too late."""
         own, lease_ms = self._own(lock), round(seconds * 1000)
         if not 1 <= lease_ms <= LEASE_MS_MAX:
-            raise ValueError(f"a lease of {seconds} s cannot be")
+            raise ValueError(f"a lease of {seconds} s is out of range")
         held: list[bool] = []
         for at in range(0, len(own.tokens), LEASES_MAX):
             some = own.tokens[at : at + LEASES_MAX]
@@ -157,7 +270,7 @@ class Delayed:
         check_held(own, held)
 
     def read(self, key: bytes | str) -> Stored | None:
-        """The item that has a key, without taking it; None if the key is free, or its item is
+        """The item that has a key, without leasing it; None if the key is free, or its item is
         done."""
         self._check_keys()
         for _ in range(READ_TRIES):
@@ -169,7 +282,7 @@ class Delayed:
             except Refused as refused:
                 if refused.code != "NOT_FOUND":
                     raise
-                # It has gone since it was said who has the key.
+                # It has gone since the daemon said which item has the key.
                 continue
             return stored(holder, shown)
         return None
@@ -215,7 +328,7 @@ class Delayed:
         return own
 
     def _readable(self, runs: Sequence[LeasedRun]) -> list[tuple[LeasedRun, list[Item]]]:
-        """What cannot be unpacked is said to have failed, once and for all."""
+        """The runs that can be unpacked. The others are reported as failed for good."""
         readable = []
         for run in runs:
             try:
@@ -227,13 +340,34 @@ class Delayed:
         return readable
 
     def _check_keys(self) -> None:
-        """A queue whose keys are not unique cannot tell who has one: raise, do not say "no"."""
+        """Raises ValueError if the keys are not unique: then no item can be found by its key."""
         if self._has_keys:
             return
         settings = self._client.control("queue.show", queue=self.queue)["settings"]
         if settings.get("unique", "off") == "off":
             raise ValueError(f"the keys of {self.queue} are not unique: its `unique` is off")
         self._has_keys = True
+
+
+def polled(run: LeasedRun, items: Sequence[Item], lock: Lock) -> Iterator[Polled]:
+    head = read_head(run.run)
+    first_ms = head.due_ms or head.enqueued_ms
+    scheduled_ms = run.due_ms or first_ms
+    times = (run.until_ms, scheduled_ms, min(first_ms, scheduled_ms))
+    return (Polled(item, lock, *times) for item in items)
+
+
+def stored(holder: Mapping[str, Any], shown: Mapping[str, Any]) -> Stored:
+    payload = shown.get("payload")
+    return Stored(
+        shown["id"],
+        shown["key"] or "",
+        base64.b64decode(shown.get("payload_b64", "")) if payload is None else payload.encode(),
+        holder["state"],
+        shown["attempt"],
+        shown["scheduled_at_ms"],
+        shown["scheduled_at_initially_ms"],
+    )
 
 
 def check_held(lock: Lock, held: Sequence[bool]) -> None:
@@ -251,5 +385,5 @@ def due_ms_of(at: At) -> int:
         except OverflowError:
             raise ValueError(f"{at} from now is out of range") from None
     if at.tzinfo is None:
-        raise ValueError("a time without a zone may be any: give it one")
+        raise ValueError("a time without a time zone is ambiguous: give it one")
     return round(at.timestamp() * 1000)

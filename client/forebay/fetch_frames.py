@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from forebay.errors import BadFrame
-from forebay.failure_reason import FailureReason, read_failure_reason
+from forebay.item import FailureReason, read_failure_reason
 from forebay.lease_frames import LeasedRun, check_queue, lease_parts, read_leases
 from forebay.limits import (
     CONSUMER_BYTES_MAX,
@@ -22,8 +22,17 @@ from forebay.limits import (
     FETCHED_ABOUT_BYTES_MAX,
     TIME_MS_MAX,
 )
-from forebay.members import Members, number, number_in, number_or_none, text, text_or_none
-from forebay.wire import Buffer, pack_json, read_json
+from forebay.wire import (
+    Buffer,
+    Members,
+    number,
+    number_in,
+    number_or_none,
+    pack_json,
+    read_json,
+    text,
+    text_or_none,
+)
 
 HISTORY = "history"
 STATES = ("queued", "cold", HISTORY)

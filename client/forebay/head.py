@@ -1,20 +1,30 @@
-"""A run's header: everything that is needed to move a run without touching the body.
+"""The head of a run: everything that is needed to move a run without touching its body.
 
-`read_head` and `verify` are what a daemon checks at the door. docs/formats.md describes every
-byte. Whatever the input, they raise `BadRun` and nothing else, and allocate nothing before the
-length they allocate for has been checked.
+The daemon checks every run it receives with `read_head` and `verify`. docs/formats.md describes
+every byte. Whatever the input, both raise `BadRun` and nothing else, and they allocate nothing
+before they have checked the length.
+
+The head ends with the run's headers: pairs of texts that travel with the run and that only its
+handlers read.
+
+A run's checksum is CRC-32C where the package `crc32c` is installed, and zlib's CRC-32 where it is
+not; a flag says which. So a client with the standard library alone stays usable: CRC-32C in pure
+Python manages about 10 MB/s, zlib's CRC-32 about 1 GB/s and the package 21 GB/s. The daemon always
+has the package and reads both.
 """
 
 import re
 import struct
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import forebay.checksum as checksum
 from forebay.column import Buffer, offsets_bytes
 from forebay.errors import BadRun
-from forebay.headers import unpack_headers
 from forebay.limits import (
+    HEADER_NAME_BYTES_MAX,
+    HEADER_VALUE_BYTES_MAX,
     HEADERS_BYTES_MAX,
     QUEUE_BYTES_MAX,
     RUN_HEAD_FIXED_BYTES,
@@ -24,6 +34,17 @@ from forebay.limits import (
     TIME_MS_MAX,
 )
 from forebay.snappy import raw_length
+
+Checksum = Callable[[Buffer, int], int]
+
+crc32: Final[Checksum] = zlib.crc32
+
+try:
+    from crc32c import crc32c as _crc32c
+except ImportError:
+    crc32c: Checksum | None = None
+else:
+    crc32c = _crc32c
 
 MAGIC: Final = b"FBRN"
 VERSION: Final = 1
@@ -36,10 +57,11 @@ CRC32: Final = 8
 FLAGS_KNOWN: Final = SNAPPY | KEYS | IDS | CRC32
 
 FIXED: Final = struct.Struct("<4sBBHII16sQQIHBBBBH")
-"""The part of the header that every run has."""
+"""The part of the head that every run has."""
 CHECKSUM_AT: Final = 8
 CHECKSUM_END: Final = 12
 _COUNT_AT: Final = 6
+_HEADER_LENGTHS = struct.Struct("<BH")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 assert FIXED.size == RUN_HEAD_FIXED_BYTES
@@ -78,7 +100,7 @@ class RunHead:
 
 
 def read_head(data: Buffer, *, raw_bytes_max: int = RUN_RAW_BYTES_MAX) -> RunHead:
-    """Reads a run's header. `data` is the whole run, no byte more or less."""
+    """Reads a run's head. `data` is the whole run, no byte more or less."""
     if len(data) < RUN_HEAD_FIXED_BYTES:
         raise BadRun(f"{len(data)} bytes are too few for a run")
     (
@@ -161,16 +183,16 @@ def column_count(flags: int) -> int:
 
 
 def read_count(data: Buffer) -> int:
-    """How many items a run has, of bytes that are known to be a run."""
+    """How many items a run has; the caller knows that the bytes are a run."""
     return int.from_bytes(data[_COUNT_AT:CHECKSUM_AT], "little")
 
 
 def verify(head: RunHead, data: Buffer) -> None:
-    """Checks the run's checksum, and that a compressed body claims the length the header gives."""
+    """Checks the run's checksum, and that a compressed body claims the length the head gives."""
     if head.flags & CRC32:
-        algorithm = checksum.crc32
-    elif checksum.crc32c is not None:
-        algorithm = checksum.crc32c
+        algorithm = crc32
+    elif crc32c is not None:
+        algorithm = crc32c
     else:
         raise BadRun("the run carries a CRC-32C, and the package crc32c is not installed")
     if _sum(algorithm, data) != head.checksum:
@@ -189,7 +211,55 @@ def check_queue_name(queue: str) -> None:
         )
 
 
-def _sum(algorithm: checksum.Checksum, data: Buffer) -> int:
+def pack_headers(headers: Mapping[str, str]) -> bytes:
+    parts = []
+    for name, value in headers.items():
+        name_text = short_text("header's name", name, HEADER_NAME_BYTES_MAX)
+        value_text = short_text("header's value", value, HEADER_VALUE_BYTES_MAX)
+        if not name_text:
+            raise BadRun("a header has no name")
+        parts += [_HEADER_LENGTHS.pack(len(name_text), len(value_text)), name_text, value_text]
+    packed = b"".join(parts)
+    if len(packed) > HEADERS_BYTES_MAX:
+        raise BadRun(f"headers of {len(packed)} bytes are over the limit of {HEADERS_BYTES_MAX}")
+    return packed
+
+
+def unpack_headers(packed: bytes) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    at = 0
+    while at < len(packed):
+        if at + _HEADER_LENGTHS.size > len(packed):
+            raise BadRun("the headers end inside a length")
+        name_len, value_len = _HEADER_LENGTHS.unpack_from(packed, at)
+        value_at = at + _HEADER_LENGTHS.size + name_len
+        end = value_at + value_len
+        if not name_len or value_len > HEADER_VALUE_BYTES_MAX or end > len(packed):
+            raise BadRun("a header's length is wrong")
+        try:
+            name = packed[value_at - name_len : value_at].decode()
+            value = packed[value_at:end].decode()
+        except UnicodeDecodeError as error:
+            raise BadRun("a header is not UTF-8") from error
+        if name in headers:
+            raise BadRun(f"the header {name!r} is given twice")
+        headers[name] = value
+        at = end
+    return headers
+
+
+def short_text(what: str, text: str, bytes_max: int) -> bytes:
+    """The text in UTF-8; BadRun if it is too long or cannot be encoded."""
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRun(f"a {what} cannot be written as UTF-8") from error
+    if len(encoded) > bytes_max:
+        raise BadRun(f"a {what} has at most {bytes_max} bytes, not {len(encoded)}")
+    return encoded
+
+
+def _sum(algorithm: Checksum, data: Buffer) -> int:
     """The checksum of everything but the checksum."""
     view = memoryview(data)
     return algorithm(view[CHECKSUM_END:], algorithm(view[:CHECKSUM_AT], 0))

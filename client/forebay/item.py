@@ -1,17 +1,26 @@
-"""What a Python function that delivers is given, and what it may say.
+"""An item, as handlers and consumers get it, and the ways in which it can fail.
 
     def deliver(item: forebay.Item) -> None:
         if not item.json().get("email"):
             raise forebay.Reject("no e-mail address")
         ...
 
-Returning None says that the item is delivered. docs/handlers.md has the rest.
+The item is delivered when the function returns None. docs/handlers.md has the rest.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, get_args
+
+FailureReason = Literal["application", "business"]
+"""Why an attempt failed.
+
+`application` (the default): the destination was unreachable or failed; a retry may help.
+`business`: the worker or consumer found that the item's request cannot be carried out; the item is
+not retried unless the report asks for it.
+"""
+FAILURE_REASONS: Final[tuple[FailureReason, ...]] = get_args(FailureReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +35,9 @@ class Item:
     flow: str
     action: str
     attempt: int
-    """Attempts that were made before, and failed."""
+    """How many attempts have failed so far."""
     headers: Mapping[str, str]
-    """Shared by the items of a run: for reading."""
+    """Shared by the items of a run: do not change them."""
     enqueued_ms: int
 
     @property
@@ -42,9 +51,9 @@ class Item:
 
 
 class Retry(Exception):
-    """Not now. The item is tried again, after that many seconds where they are given.
+    """The item cannot be delivered now. It is retried, after `after_s` seconds if that is given.
 
-    Says nothing against the destination: its breaker does not count it.
+    The destination's breaker does not count this as a failure.
     """
 
     def __init__(self, message: str = "", after_s: float | None = None) -> None:
@@ -53,9 +62,21 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Never: the item is a dead letter at once."""
+    """The item can never be delivered. It becomes a dead letter at once."""
 
 
 class BusinessError(Reject):
-    """Never, and for the item's own sake: what it asks for cannot be done. A dead letter at once,
-    counted as a business failure and not as one of the application."""
+    """The item's request cannot be carried out. It becomes a dead letter at once and counts as a
+    business failure, not as one of the application."""
+
+
+def check_reason(reason: str) -> None:
+    """Raises ValueError if it is not one of FAILURE_REASONS."""
+    if reason not in FAILURE_REASONS:
+        raise ValueError(f"a reason is one of {', '.join(FAILURE_REASONS)}, not {reason!r}")
+
+
+def read_failure_reason(said: object) -> FailureReason | None:
+    """The reason in a report, in upper or lower case; None if it is not one of FAILURE_REASONS."""
+    word = said.lower() if isinstance(said, str) else ""
+    return next((reason for reason in FAILURE_REASONS if reason == word), None)

@@ -14,8 +14,8 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from forebay.errors import BadFrame, BadRun
-from forebay.failure_reason import FailureReason
 from forebay.head import check_queue_name
+from forebay.item import FailureReason
 from forebay.limits import (
     ATTEMPT_MAX,
     CONSUMER_BYTES_MAX,
@@ -33,8 +33,7 @@ from forebay.limits import (
     SETTLE_TEXT_BYTES_MAX,
     SETTLE_TEXTS_BYTES_MAX,
 )
-from forebay.members import number_in, text
-from forebay.wire import Buffer, Kind, frame, pack_json, read_json
+from forebay.wire import Buffer, Kind, frame, number_in, pack_json, read_json, text
 
 TOKEN_MAX: Final = 2**64 - 1
 NO_DELAY: Final = 2**32 - 1

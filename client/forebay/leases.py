@@ -26,8 +26,7 @@ from typing import Any, Final, Self, overload
 
 import forebay.lease_frames as lease_frames
 from forebay.errors import BadRun, ForebayError, LeaseLost, Refused
-from forebay.failure_reason import FailureReason, check_reason
-from forebay.item import Item
+from forebay.item import FailureReason, Item, check_reason
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
 from forebay.limits import (
     LEASE_MS_MAX,
@@ -170,7 +169,7 @@ class Lease(Sequence[Item]):
         `error`: why, of which the first 2,000 characters are kept.
         `reason`: whose fault it was; a `business` failure is permanent if nothing else is said."""
         if delay_s is not None and not 0 <= delay_s * 1000 <= DELAY_MS_MAX:
-            raise ValueError(f"a delay of {delay_s} s cannot be")
+            raise ValueError(f"a delay of {delay_s} s is out of range")
         check_reason(reason)
         delay_ms = None if delay_s is None else round(delay_s * 1000)
         if permanent is None:
@@ -191,7 +190,7 @@ class Lease(Sequence[Item]):
         """The leases last so long from now. LeaseLost with the items for which it is too late."""
         lease_ms = round(seconds * 1000)
         if not 1 <= lease_ms <= LEASE_MS_MAX:
-            raise ValueError(f"a lease of {seconds} s cannot be")
+            raise ValueError(f"a lease of {seconds} s is out of range")
         lost: list[Item] = []
         tokens = list(self._shares)
         for at in range(0, len(tokens), LEASES_MAX):

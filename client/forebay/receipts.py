@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from forebay.errors import ForebayError
 from forebay.exchange import Exchange
-from forebay.members import Members, identifier, number, number_or_none, text_or_none, texts
+from forebay.wire import Members, identifier, number, number_or_none, text_or_none, texts
 from forebay.writes import write_id
 
 PAUSE_MIN_S: Final = 0.02

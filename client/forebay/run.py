@@ -1,11 +1,13 @@
 """The run codec: an ordered batch of items of one queue, encoded once and then moved as it is.
 
-Import the codec from here. `encode_run` and `encode_columns` make the bytes;
-`read_head` reads the header without touching the body; `verify` checks the checksum; `Run`
-unpacks payloads, keys and ids when a worker needs them. docs/formats.md describes every byte.
-Whatever the input, a decoder raises `BadRun` and nothing else, and allocates nothing before the
-length it allocates for has been checked.
+Import the codec from here. `encode_run` and `encode_columns` make the bytes; `read_head` reads the
+head without touching the body; `verify` checks the checksum; `Run` unpacks payloads, keys and ids
+when a worker needs them; `take_items` makes a run of some of the items of another. docs/formats.md
+describes every byte. Whatever the input, a decoder raises `BadRun` and nothing else, and allocates
+nothing before it has checked the length.
 """
+
+from collections.abc import Callable, Iterator, Sequence
 
 from forebay.column import Buffer, Column, read_columns
 from forebay.encode import encode_columns, encode_run
@@ -41,6 +43,7 @@ __all__ = [
     "read_count",
     "read_head",
     "read_run",
+    "take_items",
     "verify",
 ]
 
@@ -49,7 +52,7 @@ class Run:
     """A run in memory: its bytes, and its items on demand.
 
     An accessor gives the items `first` to `last` (exclusive) of the run. It raises BadRun if the
-    body is not what the header says, and IndexError for items that the run does not have.
+    body does not match the head, and IndexError for items that the run does not have.
     """
 
     __slots__ = ("_columns", "data", "head")
@@ -64,7 +67,7 @@ class Run:
         return self._unpack()[0].values(first, last)
 
     def keys(self, first: int = 0, last: int | None = None) -> list[bytes]:
-        """One key an item; empty: none."""
+        """One key per item; empty if it has none."""
         first, last = self._slice(first, last)
         column = self._unpack()[1]
         if column is None:
@@ -78,7 +81,7 @@ class Run:
         first, last = self._slice(first, last)
         column = self._unpack()[2]
         if column is None:
-            # The run's id is formatted once: 0.1 µs an item, and 0.5 with a call for each.
+            # The run's id is formatted once: 0.1 µs per item, and 0.5 with a call for each.
             run_text = format_run_id(self.head.run_id)
             return [f"{run_text}-{index}" for index in range(first, last)]
         try:
@@ -120,7 +123,59 @@ class Run:
 
 
 def read_run(data: Buffer, *, raw_bytes_max: int = RUN_RAW_BYTES_MAX) -> Run:
-    """Reads the header and checks the checksum; the body is unpacked on demand."""
+    """Reads the head and checks the checksum; the body is unpacked on demand."""
     head = read_head(data, raw_bytes_max=raw_bytes_max)
     verify(head, data)
     return Run(head, data)
+
+
+def take_items(run: Run, indexes: Sequence[int], payloads: Sequence[bytes] | None = None) -> bytes:
+    """A new run, with its own id, of the items with these indexes; `payloads` replace theirs.
+
+    The items keep their ids, keys, times, attempt and headers. Apart from unpacking the body the
+    work is for these items only. Raises BadRun if the run cannot be unpacked or the new one would
+    not be valid (no items, too long, another number of payloads), and IndexError for an item that
+    the run does not have.
+    """
+    head = run.head
+    for index in (min(indexes, default=0), max(indexes, default=0)):
+        if not 0 <= index < head.count:
+            raise IndexError(f"no item {index} in a run of {head.count}")
+    stretches = list(_stretches(indexes))
+
+    def pick(values: Callable[[int, int], list[bytes]]) -> list[bytes]:
+        # For 1,500 of 4,096 items, each on its own: 2.2 ms by way of all, 4.2 one by one.
+        if 4 * len(stretches) > head.count:
+            of_all = values(0, head.count)
+            return [of_all[index] for index in indexes]
+        return [value for first, last in stretches for value in values(first, last)]
+
+    if payloads is None:
+        payloads = pick(run.payloads)
+    keys = pick(run.keys) if head.flags & KEYS else []
+    return encode_run(
+        payloads,
+        queue=head.queue,
+        keys=keys if any(keys) else None,
+        item_ids=pick(run.packed_ids),
+        flow=head.flow,
+        action=head.action,
+        priority=head.priority,
+        due_ms=head.due_ms,
+        enqueued_ms=head.enqueued_ms,
+        attempt=head.attempt,
+        headers=head.headers(),
+    )
+
+
+def _stretches(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Stretches of consecutive indexes, as (first, last), the last one exclusive."""
+    first = last = -1
+    for index in indexes:
+        if index != last:
+            if last >= 0:
+                yield first, last
+            first = index
+        last = index + 1
+    if last >= 0:
+        yield first, last

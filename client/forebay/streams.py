@@ -26,8 +26,7 @@ from forebay.fetch_frames import (
     unpack_fetched,
 )
 from forebay.limits import CLAIM_ITEMS_DEFAULT, FETCH_ROWS_MAX, FETCH_RUN_BYTES_DEFAULT
-from forebay.members import Members, number, number_or_none
-from forebay.wire import Kind
+from forebay.wire import Kind, Members, number, number_or_none
 
 __all__ = [
     "Claim",

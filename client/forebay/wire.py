@@ -2,12 +2,16 @@
 
 A frame is a head of 12 bytes and a body. What a body holds depends on the type: a run as it is
 (PUSH), one outcome byte (ACK), a JSON object (WELCOME, ERROR, REPORT, CONTROL, RESULT), or
-HELLO's 8 bytes and an optional JSON object. Those about leases are in `lease_frames.py`, those
+HELLO's 8 bytes and an optional JSON object. Frames about leases are in `lease_frames.py`, frames
 about writes and claims in `stage_frames.py` and `fetch_frames.py`.
+
+Members of a JSON object are read with `number`, `text` and the like: they check the type, and raise
+BadFrame if a member is missing or has another type.
 """
 
 import json
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, cast
 
@@ -16,6 +20,8 @@ from forebay.limits import ERROR_TEXT_MAX, FRAME_HEAD_BYTES
 from forebay.strict_json import loads
 
 Buffer = bytes | bytearray | memoryview
+Members = Mapping[str, Any]
+"""A JSON object that came over the wire."""
 
 PROTOCOL_MIN: Final = 1
 PROTOCOL_MAX: Final = 1
@@ -179,3 +185,54 @@ def pack_json(content: dict[str, Any]) -> bytes:
     """The shortest form, in UTF-8; unpaired surrogates become question marks."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")
+
+
+def number(members: Members, name: str) -> int:
+    value = members.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadFrame(f"{name} is not a whole number")
+    return value
+
+
+def number_in(members: Members, name: str, low: int, high: int, default: int) -> int:
+    """`default` if it is missing."""
+    value = members.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadFrame(f"{name} is not a whole number from {low} to {high}")
+    return value
+
+
+def number_or_none(members: Members, name: str) -> int | None:
+    """None if it is null or missing."""
+    return None if members.get(name) is None else number(members, name)
+
+
+def text(members: Members, name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str):
+        raise BadFrame(f"{name} is missing, or is not a text")
+    return value
+
+
+def text_or_none(members: Members, name: str) -> str | None:
+    """None if it is null or missing."""
+    return None if members.get(name) is None else text(members, name)
+
+
+def texts(members: Members, name: str) -> tuple[str, ...]:
+    value = members.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise BadFrame(f"{name} is not a list of texts")
+    return tuple(value)
+
+
+def identifier(members: Members, name: str) -> bytes:
+    """The id of a write or stage: 32 hexadecimal digits."""
+    digits = text(members, name)
+    try:
+        value = bytes.fromhex(digits)
+    except ValueError as problem:
+        raise BadFrame(f"{name} is not an id") from problem
+    if 2 * len(value) != len(digits) or len(value) != 16:
+        raise BadFrame(f"{name} is not an id")
+    return value

@@ -21,11 +21,10 @@ from forebay.errors import BadFrame, ForebayError, Refused, Unreachable
 from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.ids import new_run_id, parse_run_id
 from forebay.limits import WRITE_ID_BYTES
-from forebay.members import Members, identifier, number, number_or_none, text
 from forebay.run import read_count
 from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, pack_stage_head
 from forebay.tally import Tally
-from forebay.wire import Buffer
+from forebay.wire import Buffer, Members, identifier, number, number_or_none, text
 
 __all__ = [
     "WRITE_HEADER",

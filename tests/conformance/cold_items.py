@@ -9,8 +9,7 @@ from actors.model.finished import FinishedRow
 from actors.model.slices import HeldBy, ItemError
 from actors.ports.tiers import ColdItems, ColdPart, DeadFilter, NewRow, RowOutcome
 from forebay.ids import pack_item_id, parse_item_id
-from forebay.part import take_items
-from forebay.run import Run, encode_run, read_head
+from forebay.run import Run, encode_run, read_head, take_items
 from tests.conformance.cold_stores import (
     PLENTY,
     START_MS,

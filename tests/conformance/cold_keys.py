@@ -9,8 +9,7 @@ from actors.model.keys import ItemRef, KeyRule, Offer, Policy
 from actors.ports.tiers import ColdItems, ColdReceipt, ColdTotals, DeadFilter, NewRow, RowOutcome
 from forebay.ids import format_item_id
 from forebay.keyed import KeyOutcome
-from forebay.part import take_items
-from forebay.run import Run, encode_run, read_head
+from forebay.run import Run, encode_run, read_head, take_items
 from tests.conformance.cold_stores import (
     LEASE_S,
     PLENTY,

@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeVar
 from actors.model.slices import SortKey, lowest_bit
 from actors.ports.tiers import ColdTotals, DeadFilter, FlowCount, NewRow, Outlook, RowOutcome
 from forebay.limits import TIME_MS_MAX
-from forebay.part import take_items
-from forebay.run import Run, read_head
+from forebay.run import Run, read_head, take_items
 
 K = TypeVar("K")
 

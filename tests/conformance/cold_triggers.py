@@ -16,8 +16,7 @@ from actors.ports.trigger_jobs import (
     job_consumer,
 )
 from forebay.ids import format_item_id
-from forebay.part import take_items
-from forebay.run import Run, read_head
+from forebay.run import Run, read_head, take_items
 from tests.conformance.cold_keys import offer
 from tests.conformance.cold_stores import (
     START_MS,

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from tests.fuzz.run_damage import HEAD, mutate, repair, reseal, squeeze
 
 FAILURES = Path(__file__).parents[2] / "build" / "fuzz"
-CODEC = ("checksum", "column", "encode", "head", "headers", "ids", "run", "snappy")
+CODEC = ("column", "encode", "head", "ids", "run", "snappy")
 INPUT_BYTES_MAX = 4096
 REPAIRED_SHARE = 0.75
 PROGRESS_INPUTS = 100_000
@@ -134,12 +134,12 @@ def fail(data: bytes) -> NoReturn:
 def seeds() -> list[bytes]:
     """Small runs of every shape; the mutator makes the rest."""
     run: Any = importlib.import_module("forebay.run")
-    checksum: Any = importlib.import_module("forebay.checksum")
+    run_head: Any = importlib.import_module("forebay.head")
     run_id = bytes(range(16))
     made = []
     for count, flags in product((1, 2, 9), range(16)):
-        with_crc32c = checksum.crc32c
-        checksum.crc32c = None if flags & 8 else with_crc32c
+        with_crc32c = run_head.crc32c
+        run_head.crc32c = None if flags & 8 else with_crc32c
         many = count > 1
         plain = run.encode_run(
             [b"payload " * (index % 3) for index in range(count)],
@@ -154,7 +154,7 @@ def seeds() -> list[bytes]:
             run_id=run_id,
         )
         made.append(squeeze(plain) if flags & 1 else plain)
-        checksum.crc32c = with_crc32c
+        run_head.crc32c = with_crc32c
     return made
 
 

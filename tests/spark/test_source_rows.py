@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from forebay import BadRun, checksum, encode_columns, encode_run, read_run
+from forebay import BadRun, encode_columns, encode_run, read_run
 from forebay.fetch_frames import FetchedRow
-from forebay.head import CHECKSUM_AT, CHECKSUM_END, CRC32, FIXED
+from forebay.head import CHECKSUM_AT, CHECKSUM_END, CRC32, FIXED, crc32, crc32c
 from forebay.ids import format_run_id, new_run_id, pack_item_id
-from forebay.part import take_items
+from forebay.run import take_items
 from forebay.spark import rows
 from forebay.spark.item_columns import ITEM_SCHEMA, chosen
 from forebay.spark.lineage import item_ids
@@ -151,7 +151,7 @@ def test_what_is_no_id_is_named(wrong: str | None) -> None:
 def resealed(run: bytearray) -> bytes:
     """With the checksum that its bytes have now."""
     flags = FIXED.unpack_from(run)[2]
-    algorithm = checksum.crc32 if flags & CRC32 else checksum.crc32c
+    algorithm = crc32 if flags & CRC32 else crc32c
     assert algorithm is not None
     view = bytes(run)
     crc = algorithm(view[CHECKSUM_END:], algorithm(view[:CHECKSUM_AT], 0))

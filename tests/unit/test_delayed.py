@@ -16,11 +16,9 @@ from actors.workers import lease_ends
 from actors.workers.pull import LATE_S, MARGIN_MS, Holdings
 from actors.workers.pull_reports import Ended
 from forebay.client import Client, connect
-from forebay.delayed import due_ms_of
+from forebay.delayed import Lock, LockLost, due_ms_of, polled
 from forebay.lease_frames import LeasedRun, LeaseWish
 from forebay.leases import unpack
-from forebay.locks import Lock, LockLost
-from forebay.polled import polled
 from forebay.run import encode_run
 from tests.wire.harness import Served, serve
 from tests.wire.lending import NOW_MS, Lending, all_delivered

@@ -17,7 +17,7 @@ from daemon.journal.checkpoint import Checkpoint, Meta, read_checkpoint, read_me
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
 from daemon.journal.marks import RECORD_BYTES, Mark, pack_marks, unpack_marks
-from forebay.failure_reason import FAILURE_REASONS
+from forebay.item import FAILURE_REASONS
 from tests.unit.spooling import make_run
 
 NUMBER = 0x40000

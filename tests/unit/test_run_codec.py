@@ -13,7 +13,7 @@ from typing import Any
 import cramjam
 import pytest
 
-from forebay import checksum, snappy
+from forebay import snappy
 from forebay.column import pack
 from forebay.errors import BadRun
 from forebay.ids import format_item_id, pack_item_id
@@ -423,7 +423,7 @@ for name in {without!r}:
 
 
 def test_crc32_run_is_verified_with_crc32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksum, "crc32c", None)
+    monkeypatch.setattr("forebay.head.crc32c", None)
     data = encode_run([b"a"], queue="crm")
     monkeypatch.undo()
     head = read_head(data)

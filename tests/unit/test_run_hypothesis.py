@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from forebay import checksum
 from forebay.column import pack
 from forebay.errors import BadRun
 from forebay.ids import format_item_id, pack_item_id
@@ -85,7 +84,7 @@ def runs(draw: st.DrawFn) -> bytes:
     item_ids = st.lists(item_ids_, min_size=count, max_size=count)
     with pytest.MonkeyPatch.context() as patch:
         if draw(st.booleans()):
-            patch.setattr(checksum, "crc32c", None)
+            patch.setattr("forebay.head.crc32c", None)
         data = encode_run(
             payloads,
             **draw(fields_),
@@ -113,7 +112,7 @@ def test_what_is_encoded_is_decoded(
     ids = data.draw(st.none() | st.lists(item_ids_, min_size=count, max_size=count))
     with pytest.MonkeyPatch.context() as patch:
         if with_crc32:
-            patch.setattr(checksum, "crc32c", None)
+            patch.setattr("forebay.head.crc32c", None)
         encoded = encode_run(
             payloads, **fields, headers=headers, keys=keys, item_ids=ids, compressed=compressed
         )

@@ -2,8 +2,9 @@
 
 import zlib
 
+import forebay.head as run_head
 from actors.config.settings import SocketSettings
-from forebay import checksum, lease_frames, wire
+from forebay import lease_frames, wire
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetch, pack_fetched
 from forebay.keyed import KeyOutcome, decided
@@ -34,12 +35,12 @@ def make_run(run_id: bytes = RUN_ID, headers: dict[str, str] | None = None) -> b
 
 def make_run_crc32() -> bytes:
     """The same run as a client makes it that has only zlib."""
-    kept = checksum.crc32c
-    checksum.crc32c = None
+    kept = run_head.crc32c
+    run_head.crc32c = None
     try:
         return make_run()
     finally:
-        checksum.crc32c = kept
+        run_head.crc32c = kept
 
 
 def make_welcome() -> bytes:
@@ -56,7 +57,7 @@ def make_welcome() -> bytes:
 
 
 def make_examples() -> dict[str, bytes]:
-    assert zlib.crc32 is checksum.crc32
+    assert zlib.crc32 is run_head.crc32
     full = Refused("QUEUE_FULL", "the spool is full", retry_after_ms=1000)
     frame = Refused("BAD_FRAME", "frame type 255 is not known", fatal=True)
     return {

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from forebay.client import TIMEOUT_S
 from forebay.errors import BadRun
-from forebay.head import check_queue_name
-from forebay.headers import pack_headers
+from forebay.head import check_queue_name, pack_headers
 from forebay.limits import (
     APP_BYTES_MAX,
     RUN_ITEMS_MAX,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import types as t
 
 from forebay.errors import BadRun
-from forebay.headers import short_text
+from forebay.head import short_text
 from forebay.limits import (
     ACTION_BYTES_MAX,
     FLOW_BYTES_MAX,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from forebay.client import Client
     from forebay.delayed import Delayed
-    from forebay.failure_reason import FailureReason
+    from forebay.item import FailureReason
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -253,7 +253,7 @@ def usage() -> "Iterator[None]":
 
 def for_each(texts: list[str], socket: str | None, act: "Callable[[Delayed, Any], None]") -> None:
     """Parses all locks before it uses the first one, and tries all before it reports a lost one."""
-    from forebay.locks import Lock, LockLost
+    from forebay.delayed import Lock, LockLost
 
     with usage():
         locks = [Lock.parse(text) for text in texts]

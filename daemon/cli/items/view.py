@@ -10,7 +10,7 @@ from daemon.cli.pull import item_object
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from forebay.polled import Polled
+    from forebay.delayed import Polled
 
 _NAMED: Final = ("queue", "state", "flow", "action", "key", "priority")
 

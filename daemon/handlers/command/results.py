@@ -14,7 +14,7 @@ from typing import Final
 
 from actors.model.outcomes import Failure
 from daemon.handlers.items import Verdict
-from forebay.failure_reason import read_failure_reason
+from forebay.item import read_failure_reason
 from forebay.strict_json import loads
 
 LINE_BYTES_MAX: Final = 64 * 1024

@@ -14,7 +14,7 @@ import msgspec
 
 from actors.model.masking import MASK
 from actors.model.outcomes import Failure
-from forebay.failure_reason import FailureReason, read_failure_reason
+from forebay.item import FailureReason, read_failure_reason
 
 RETRY_AFTER_S_MAX: Final = 86_400.0
 TEXT_CHARACTERS_MAX: Final = 200

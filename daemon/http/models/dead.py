@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from daemon.http.models.items import ID_EXAMPLE, Base64, ItemError, QueueName, Text
 from daemon.http.strict import Body
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX
 
 MS_MAX = 2**53

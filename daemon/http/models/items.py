@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 from actors.model.slices import ERROR_TEXT_MAX
 from actors.workers.pull_reports import RESULT_TEXT_MAX
 from daemon.http.strict import Body
-from forebay.failure_reason import FailureReason
+from forebay.item import FailureReason
 from forebay.limits import (
     ACTION_BYTES_MAX,
     CONSUMER_BYTES_MAX,

@@ -11,7 +11,7 @@ from actors.observers.latencies import NOTHING, SHOWN_BOUNDS_S, Distribution
 from actors.workers.workers import Staff
 from daemon.http.prometheus.exposition import Family, Page, labelled
 from daemon.http.prometheus.label_values import Labels, add_counts, merged
-from forebay.failure_reason import FAILURE_REASONS
+from forebay.item import FAILURE_REASONS
 
 PHASES: Final = ("closed", "open", "half_open")
 BOUNDS: Final = (*(repr(bound) for bound in SHOWN_BOUNDS_S), "+Inf")

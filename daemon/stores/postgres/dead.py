@@ -26,8 +26,7 @@ from daemon.stores.postgres.text import to_text
 from daemon.stores.sqlite.dead_search import After
 from daemon.stores.sqlite.rows import BadRow, pack_bits, unpack_bits
 from forebay.errors import BadRun
-from forebay.part import take_items
-from forebay.run import Run, read_head
+from forebay.run import Run, read_head, take_items
 
 _CURSOR: Final = struct.Struct(">qq16s")
 _NO_END: Final = 2**63 - 1

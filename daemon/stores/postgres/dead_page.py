@@ -17,7 +17,7 @@ from daemon.stores.postgres.text import from_text
 from daemon.stores.sqlite.dead_page import PAGE_BYTES_MAX, UNPACKED_BYTES_MAX
 from daemon.stores.sqlite.rows import BadRow, Unpacked, read_errors, unpack_bits
 from forebay.errors import BadRun
-from forebay.headers import unpack_headers
+from forebay.head import unpack_headers
 
 READ_AT_ONCE: Final = 32
 

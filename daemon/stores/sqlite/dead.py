@@ -34,8 +34,7 @@ from daemon.stores.sqlite.rows import (
     unpack_bits,
 )
 from forebay.errors import BadRun
-from forebay.part import take_items
-from forebay.run import Run, read_head
+from forebay.run import Run, read_head, take_items
 
 _CURSOR: Final = struct.Struct(">qq16s")
 _NO_END: Final = 2**63 - 1

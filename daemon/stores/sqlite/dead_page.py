@@ -14,7 +14,7 @@ from actors.ports.tiers import DeadLetter
 from daemon.stores.sqlite.dead_search import Found
 from daemon.stores.sqlite.rows import BadRow, Unpacked, read_body, read_errors, unpack_bits
 from forebay.errors import BadRun
-from forebay.headers import unpack_headers
+from forebay.head import unpack_headers
 
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Payloads, errors and headers: half of what an answer may hold, as JSON makes them longer."""

@@ -33,8 +33,7 @@ from daemon.stores.sqlite.rows import (
     unpack_bits,
 )
 from forebay.errors import BadRun
-from forebay.part import take_items
-from forebay.run import Run, RunHead, read_head
+from forebay.run import Run, RunHead, read_head, take_items
 
 CUT_BYTES_MIN: Final = 4096
 """A run that is smaller is kept as it is."""

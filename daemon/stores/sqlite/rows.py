@@ -27,8 +27,7 @@ from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.connection import is_corrupt
 from forebay.errors import BadRun
 from forebay.ids import RUN_ID_BYTES, format_item_id
-from forebay.part import take_items
-from forebay.run import IDS, KEYS, Run, RunHead, read_head, verify
+from forebay.run import IDS, KEYS, Run, RunHead, read_head, take_items, verify
 from forebay.stage_frames import write_of
 
 STORED: Final = Row.STORED.value

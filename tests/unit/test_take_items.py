@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import BadRun
 from forebay.limits import RUN_RAW_BYTES_MAX
-from forebay.part import take_items
-from forebay.run import KEYS, Run, encode_run, read_head, read_run
+from forebay.run import KEYS, Run, encode_run, read_head, read_run, take_items
 
 PAYLOADS = [b"zero", b"", b"two" * 300, b"three"]
 ITEM_KEYS = [b"", b"k1", b"", b"k3"]
