@@ -1,17 +1,17 @@
 """A blocking client: pushes runs, many in flight, and does not lose one.
 
-A run is kept until the daemon has acknowledged it, or has refused it for good (`Refused` is
-raised). After a lost connection, or a refusal that passes (`QUEUE_FULL`, `DISK_FULL`, `DRAINING`
-and the like), the same bytes are sent again, and the daemon stores them once, whichever of the
-tries arrived. That goes on until `timeout` seconds have brought no acknowledgement at all; then
-`Refused` or `Unreachable` is raised, the unacknowledged runs stay, and `drain` tries them again.
+The client keeps a run until the daemon has acknowledged it, or has refused it for good (the client
+raises `Refused`). After a lost connection or a temporary refusal (`QUEUE_FULL`, `DISK_FULL`,
+`DRAINING` and the like) it sends the same bytes again; the daemon stores them once, whichever try
+arrived. When `timeout` seconds pass without any acknowledgement it raises `Refused` or
+`Unreachable`; unacknowledged runs stay, and `drain` tries them again.
 
     with forebay.connect() as client:
         client.push("crm", (json.dumps(row) for row in rows))
 
-A client can lease items as well (`lease`), and control the daemon (`control`). Writes that are
-seen whole or not at all, their receipts, reading a queue as a stream, items with unique keys, and
-delayed queues are in `writes`, `receipts`, `streams`, `offers` and `delayed`.
+A client can also lease items (`lease`) and control the daemon (`control`). The other parts of the
+client have their own modules: `pusher` (items with unique keys), `writes` (writes that are seen
+whole or not at all), `receipts`, `streams` (reading a queue as a stream) and `delayed`.
 
 One thread at a time: nothing here is locked, and nothing happens between calls.
 """
@@ -37,10 +37,9 @@ from forebay.limits import (
     RUN_ITEMS_DEFAULT,
     RUN_RAW_BYTES_DEFAULT,
 )
-from forebay.offers import Offers
 from forebay.places import socket_candidates
 from forebay.priorities import resolve
-from forebay.pusher import Pusher
+from forebay.pusher import Offers, Pusher, PushOptions
 from forebay.receipts import Receipts
 from forebay.run import check_queue_name
 from forebay.streams import Streams
@@ -146,9 +145,7 @@ class Client(Writes, Receipts, Streams, Offers):
         window: int = WINDOW_RUNS,
     ) -> Pusher:
         """Collects single items into runs; see `Pusher`. A label is looked up now, once."""
-        return Pusher(
-            self,
-            queue,
+        options = PushOptions(
             priority=resolve(priority, self.priorities),
             due_ms=due_ms,
             delay=delay,
@@ -160,6 +157,7 @@ class Client(Writes, Receipts, Streams, Offers):
             compressed=compressed,
             window=window,
         )
+        return Pusher(self._exchange, queue, options, Tally())
 
     def submit(self, run: Buffer, *, window: int = WINDOW_RUNS, tally: Tally | None = None) -> None:
         """Sends an encoded run; waits only while `window` runs are unacknowledged.
@@ -220,11 +218,6 @@ class Client(Writes, Receipts, Streams, Offers):
         return wire.read_json(
             self._exchange.ask(Kind.CONTROL, wire.pack_json({"op": op, **fields}))
         )
-
-    def priorities(self) -> dict[str, int]:
-        """The labels of priorities that are in force, and what each stands for."""
-        labels: dict[str, int] = self.control("config.priorities")["priorities"]
-        return labels
 
     def close(self) -> None:
         """Waits until nothing is unacknowledged, and says GOODBYE."""

@@ -29,7 +29,7 @@ from forebay.keyed import KeyOutcome
 from forebay.lease_frames import TOKEN_MAX, LeasedRun, LeaseReport, LeaseWish, Part, What, as_text
 from forebay.leases import DELAY_MS_MAX, WAIT_STEP_S, Ask, batches, say, take_runs, unpack
 from forebay.limits import LEASE_MS_MAX, LEASES_MAX, PRIORITY_NORMAL
-from forebay.offers import Offered, Timed
+from forebay.pusher import Offered, Timed
 from forebay.run import check_queue_name, read_head
 from forebay.wire import Kind
 
