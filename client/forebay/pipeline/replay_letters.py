@@ -29,10 +29,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
+import forebay.spark.source_options as source_options
 from forebay.client import connect
 from forebay.control import Control
 from forebay.pipeline.progress import Say, say_nothing, tasks_shown
-from forebay.spark import source_options
 from forebay.spark.options import OptionError
 from forebay.spark.plan import make_plan
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from forebay.pipeline import aggregates
+import forebay.pipeline.aggregates as aggregates
 from forebay.pipeline.event_table import read_events
 from forebay.pipeline.progress import Say, say_nothing
 from forebay.pipeline.report_data import ErrorKind, Flow, Gap, Percentiles, ReportData, Step

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import cloudpickle
 
 import forebay
-from forebay.spark import shipped
+import forebay.spark.shipped as shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
