@@ -23,8 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from forebay.spark import ForebaySource
-from forebay.spark.staging import Staged
-from forebay.spark.writer import ForebayWriter
+from forebay.spark.writer import ForebayWriter, Staged
 
 MASTER, DIRECTORY = sys.argv[1:]
 SETTINGS = {

@@ -201,7 +201,7 @@ def test_an_unknown_queue_is_told_before_data_moves(spark: SparkSession, tmp_pat
         with pytest.raises(PySparkException) as raised:
             save(numbers(spark, 10), host, "crn")
         assert "option 'queue' is 'crn'" in str(raised.value)
-        assert "there are: crm, mail" in str(raised.value)
+        assert "it has: crm, mail" in str(raised.value)
         save(numbers(spark, 10), host, "crm")
         assert len(pull_all(host.socket, "crm")) == 10
 

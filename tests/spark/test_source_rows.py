@@ -9,8 +9,8 @@ from forebay.head import CHECKSUM_AT, CHECKSUM_END, CRC32, FIXED, crc32, crc32c
 from forebay.ids import format_run_id, new_run_id, pack_item_id
 from forebay.run import take_items
 from forebay.spark import rows
-from forebay.spark.item_columns import ITEM_SCHEMA, chosen
-from forebay.spark.lineage import item_ids
+from forebay.spark.batches import item_ids
+from forebay.spark.columns import ITEM_SCHEMA, chosen
 
 
 def row(run: bytes, *, bits: int | None = None, due_ms: int = 0, attempt: int = 0) -> FetchedRow:

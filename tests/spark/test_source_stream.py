@@ -283,7 +283,7 @@ def test_a_queue_that_is_unknown_and_not_created_is_refused_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = {"auto_create_queues": False, "queues": {"crm": {}, "mail": {}}}
-    says = r"option 'queue' is 'crn': the daemon has no such queue.*there are: crm, mail"
+    says = r"option 'queue' is 'crn': the daemon has no such queue.*it has: crm, mail"
     (tmp_path / "host").mkdir()
     with running(Host(tmp_path / "host", settings)) as host:
         with pytest.raises(StreamingQueryException, match=says):

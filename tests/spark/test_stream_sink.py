@@ -12,8 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from forebay import connect
 from forebay.spark import last_receipt
 from forebay.spark.plan import make_plan
-from forebay.spark.staging import WriteFailed
 from forebay.spark.stream_writer import ForebayStreamWriter
+from forebay.spark.writer import WriteFailed
 from tests.ops.commands import Host
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 

@@ -1,12 +1,11 @@
 """Arrow batches become runs: a column of payloads is two buffers, and a run copies parts of both.
 
-Python works once per run, never per row. Rows keep their order within a run. Batches
-that are smaller than a run are put together first, so that a job with small batches does not
-make small runs, but no more bytes than a run has: rows that large fill runs by themselves, and
-together they would outgrow memory and 32-bit offsets.
+Python works once per run, never per row. Rows keep their order within a run. Batches that are
+smaller than a run are joined first, so that a job with small batches does not make small runs. They
+are joined up to the bytes of one run: more would outgrow memory and 32-bit offsets.
 
-Can't be done: a row whose payload is null, or larger than the daemon takes in a run, or whose id is
-none. Each is a `RowError` that names the column, and the task fails with it.
+A row is refused if its payload is null or larger than the daemon takes in a run, or if its id is
+not valid. The `RowError` names the column, and the task fails with it.
 """
 
 from bisect import bisect_right
@@ -19,14 +18,15 @@ import pyarrow.compute as pc
 
 from forebay.column import Packed, offsets_bytes
 from forebay.encode import encode_columns
-from forebay.ids import ITEM_ID_BYTES
-from forebay.limits import KEY_BYTES_MAX
+from forebay.ids import ITEM_ID_BYTES, RUN_ID_BYTES
+from forebay.limits import KEY_BYTES_MAX, RUN_ITEMS_MAX
 from forebay.spark.groups import RowError, as_texts, group_rows
-from forebay.spark.lineage import item_ids
 from forebay.spark.plan import SinkPlan
 
 ARRAY_BYTES_MAX: Final = 2**31 - 1
 """What 32-bit offsets reach. Spark's are wider if `useLargeVarTypes` says so."""
+_ITEM_ID: Final = r"^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}-(?:0|[1-9][0-9]{0,3})$"
+_RUN_TEXT_CHARS: Final = 36
 
 
 class Texts:
@@ -51,8 +51,8 @@ class Texts:
 
 
 def put_together(batches: Iterable[Any], rows: int, bytes_max: int) -> Iterator[Any]:
-    """The same rows in batches of at least `rows` rows, or as many as `bytes_max` hold; what is as
-    large is handed on as it is."""
+    """The same rows in batches of at least `rows` rows, or as many as fit into `bytes_max`. A batch
+    that is large enough is passed on as it is."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:
@@ -207,3 +207,53 @@ def _too_large(name: str, size: int, most: int) -> str:
         f"forebay: column {name!r} has a row that makes a run of {size} bytes, and the daemon "
         f"takes at most {most} (its socket.max_run_bytes)"
     )
+
+
+def item_ids(column: pa.Array) -> Packed:
+    """The packed ids of a column of item ids; ValueError names the first invalid one.
+
+    A dead letter that is read as a row, corrected and written with `retryOf` keeps its id: the new
+    run lists the ids of its items, as does a run that the daemon makes from parts of others. The
+    destination gets the item under its old id and can recognise it.
+
+    Null is invalid too: an item that has no id yet is written without `retryOf`. All work is on
+    columns, none per row: 0.8 µs per id.
+    """
+    texts = column.cast(pa.string())
+    is_id = pc.fill_null(pc.match_substring_regex(texts, _ITEM_ID), False)
+    if not pc.all(is_id, min_count=0).as_py():
+        raise ValueError(f"not an item id: {texts[pc.index(is_id, False).as_py()].as_py()!r}")
+    indexes = pc.utf8_slice_codeunits(texts, _RUN_TEXT_CHARS + 1).cast(pa.uint16())
+    largest = pc.max(indexes).as_py()
+    if largest is not None and largest >= RUN_ITEMS_MAX:
+        raise ValueError(f"an item's index is below {RUN_ITEMS_MAX}, not {largest}")
+    packed = pc.binary_join_element_wise(_run_ids(texts), _as_binary(indexes), b"")
+    _, offsets, data = packed.buffers()
+    count = len(column)
+    # Arrow's buffers may be longer than their content.
+    return _head(offsets, offsets_bytes(count)), _head(data, ITEM_ID_BYTES * count)
+
+
+def _run_ids(texts: pa.Array) -> pa.Array:
+    """16 bytes each; one call turns all digits of the column into bytes."""
+    digits = pc.replace_substring(pc.utf8_slice_codeunits(texts, 0, _RUN_TEXT_CHARS), "-", "")
+    data = bytes.fromhex(pc.binary_join(_as_one(digits), "")[0].as_py() or "")
+    return _fixed(pa.py_buffer(data), len(texts), RUN_ID_BYTES)
+
+
+def _as_one(column: pa.Array) -> pa.Array:
+    """A list with one list: all values of the column."""
+    return pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
+
+
+def _as_binary(indexes: pa.Array) -> pa.Array:
+    """2 bytes each, little-endian."""
+    return _fixed(indexes.buffers()[1], len(indexes), 2)
+
+
+def _fixed(data: pa.Buffer | None, count: int, width: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(width), count, [None, data]).cast(pa.binary())
+
+
+def _head(buffer: pa.Buffer, size: int) -> memoryview:
+    return memoryview(buffer).cast("B")[:size]

@@ -1,7 +1,7 @@
-"""The options of a write, as texts: which there are, what each may be, and what was meant.
+"""The options of a write, as texts: their names, their values, and the queue that they name.
 
-Everything here is checked on the driver, before data moves. An `OptionError` names the option,
-what was given and what is possible. Which columns there are is not known here: see plan.py.
+Everything here is checked on the driver, before data moves. An `OptionError` names the option, the
+given value and the possible ones. plan.py checks the columns.
 """
 
 import re
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from forebay.client import TIMEOUT_S
-from forebay.errors import BadRun
+from forebay.client import TIMEOUT_S, Client
+from forebay.errors import BadRun, Refused
 from forebay.head import check_queue_name, pack_headers
 from forebay.limits import (
     APP_BYTES_MAX,
@@ -171,6 +171,25 @@ def read_timeout(options: Mapping[str, str], default_s: float) -> float:
     if not 0 < seconds <= TIMEOUT_S_MAX:
         raise OptionError("timeout", text, "a duration above 0, and at most 7d")
     return seconds
+
+
+def check_queue(client: Client, queue: str) -> None:
+    """Raises OptionError if the queue does not exist and the daemon does not create it.
+
+    It asks the driver's daemon only: the daemons on other hosts, which tasks may reach, can differ.
+    """
+    try:
+        client.control("queue.show", queue=queue)
+    except Refused as problem:
+        if problem.code != "NOT_FOUND":
+            raise
+        listed = client.control("queues.list")
+        if listed["creates_queues"]:
+            return
+        there = ", ".join(at["queue"] for at in listed["queues"]) or "none"
+        raise OptionError(
+            "queue", queue, f"the daemon has no such queue and creates none; it has: {there}"
+        ) from problem
 
 
 def _queue(options: Mapping[str, str]) -> str:

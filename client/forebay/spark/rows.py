@@ -29,7 +29,7 @@ from forebay.ids import format_item_id, format_run_id, unpack_item_id
 from forebay.limits import KEY_BYTES_MAX, RUN_ITEMS_MAX
 from forebay.run import read_run
 from forebay.snappy import decompress
-from forebay.spark.item_columns import HEADERS, ITEM_SCHEMA, TIMESTAMP
+from forebay.spark.columns import HEADERS, ITEM_SCHEMA, TIMESTAMP
 
 if TYPE_CHECKING:
     from forebay.streams import FetchedRow

@@ -1,10 +1,10 @@
-"""The data source `forebay`, as Spark sees it: checks what was asked for, and hands on.
+"""The data source `forebay`, as Spark sees it: checks a request and hands it on.
 
-Everything that can be wrong with a write is found in `writer` and `streamWriter`, on the driver,
-before data moves: options, columns and their types, the daemon, its queue, its priorities.
+`writer` and `streamWriter` find everything that can be wrong with a write on the driver, before
+data moves: options, columns and their types, the daemon, its queue, its priorities.
 
 Every session imports this module to learn the format's name, and every query that reads a stream
-does so in a process of its own: so each method imports what it needs, and no more.
+does so in a process of its own. So each method imports only what it needs.
 """
 
 from typing import TYPE_CHECKING
@@ -27,23 +27,14 @@ class ForebaySource(DataSource):
         return "forebay"
 
     def schema(self) -> str:
-        match self._state():
-            case "dead":
-                from forebay.spark.letters import LETTER_DDL
+        state = self._state()
+        if state == "receipt":
+            from forebay.spark.receipts import RECEIPT_DDL
 
-                return LETTER_DDL
-            case "history":
-                from forebay.spark.history import HISTORY_DDL
+            return RECEIPT_DDL
+        from forebay.spark.columns import HISTORY_DDL, ITEM_DDL, LETTER_DDL
 
-                return HISTORY_DDL
-            case "receipt":
-                from forebay.spark.receipts import RECEIPT_DDL
-
-                return RECEIPT_DDL
-            case _:
-                from forebay.spark.item_columns import ITEM_DDL
-
-                return ITEM_DDL
+        return {"dead": LETTER_DDL, "history": HISTORY_DDL}.get(state, ITEM_DDL)
 
     def reader(self, schema: StructType) -> "DataSourceReader":
         from forebay.spark.reader import ForebayReader
@@ -59,23 +50,22 @@ class ForebaySource(DataSource):
         return ForebayStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ForebayWriter":
-        from forebay.spark.staging import ask_daemon
-        from forebay.spark.writer import ForebayWriter
+        from forebay.spark.writer import ForebayWriter, ask_daemon
 
         plan = self._plan(schema, overwrite)
         return ForebayWriter(ask_daemon(plan, wait_s=0.0))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ForebayStreamWriter":
-        from forebay.spark.staging import ask_daemon
         from forebay.spark.stream_writer import ForebayStreamWriter, refuse_continuous
+        from forebay.spark.writer import ask_daemon
 
         refuse_continuous(self.options)
         plan = self._plan(schema, overwrite)
-        # It is asked for in every micro-batch: a query outlives a restart of its daemon.
+        # Every micro-batch asks the daemon: a query outlives a restart of its daemon.
         return ForebayStreamWriter(ask_daemon(plan, wait_s=plan.options.timeout_s))
 
     def _state(self) -> str:
-        """Of a read: what is looked at."""
+        """The option `state` of a read."""
         return str(self.options.get("state", "")).lower()
 
     def _plan(self, schema: StructType, overwrite: bool) -> "SinkPlan":

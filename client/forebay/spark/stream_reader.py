@@ -38,8 +38,8 @@ from forebay.client import Client, connect
 from forebay.errors import ForebayError, Refused
 from forebay.fetch_frames import Fetched
 from forebay.limits import CLAIM_ITEMS_MAX, FETCH_ROWS_MAX
-from forebay.spark.item_columns import ITEM_SCHEMA, chosen
-from forebay.spark.queues import check_queue
+from forebay.spark.columns import ITEM_SCHEMA, chosen
+from forebay.spark.options import check_queue
 from forebay.spark.source_options import stream_options
 from forebay.streams import Claim, StreamStatus
 

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 import forebay.spark.receipts as receipts
 from forebay.spark.options import OptionError
 from forebay.spark.plan import SinkPlan
-from forebay.spark.staging import Staged, WriteFailed, all_staged, drop, publish, stage_rows
+from forebay.spark.writer import Staged, WriteFailed, all_staged, drop, publish, stage_rows
 from forebay.writes import new_write_id
 
 CONTINUOUS: Final = (
