@@ -27,9 +27,9 @@ from forebay import Control, connect
 from forebay.ids import new_run_id
 from forebay.pipeline import NoEvents, Rule, aggregates, drain, push, replay, report
 from forebay.pipeline.__main__ import main
-from forebay.pipeline.event_table import COLUMNS, read_events
 from forebay.pipeline.push_rows import TooManyBad
 from forebay.pipeline.replay_letters import remover
+from forebay.pipeline.report_events import COLUMNS, read_events
 from forebay.spark.receipts import last_write
 from tests.ops.commands import Host
 from tests.spark.pulling import pull_all

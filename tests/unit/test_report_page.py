@@ -7,10 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from forebay.pipeline.figures import duration, number, rate, size
 from forebay.pipeline.plots import Line, lines, x_ticks, y_ticks
 from forebay.pipeline.report_data import ErrorKind, Flow, Gap, Percentiles, ReportData, Step
-from forebay.pipeline.report_page import render
+from forebay.pipeline.report_page import duration, number, rate, render, size
 from forebay.pipeline.sizing import QueueLoad, bottlenecks, recommend
 
 T0 = 1_755_000_000_000
@@ -146,7 +145,7 @@ class TestPage:
     def test_it_says_what_is_estimated_and_what_is_missing(self) -> None:
         assert "estimates" not in render(DATA)
         page = render(replace(DATA, sample=0.01, lost=77))
-        assert "1.00% of the runs were noted" in page
+        assert "1.00% of the runs were logged" in page
         assert "77 events were lost" in page
 
     def test_what_was_not_over_is_shown_as_long_as_it_was_known(self) -> None:

@@ -2,10 +2,10 @@
 
     report(spark, ["/var/log/forebay/events"], "/tmp/report")
 
-First the events themselves are written as one Parquet table, which everything else reads; then
-the tables, each computed and written by the cluster. To the driver come aggregates of a bounded
-size: at most so many queues, flows, errors and outages are shown, the weightiest, and the page
-says how many there are. Tables of an earlier report at the same place are replaced.
+It first writes the events as one Parquet table, which everything else reads. Then the cluster
+computes and writes the tables. The driver gets aggregates of a bounded size: the page shows only
+the largest queues, flows, errors and outages, and says how many there are. Tables of an earlier
+report at the same place are replaced.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import forebay.pipeline.aggregates as aggregates
-from forebay.pipeline.event_table import read_events
 from forebay.pipeline.progress import Say, say_nothing
 from forebay.pipeline.report_data import ErrorKind, Flow, Gap, Percentiles, ReportData, Step
 from forebay.pipeline.report_page import render
@@ -27,6 +26,37 @@ QUEUES_MAX: Final = 20
 FLOWS_MAX: Final = 60
 ERRORS_MAX: Final = 30
 GAPS_MAX: Final = 300
+
+COLUMNS: Final = {
+    "kind": "string",
+    "at_ms": "bigint",
+    "host": "string",
+    "pid": "bigint",
+    "queue": "string",
+    "flow": "string",
+    "action": "string",
+    "priority": "bigint",
+    "destination": "string",
+    "run": "string",
+    "items": "bigint",
+    "bytes": "bigint",
+    "attempt": "bigint",
+    "outcome": "string",
+    "error": "string",
+    "enqueued_ms": "bigint",
+    "started_ms": "bigint",
+    "wait_ms": "bigint",
+    "processing_ms": "double",
+    "batch_items": "bigint",
+    "sample": "double",
+    "state": "string",
+    "count": "bigint",
+    "workers": "bigint",
+    "batch_max": "bigint",
+    "rate_limit": "double",
+    "warm_max_items": "bigint",
+}
+SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 
 
 class NoEvents(ValueError):
@@ -61,6 +91,32 @@ def report(
     say(f"writing {page}")
     write_text(spark, page, render(data))
     return Report(page, tables.paths, data)
+
+
+def read_events(
+    spark: SparkSession,
+    paths: Sequence[str],
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> DataFrame:
+    """The event logs of many hosts as one DataFrame, from directories (searched to any depth) or
+    files, in both formats that daemons write. Nothing is read before it is used.
+
+    The columns are the daemon's (docs/operations.md, "Event log") and `weight`: how many events a
+    row stands for, where runs are sampled. Files that are still being written (`.part`) are left
+    out.
+    """
+    reader = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true")
+    lines = reader.option("pathGlobFilter", "*.ndjson.gz").json(list(paths))
+    columns = reader.option("pathGlobFilter", "*.parquet").parquet(*paths)
+    events = lines.unionByName(columns).where("kind IS NOT NULL AND at_ms IS NOT NULL")
+    if since_ms is not None:
+        events = events.where(F.col("at_ms") >= since_ms)
+    if until_ms is not None:
+        events = events.where(F.col("at_ms") < until_ms)
+    return events.withColumn(
+        "weight", F.when(F.col("sample") > 0, 1 / F.col("sample")).otherwise(1.0)
+    )
 
 
 class Tables:

@@ -1,29 +1,29 @@
 """The report's page: one HTML file with everything in it, to be opened, mailed or archived.
 
-Pure text from `ReportData`. It loads nothing and runs no script. Everything that comes from events
-(names of queues, errors of destinations) is escaped.
+Pure text from `ReportData`. The page loads nothing and runs no script. Everything that comes from
+events (names of queues, errors of destinations) is escaped.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from forebay.pipeline.figures import duration, moment, number, rate, size
-from forebay.pipeline.html_table import table
 from forebay.pipeline.plots import (
     COLOURS,
+    STYLE,
     Line,
     Range,
     Show,
+    Span,
+    calendar,
     lines,
     ranges,
     time_lines,
 )
-from forebay.pipeline.report_data import Percentiles, ReportData
-from forebay.pipeline.report_outages import outages
-from forebay.pipeline.report_style import STYLE
+from forebay.pipeline.report_data import Gap, Percentiles, ReportData
 from forebay.pipeline.sizing import (
     OUTAGE_S,
     TICK_S,
@@ -35,6 +35,8 @@ from forebay.pipeline.sizing import (
 
 QUEUES_DRAWN: Final = COLOURS
 RANGES_DRAWN: Final = 20
+GAPS_DRAWN: Final = 30
+"""In the calendar of outages."""
 
 
 def render(data: ReportData) -> str:
@@ -47,7 +49,7 @@ def render(data: ReportData) -> str:
         _bottlenecks(data),
         _sizing(data),
         _errors(data),
-        outages(data),
+        _outages(data),
         _foot(data),
     ]
     return (
@@ -65,9 +67,9 @@ def _head(data: ReportData) -> str:
         f"{data.events:,} events",
     ]
     if data.sample < 1:
-        notes.append(f"figures are estimates: {data.sample:.2%} of the runs were noted")
+        notes.append(f"figures are estimates: {data.sample:.2%} of the runs were logged")
     if data.lost:
-        notes.append(f"{data.lost:,} events were lost, and are missing here")
+        notes.append(f"{data.lost:,} events were lost and are missing here")
     return f'<h1>{escape(data.title)}</h1><p class="soft">{escape(" · ".join(notes))}</p>'
 
 
@@ -79,8 +81,8 @@ def _tiles(data: ReportData) -> str:
     opened_s = sum((gap.to_ms - gap.from_ms) / 1000 for gap in data.gaps if gap.what == "breaker")
     tiles = [
         (number(delivered), "items delivered"),
-        (rate(delivered / data.span_s), "mean, a second"),
-        (f"{retried / tries:.1%}" if tries else "–", "of items sent failed, tried again"),
+        (rate(delivered / data.span_s), "mean per second"),
+        (f"{retried / tries:.1%}" if tries else "–", "of the items sent failed and were retried"),
         (number(dead), "dead letters"),
         (
             duration(max((load.wait_p95_ms for load in data.loads), default=0)),
@@ -99,7 +101,7 @@ def _tiles(data: ReportData) -> str:
 
 
 def _throughput(data: ReportData) -> str:
-    """All queues together: what came, what went, and what failed."""
+    """Arrivals, deliveries and failures of all queues together."""
     totals: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for step in data.steps:
         for name in ("arrived", "delivered", "retried", "dead"):
@@ -112,7 +114,7 @@ def _throughput(data: ReportData) -> str:
     ]
     return (
         "<h2>Throughput</h2>"
-        f'<p class="soft">Items a second, in steps of {duration(data.step_s * 1000)}. Where more '
+        f'<p class="soft">Items per second, in steps of {duration(data.step_s * 1000)}. Where more '
         "arrive than are delivered, the difference waits in forebay.</p>"
         + _lines(series, data, rate, lines)
     )
@@ -122,7 +124,7 @@ def _over_time(data: ReportData) -> str:
     queues = [load.queue for load in data.loads][:QUEUES_DRAWN]
     parts = []
     for name, title, words in (
-        ("wait_p95_ms", "Wait", "From when an item could be sent until it was: 95 % waited less."),
+        ("wait_p95_ms", "Wait", "From when an item was due until it was sent: 95 % waited less."),
         ("processing_p95_ms", "Processing", "How long a send took: 95 % took less."),
     ):
         series = [
@@ -170,7 +172,7 @@ def _flows(data: ReportData) -> str:
                 + ranges(rows, duration)
             )
     header = (
-        "flow", "delivered", "tried again", "dead",
+        "flow", "delivered", "retried", "dead",
         "wait p50", "p95", "p99", "processing p50", "p95", "p99",
     )  # fmt: skip
     body = [
@@ -206,15 +208,15 @@ def _bottlenecks(data: ReportData) -> str:
 
 def _sizing(data: ReportData) -> str:
     header = (
-        "queue", "items/s mean", "peak", "ms a send", "items a send", "busy",
+        "queue", "items/s mean", "peak", "ms per send", "items per send", "busy",
         "workers now", "advised", "warm_max_items now", "advised", "disk, 1 h away", "catch up",
     )  # fmt: skip
     return (
         "<h2>Sizing</h2>"
-        f'<p class="soft">workers = peak × seconds a send ÷ items a send ÷ {UTILISATION:g}; '
+        f'<p class="soft">workers = peak × seconds per send ÷ items per send ÷ {UTILISATION:g}; '
         f"warm_max_items = 2 × workers × batch_items + peak × {TICK_S:g} s; disk = mean × bytes "
-        f"an item × {OUTAGE_S:g} s; catch up = the time to send what gathered in it. Peak: 95 % of "
-        "the steps of time had less. All hosts together.</p>"
+        f"per item × {OUTAGE_S:g} s; catch up = the time to send what arrived in it. Peak: 95 % of "
+        "the time steps had less. All hosts together.</p>"
         + table(header, [_sizing_row(load) for load in data.loads])
     )
 
@@ -245,7 +247,7 @@ def _sizing_row(load: QueueLoad) -> tuple[str, ...]:
 def _errors(data: ReportData) -> str:
     if not data.errors:
         return ""
-    header = ("error", "queue", "tried again", "dead", "last")
+    header = ("error", "queue", "retried", "dead", "last")
     body = [
         (each.error, each.queue, number(each.retried), number(each.dead), moment(each.last_ms))
         for each in data.errors
@@ -253,12 +255,66 @@ def _errors(data: ReportData) -> str:
     return "<h2>Errors</h2>" + table(header, body, texts=2)
 
 
+def _outages(data: ReportData) -> str:
+    """Breakers, stores and daemons that were away."""
+    title = "<h2>Outages</h2>"
+    if not data.gaps:
+        return title + "<p>None: no breaker opened, no store and no daemon was away.</p>"
+    gaps = sorted(data.gaps, key=lambda gap: gap.from_ms)
+    rows = list(dict.fromkeys(_gap_row(gap) for gap in gaps))[:GAPS_DRAWN]
+    spans = [_span(gap) for gap in gaps if _gap_row(gap) in rows]
+    words = "Breakers that were not closed (amber), stores away (red), daemons away (violet)."
+    if data.gaps_total > len(data.gaps):
+        words += f" The longest {len(data.gaps)} of {data.gaps_total:,}."
+    return (
+        title
+        + f'<p class="soft">{words}</p>'
+        + calendar(spans, data.first_ms, data.last_ms)
+        + _gap_table(gaps)
+    )
+
+
+def _span(gap: Gap) -> Span:
+    until = moment(gap.to_ms) if gap.is_over else f"{moment(gap.to_ms)} or later"
+    text = f"{_gap_row(gap)}: {moment(gap.from_ms)} to {until} ({_lasted([gap])})"
+    if gap.error:
+        text += f": {gap.error}"
+    return Span(_gap_row(gap), gap.from_ms, gap.to_ms, gap.what, text)
+
+
+def _gap_table(gaps: Sequence[Gap]) -> str:
+    named: dict[tuple[str, str], list[Gap]] = defaultdict(list)
+    for gap in gaps:
+        named[gap.what, gap.name].append(gap)
+    body = [
+        (
+            name,
+            what,
+            number(len(each)),
+            _lasted(each),
+            moment(each[-1].from_ms),
+            each[-1].error or "",
+        )
+        for (what, name), each in named.items()
+    ]
+    header = ("what", "kind", "times", "in all", "last", "error")
+    return table(header, body, texts=2, last_is_text=True)
+
+
+def _lasted(gaps: Sequence[Gap]) -> str:
+    return duration(sum(gap.to_ms - gap.from_ms for gap in gaps))
+
+
+def _gap_row(gap: Gap) -> str:
+    return f"{gap.name} on {gap.host}"
+
+
 def _foot(data: ReportData) -> str:
     entries = "".join(
         f"<li>{escape(name)}: <code>{escape(path)}</code></li>"
         for name, path in data.tables.items()
     )
-    return f"<h2>Tables</h2><p>The whole of it, as Parquet:</p><ul>{entries}</ul>"
+    return f"<h2>Tables</h2><p>All figures, as Parquet:</p><ul>{entries}</ul>"
 
 
 def _flow_name(queue: str, flow: str) -> str:
@@ -267,3 +323,59 @@ def _flow_name(queue: str, flow: str) -> str:
 
 def _time(value: float | None) -> str:
     return "–" if value is None else duration(value)
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    texts: int = 1,
+    last_is_text: bool = False,
+) -> str:
+    """The first `texts` columns are text, the others numbers."""
+
+    def cell(tag: str, column: int, text: str) -> str:
+        is_text = column < texts or (last_is_text and column == len(header) - 1)
+        return f"<{tag}{' class=t' if is_text else ''}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", column, text) for column, text in enumerate(header))
+    body = "".join(
+        "<tr>" + "".join(cell("td", column, text) for column, text in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def number(value: float) -> str:
+    return f"{value:,.1f}" if value < 10 and value != int(value) else f"{value:,.0f}"
+
+
+def rate(value: float) -> str:
+    """Items per second."""
+    if value >= 10_000:
+        return f"{value / 1000:,.0f}k"
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def duration(milliseconds: float) -> str:
+    """With two significant digits: 250 ms, 1.5 s, 12 min."""
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if milliseconds >= size:
+            return f"{milliseconds / size:.{1 if milliseconds < 10 * size else 0}f} {unit}".replace(
+                ".0 ", " "
+            )
+    return (
+        f"{milliseconds:.0f} ms"
+        if milliseconds >= 10 or not milliseconds
+        else f"{milliseconds:.2g} ms"
+    )
+
+
+def size(value: float) -> str:
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if value >= 1024**power:
+            return f"{value / 1024**power:,.1f} {unit}"
+    return f"{value:,.0f} B"
+
+
+def moment(milliseconds: float) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}"
