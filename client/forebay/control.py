@@ -5,20 +5,20 @@
         for letter in control.dead_letters({"queue": "crm"}):
             print(letter["id"], letter["errors"][-1]["text"])
 
-Thin: what comes back are the JSON objects of the document. Lists that may be long are read page
-by page, changes of many dead letters are made step by step.
+A thin layer: it returns the JSON objects that the document describes. Long lists are read page by
+page, and many dead letters are changed step by step.
 """
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 PAGE: Final = 100
 STEP: Final = 1000
 
 Which = Mapping[str, Any]
-"""Which dead letters: `queue`, `flow`, `action`, `error`, `died_before_ms`, `died_after_ms`,
-`ids`; all of them must match, and what is not given does not matter."""
+"""Which dead letters: `queue`, `flow`, `action`, `error`, `died_before_ms`, `died_after_ms`, `ids`.
+All given members must match."""
 
 
 class Perform(Protocol):
@@ -49,20 +49,20 @@ class Control:
                 return
 
     def dead_count(self, which: Which, *, stop_at: int = 100_000) -> int:
-        """How many match, counted up to `stop_at`."""
+        """How many letters match, counted up to `stop_at`."""
         count: int = self._perform("dead.count", which=dict(which), stop_at=stop_at)["count"]
         return count
 
     def dead_retry(self, which: Which, *, progress: Callable[[int], None] | None = None) -> int:
-        """Puts all that match back to work; how many. `progress` is told how many so far."""
+        """Retries all letters that match; how many. `progress` is called with the number so far."""
         return self._steps("dead.retry", which, progress)
 
     def dead_remove(self, which: Which, *, progress: Callable[[int], None] | None = None) -> int:
-        """Deletes all that match for good; how many."""
+        """Deletes all letters that match for good; how many."""
         return self._steps("dead.remove", which, progress)
 
     def dead_edit(self, item_id: str, payload: bytes) -> None:
-        """Another payload for a dead letter, which keeps its id and stays dead."""
+        """Replaces the payload of a dead letter, which keeps its id and stays dead."""
         try:
             self._perform("dead.edit", id=item_id, payload=payload.decode())
         except UnicodeDecodeError:
@@ -76,7 +76,7 @@ class Control:
         return self._perform("queue.resume", **_of_queue(queue, flow))
 
     def purge(self, queue: str) -> dict[str, Any]:
-        """Deletes what waits: how many items were `deleted`, and whether there are `more`."""
+        """Deletes waiting items: how many were `deleted`, and whether there are `more`."""
         return self._perform("queue.purge", queue=queue)
 
     def queue_stats(self, queue: str) -> dict[str, Any]:
@@ -100,11 +100,6 @@ class Control:
         breakers: list[dict[str, Any]] = self._perform("breakers.list")["breakers"]
         return breakers
 
-    def force_breaker(
-        self, destination: str, state: Literal["open", "closed", "auto"]
-    ) -> dict[str, Any]:
-        return self._perform("breakers.force", destination=destination, state=state)
-
     def _steps(self, op: str, which: Which, progress: Callable[[int], None] | None) -> int:
         done: int = 0
         cursor: str | None = None
@@ -119,7 +114,7 @@ class Control:
 
 
 def letter_payload(letter: Mapping[str, Any]) -> bytes:
-    """A letter's payload, where it was asked for."""
+    """The payload of a letter, if it was requested with payloads."""
     if "payload_b64" in letter:
         return base64.b64decode(letter["payload_b64"])
     return str(letter.get("payload", "")).encode()
