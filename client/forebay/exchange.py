@@ -1,9 +1,9 @@
 """Requests in flight on a connection that reconnects: the part of the client that sends again.
 
 The exchange keeps a run, pushed or staged, until the daemon has acknowledged it or refused it for
-good. After a lost connection it sends the unanswered requests again on the next one, in order; a
-request that was refused for now is sent again after a pause. When nothing has been answered for
-`timeout` seconds the last problem is raised; unanswered runs stay, and the next call goes on with
+good. After a lost connection it sends the unanswered requests again on the next one, in order. A
+request that was refused temporarily is sent again after a pause. When `timeout` seconds pass
+without an answer, it raises the last problem; unanswered runs stay, and the next call goes on with
 them. Other requests are forgotten then, because no caller waits for them.
 
 Use it from one thread at a time: nothing here is locked, and nothing happens between calls.
@@ -36,7 +36,7 @@ CLIENT_NAME: Final = "forebay-python"
 
 
 class _Request:
-    """What was sent and is not answered, in a form that can be sent again."""
+    """An unanswered request, in a form that can be sent again."""
 
     __slots__ = (
         "answer",
@@ -60,14 +60,14 @@ class _Request:
     ) -> None:
         self.kind = kind
         self.prefix = prefix
-        """What the frame has before the body: so nothing is copied to put it there."""
+        """The bytes before the body, kept apart so that the body is not copied."""
         self.body = body
         self.tally = tally
-        """Of a run: where it is counted when it is acknowledged."""
+        """For a run: where it is counted when it is acknowledged."""
         self.insists = insists
         """A retryable refusal does not count as an answer: the request is sent again."""
         self.postponed: tuple[float, Refused] | None = None
-        """When it was last refused for now, and why."""
+        """When it was last refused temporarily, and why."""
         self.answer: bytes | Refused | None = None
         self.is_forgotten = False
         """The caller no longer waits for the answer."""
@@ -89,14 +89,14 @@ class Exchange:
         self._postponed: deque[_Postponed] = deque()
         self._refusals: deque[Refused] = deque()
         self._problem: ForebayError = Unreachable("nothing was tried")
-        """The last thing that stood in the way."""
+        """The last problem."""
         self._backoff = BACKOFF_MIN_S
         self._was_cut = False
         """At the last attempt to connect a process listened, but sent no WELCOME."""
         self._is_closed = False
         self._deadline = 0.0
         self._patience = timeout
-        """Of the call under way: how long it waits for the next answer."""
+        """How long the current call waits for the next answer."""
         self._connect_at_first(wait)
 
     @property
@@ -123,7 +123,7 @@ class Exchange:
         self._submit(_Request(Kind.PUSH, run, tally=tally, insists=True), window)
 
     def stage(self, head: bytes, run: Buffer, window: int, tally: Tally) -> None:
-        """The same for a run that belongs to a stage, which `head` names."""
+        """As `push`, for a run of the stage that `head` names."""
         self._submit(_Request(Kind.STAGE, run, prefix=head, tally=tally, insists=True), window)
 
     def drain(self) -> None:
@@ -136,8 +136,8 @@ class Exchange:
     def ask(
         self, kind: Kind, body: bytes, *, insists: bool = False, timeout: float | None = None
     ) -> bytes:
-        """The body of the answer; a refusal is raised. One that passes is raised as well, unless
-        the caller insists: then it is asked again, and the last one is raised at the timeout."""
+        """The body of the answer; raises a refusal. A temporary refusal is raised as well, unless
+        the caller insists: then the request is repeated until the timeout."""
         self._begin(timeout)
         request = _Request(kind, body, insists=insists)
         try:
@@ -153,18 +153,18 @@ class Exchange:
     def perform(
         self, op: str, members: Mapping[str, Any], *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """A CONTROL that may be repeated, until it is answered for good."""
+        """Sends a CONTROL that may be repeated, until its answer is final."""
         body = wire.pack_json({"op": op, **members})
         return wire.read_json(self.ask(Kind.CONTROL, body, insists=True, timeout=timeout))
 
     def close(self) -> None:
-        """Waits until no run is unanswered, and says GOODBYE."""
+        """Waits until no run is unanswered, and sends GOODBYE."""
         if self._is_closed:
             return
         self.drain()
         self._is_closed = True
         if self._link is not None:
-            # Everything is acknowledged: how the connection ends is not worth an error.
+            # Everything is acknowledged: a lost connection is not an error now.
             with suppress(Lost):
                 goodbye = wire.frame(Kind.GOODBYE, self._next_sequence())
                 self._link.send([goodbye], monotonic() + FAREWELL_S)
@@ -208,8 +208,8 @@ class Exchange:
                 return self._sequence
 
     def _advance(self, awaited: _Request | None = None) -> None:
-        """Waits for one thing: answers, the time of a second try, or a new connection. `awaited`
-        is what the call is for, if it is not for runs."""
+        """Waits for one event: answers, the time of a retry, or a new connection. `awaited` is the
+        request that the call waits for, if it does not wait for runs."""
         now = monotonic()
         if now >= self._deadline:
             self._give_up()
@@ -247,7 +247,7 @@ class Exchange:
             return
         request = self._in_flight.pop(sequence, None)
         if request is None or kind != wire.answer_to(request.kind):
-            raise BadFrame(f"a {kind.name} answers nothing that was asked")
+            raise BadFrame(f"a {kind.name} answers no request")
         self._deadline = monotonic() + self._patience
         self._backoff = BACKOFF_MIN_S
         if request.tally is None:
@@ -258,8 +258,8 @@ class Exchange:
             request.tally.add(request.body, wire.read_ack(body) is Outcome.DUPLICATE)
 
     def _last_refusal(self, awaited: _Request | None) -> Refused | None:
-        """The newest that was heard during this wait, of what is unanswered. A daemon that has no
-        room is silent until the queue's `full_timeout`, but that is not the reason."""
+        """The newest refusal of an unanswered request during this wait. A daemon without room is
+        silent until the queue's `full_timeout`; then the refusal says more than the silence."""
         waits_since = self._deadline - self._patience
         postponed = (request for _, request in self._postponed)
         requests = (awaited,) if awaited else (*self._in_flight.values(), *postponed)
@@ -270,7 +270,7 @@ class Exchange:
     def _take_refusal(self, sequence: int, refused: Refused) -> None:
         request = self._in_flight.pop(sequence, None)
         if request is None:
-            raise BadFrame("an ERROR answers nothing that was asked")
+            raise BadFrame("an ERROR answers no request")
         if request.insists and refused.retryable:
             self._problem = refused
             request.postponed = monotonic(), refused
@@ -283,7 +283,7 @@ class Exchange:
             self._refusals.append(refused)
 
     def _end(self, refused: Refused) -> None:
-        """The daemon's last words on this connection."""
+        """The daemon ended the connection with this error."""
         self._disconnect()
         self._problem = refused
         if not refused.retryable:
@@ -291,7 +291,7 @@ class Exchange:
         self._backoff = max(self._backoff, refused.retry_after_ms / 1000)
 
     def _lose(self, lost: Lost) -> None:
-        """The connection broke. What the daemon said before that still counts."""
+        """The connection broke. Answers that the daemon sent before that still count."""
         link, self._link = self._link, None
         assert link is not None
         self._problem = Unreachable(str(lost))
@@ -300,7 +300,7 @@ class Exchange:
                 for kind, sequence, body in frames:
                     self._take(kind, sequence, body)
         except Lost:
-            pass  # Now there is nothing more to read.
+            pass  # Everything is read.
         finally:
             link.close()
 
@@ -310,7 +310,7 @@ class Exchange:
             self._link = None
 
     def _reconnect(self) -> None:
-        """One try, and after it a pause if it failed; then everything unanswered again."""
+        """Tries once: on failure it pauses, on success it sends all unanswered requests again."""
         self._connect(self._deadline)
         if self._link is None:
             self._back_off()
@@ -326,8 +326,8 @@ class Exchange:
             self._connect(started + self._timeout)
             if self._link is not None:
                 return
-            # A daemon that is there and says "later", or one that ends while its socket stays
-            # (systemd holds it for the next one), is worth more patience than none at all.
+            # A daemon that refuses temporarily, or one that ends while its socket stays (systemd
+            # holds it for the next one), gets more time than one that is not there.
             is_there = self._was_cut or isinstance(self._problem, Refused)
             patience = max(self._timeout, wait) if is_there else wait
             self._deadline = started + patience
@@ -336,7 +336,7 @@ class Exchange:
             self._back_off()
 
     def _connect(self, deadline: float) -> None:
-        """Tries each place once. NotAllowed and a refusal that will not pass are raised."""
+        """Tries each place once. Raises NotAllowed, and a refusal that is not temporary."""
         reasons = []
         denied: NotAllowed | None = None
         self._was_cut = False
@@ -364,7 +364,7 @@ class Exchange:
         self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
 
     def _give_up(self) -> None:
-        """Nothing was acknowledged for the whole of the timeout."""
+        """The timeout has passed without an acknowledgement."""
         problem = self._problem
         if self.unanswered:
             problem.add_note(f"{self.unanswered} runs are not acknowledged")

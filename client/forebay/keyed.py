@@ -1,8 +1,8 @@
 """The outcomes of items with keys (docs/protocol.md, "Keyed queues"), for both ends.
 
-The ACK of a push to a keyed queue is the byte `DECIDED` and an outcome byte for each item of the
-run, in their order. A run of one item may name, in a header, the item that it is meant to replace.
-Whatever the input, readers raise BadFrame or BadRun and nothing else.
+The ACK of a push to a keyed queue is the byte `DECIDED` and one outcome byte per item of the run,
+in order. A run of one item may name in a header the item that it should replace. Whatever the
+input, readers raise BadFrame or BadRun and nothing else.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from forebay.ids import parse_item_id
 from forebay.wire import Buffer, Kind, frame
 
 DECIDED: Final = 2
-"""The first byte of an ACK that has an outcome for each item; see `wire.Outcome` for the others."""
+"""The first byte of an ACK with one outcome per item; see `wire.Outcome` for the others."""
 ONLY_IF_HEADER: Final = "forebay-only-if"
-"""The header of a run of one item: the id of the item that must hold the key, to be replaced."""
+"""The header of a run of one item: the id of the item to replace, which must hold the key."""
 _ONLY_IF_HEADER: Final = ONLY_IF_HEADER.encode()
 
 
@@ -25,14 +25,14 @@ class KeyOutcome(IntEnum):
     """The outcome of one item that was pushed to a keyed queue."""
 
     CREATED = 0
-    """It is stored: its key was free, or it has none."""
+    """It is stored: its key was free, or it has no key."""
     UPDATED = 1
     """It is stored, and the item that held the key before it is deleted."""
     IGNORED = 2
     """The key is taken; nothing was stored."""
     CONFLICT = 3
-    """The key is taken and the queue rejects a second one, or the item that holds it can't be
-    replaced any more; nothing was stored."""
+    """The key is taken, and the queue rejects a second item or the item that holds the key cannot
+    be replaced any more; nothing was stored."""
 
 
 _BYTES: Final = bytes(KeyOutcome)
@@ -62,13 +62,13 @@ def read_outcomes(outcomes: bytes) -> list[KeyOutcome]:
 
 
 def count_outcomes(outcomes: bytes) -> Sequence[int]:
-    """How many there are of each, in the order of `KeyOutcome`."""
+    """How many items have each outcome, in the order of `KeyOutcome`."""
     return [outcomes.count(outcome) for outcome in _BYTES]
 
 
 def only_if(head: RunHead) -> tuple[bytes, int] | None:
-    """Run id and index of the item that a run should replace, if its headers name one; BadRun if
-    that is not a valid item id, or the run has more than one item."""
+    """Run id and index of the item that a run should replace, if its headers name one. BadRun if
+    the name is not a valid item id, or if the run has more than one item."""
     if _ONLY_IF_HEADER not in head.packed_headers:
         return None
     text = head.headers().get(ONLY_IF_HEADER)

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used.
+"""Lazy packages: a name is imported when it is first used.
 
     __getattr__, __dir__ = lazily(__name__, {"Client": "client"})
 
@@ -15,7 +15,7 @@ from typing import Any
 def lazily(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`; `homes`: in which of its modules each name is."""
+    """A package's `__getattr__` and `__dir__`; `homes` maps each name to its module."""
     names = vars(sys.modules[package])
 
     def get(name: str) -> Any:

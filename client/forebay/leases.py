@@ -5,9 +5,9 @@
             send(item.json())
 
 Leaving the block normally acknowledges every item without an outcome. Leaving it by an exception
-gives those items back: they are due again at once and have used up no attempt. In between, `ack`,
+gives those items back: they are due again at once, and no attempt is used up. In between, `ack`,
 `nack` and `release` set the outcome of single items. After `until_ms` the daemon may give the items
-to another consumer; `extend` puts that off.
+to another consumer; `extend` postpones that.
 
 The daemon ends a lease as a whole, and there is one lease for each run that items come from. So the
 outcome of an item is sent as soon as all items of its run here have one, or at the end of the
@@ -39,7 +39,7 @@ from forebay.run import read_run
 from forebay.wire import Kind
 
 WAIT_STEP_S: Final = 20.0
-"""A longer wait is made of several requests: each is well within the client's own timeout."""
+"""A longer wait consists of several requests, each well within the client's own timeout."""
 RETRY_S: Final = 0.1
 DELAY_MS_MAX: Final = lease_frames.NO_DELAY - 1
 SETTLE_ROOM: Final = SETTLE_BYTES_MAX - 1 - QUEUE_BYTES_MAX - 2
@@ -51,7 +51,7 @@ Ask = Callable[[Kind, bytes], bytes]
 def take(
     ask: Ask, wish: LeaseWish, *, wait_s: float, step_s: float = WAIT_STEP_S, patience_s: float
 ) -> "Lease":
-    """Leases what is due; waits until something is, for `wait_s` at most."""
+    """Leases due items; waits until there are some, for at most `wait_s` seconds."""
     deadline = monotonic() + wait_s
     while True:
         left_s = max(deadline - monotonic(), 0.0)
@@ -64,9 +64,9 @@ def take(
 def take_runs(
     ask: Ask, wish: LeaseWish, *, wait_s: float, step_s: float = WAIT_STEP_S
 ) -> list[LeasedRun]:
-    """The same, as the daemon says it.
+    """As `take`, but returns the runs as the daemon sends them.
 
-    A refusal that passes (the daemon restarts, a store is away) is waited for as well.
+    It also waits while the daemon refuses temporarily (it restarts, a store is unreachable).
     """
     deadline = monotonic() + wait_s
     while True:
@@ -91,15 +91,15 @@ class _Share:
     until_ms: int
     items: list[Item]
     open: int
-    """A bit for each item that nothing was said about."""
+    """One bit per item without an outcome."""
     delivered: int = 0
     results: dict[str, int] = field(default_factory=dict)
-    """Of those that are delivered: bits, by what was said of them."""
+    """The bits of delivered items, by result."""
     failed: dict[Part, int] = field(default_factory=dict)
-    """Bits, by all else that a report says of them."""
+    """The bits of failed items, by the rest of their report."""
 
     def report(self) -> LeaseReport:
-        """What is neither delivered nor failed is released by being left out."""
+        """Items that are neither delivered nor failed are left out, which releases them."""
         parts = [Part(What.DELIVERED, bits, said) for said, bits in self.results.items()]
         parts += [part._replace(bits=bits) for part, bits in self.failed.items()]
         return LeaseReport(self.token, tuple(parts))
@@ -115,7 +115,7 @@ class _Share:
 class Lease(Sequence[Item]):
     """Leased items, in order. Made by `Client.lease`; a context manager and a sequence.
 
-    Falsy if nothing was due. One thread at a time, and the client's other calls between.
+    Falsy if nothing was due. Use it from one thread at a time, together with its client.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class Lease(Sequence[Item]):
         self._patience_s = patience_s
         self._items: list[Item] = []
         self._shares: dict[int, _Share] = {}
-        """Those that are not settled, by token."""
+        """Leases that are not settled, by token."""
         self._places: dict[str, tuple[_Share, int]] = {}
-        """By item id: where it is. An item that is settled has none."""
+        """The share and index of each item that is not settled, by item id."""
         spoiled = []
         for run in leased:
             try:
@@ -144,12 +144,12 @@ class Lease(Sequence[Item]):
 
     @property
     def until_ms(self) -> int:
-        """When the first lease that is not settled ends, in milliseconds since 1970; 0: none."""
+        """When the first open lease ends, in milliseconds since 1970; 0 if all are settled."""
         return min((share.until_ms for share in self._shares.values()), default=0)
 
     def ack(self, items: Item | Iterable[Item], result: Any = "") -> None:
-        """These are done. LeaseLost if it is too late to say so. `result`: for their history, a
-        text or any value that is JSON; what is longer than 16 KiB is cut."""
+        """Acknowledges these items. LeaseLost if it is too late. `result`: a text or any JSON value
+        for their history; it is cut after 16 KiB."""
         said = as_text(result)
         for share, bit in self._decide(items):
             share.delivered |= bit
@@ -164,10 +164,10 @@ class Lease(Sequence[Item]):
         permanent: bool | None = None,
         reason: FailureReason = "application",
     ) -> None:
-        """These have failed: an attempt is used up. They come again after the queue's backoff, and
-        not before `delay_s`; `permanent`, or after the last attempt, they become dead letters.
-        `error`: why, of which the first 2,000 characters are kept.
-        `reason`: whose fault it was; a `business` failure is permanent if nothing else is said."""
+        """Reports these items as failed, which uses up an attempt. They are retried after the
+        queue's backoff, and not before `delay_s`. After the last attempt, or if `permanent`, they
+        become dead letters. `error` says why; its first 2,000 characters are kept. `reason` is one
+        of FAILURE_REASONS; a `business` failure is permanent unless `permanent` is False."""
         if delay_s is not None and not 0 <= delay_s * 1000 <= DELAY_MS_MAX:
             raise ValueError(f"a delay of {delay_s} s is out of range")
         check_reason(reason)
@@ -180,14 +180,15 @@ class Lease(Sequence[Item]):
         self._send_complete()
 
     def release(self, items: Item | Iterable[Item] | None = None) -> None:
-        """Gives these back, or all that nothing was said about: due again at once, no attempt
-        used up."""
+        """Gives these items back, or all without an outcome: they are due again at once, and no
+        attempt is used up."""
         for _ in self._decide(self.open_items() if items is None else items):
-            pass  # What is left out of a report is released.
+            pass  # Items that a report leaves out are released.
         self._send_complete()
 
     def extend(self, seconds: float) -> None:
-        """The leases last so long from now. LeaseLost with the items for which it is too late."""
+        """Keeps the leases for `seconds` from now. LeaseLost names the items for which it is too
+        late."""
         lease_ms = round(seconds * 1000)
         if not 1 <= lease_ms <= LEASE_MS_MAX:
             raise ValueError(f"a lease of {seconds} s is out of range")
@@ -208,7 +209,7 @@ class Lease(Sequence[Item]):
             raise LeaseLost(lost)
 
     def open_items(self) -> list[Item]:
-        """The items that nothing was said about, in order."""
+        """The items without an outcome, in order."""
         return [
             item
             for share in self._shares.values()
@@ -217,7 +218,7 @@ class Lease(Sequence[Item]):
         ]
 
     def close(self) -> None:
-        """Acknowledges all that nothing was said about, and sends everything."""
+        """Acknowledges all items without an outcome, and sends everything."""
         self.ack(self.open_items())
 
     def __enter__(self) -> Self:
@@ -232,7 +233,7 @@ class Lease(Sequence[Item]):
         if kind is None:
             self.close()
         else:
-            # The exception under way says more than another about the same daemon would.
+            # The current exception says more than a second one about the same daemon would.
             self._patience_s = 0.0
             with suppress(ForebayError):
                 self.release()
@@ -261,7 +262,7 @@ class Lease(Sequence[Item]):
             self._places[item.id] = (share, index)
 
     def _decide(self, items: Item | Iterable[Item]) -> list[tuple[_Share, int]]:
-        """The places of these items, which nothing was said about, all or none of them."""
+        """Takes these items, all or none; ValueError if one has an outcome already."""
         given = [items] if isinstance(items, Item) else list(items)
         chosen: list[tuple[_Share, int]] = []
         for item in given:
@@ -274,7 +275,7 @@ class Lease(Sequence[Item]):
         return chosen
 
     def _send_complete(self) -> None:
-        """Settles the runs of which something was said about every item."""
+        """Settles the runs whose items all have an outcome."""
         complete = [share for share in self._shares.values() if not share.open]
         if not complete:
             return
@@ -305,7 +306,7 @@ class Lease(Sequence[Item]):
 
 
 def say(ask: Ask, kind: Kind, body: bytes, leases: int, patience_s: float) -> list[bool]:
-    """A SETTLE or EXTEND, until it is answered for good: which of the leases were held."""
+    """Sends a SETTLE or EXTEND until its answer is final; which of the leases were held."""
     deadline = monotonic() + patience_s
     while True:
         try:
@@ -346,7 +347,7 @@ def unpack(leased: LeasedRun) -> list[Item]:
 
 
 def batches(reports: Sequence[LeaseReport]) -> Iterator[list[LeaseReport]]:
-    """As many reports as fit into a frame, at a time."""
+    """Groups the reports, as many as fit into a frame."""
     some: list[LeaseReport] = []
     parts, room = 0, SETTLE_ROOM
     for report in reports:

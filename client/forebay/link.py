@@ -1,8 +1,8 @@
-"""One connection to a daemon: frames out, frames in. No second tries: that is the client's part.
+"""One connection to a daemon: frames out, frames in. It does not retry: the exchange does.
 
-The socket never blocks. Sending waits for both directions, so that answers are taken in while a
-large run goes out, and neither end waits for the other. When a write fails there may be answers
-still to be read, and the daemon's last words: `receive` brings them before it raises Lost.
+The socket never blocks. Sending waits for both directions, so that answers are read while a large
+run goes out, and neither end waits for the other. When a write fails, answers and the daemon's last
+error may still be unread: `receive` returns them before it raises Lost.
 """
 
 import errno
@@ -27,7 +27,7 @@ Frame = tuple[Kind, int, bytes]
 
 
 class Lost(Exception):
-    """The connection has ended, or was never made; another may be."""
+    """The connection has ended or was never made; a new one may succeed."""
 
 
 class Cut(Lost):
@@ -36,20 +36,20 @@ class Cut(Lost):
 
 
 class NotAllowed(Unreachable):
-    """Trying again will not help."""
+    """The socket cannot be used; a retry will not help."""
 
 
 class Link:
     __slots__ = ("_both", "_early", "_in", "_inbox", "_is_ended", "_sock", "path", "welcome")
 
     def __init__(self, path: Path, client: str, deadline: float) -> None:
-        """Connects and says HELLO. Lost (Cut once connected), NotAllowed, or Refused if the daemon
-        says so."""
+        """Connects and sends HELLO. Raises Lost (Cut once connected), NotAllowed, or Refused if the
+        daemon refuses."""
         self.path = path
         self._sock = _connect(path)
         self._inbox = bytearray()
         self._early: list[Frame] = []
-        """What came together with WELCOME."""
+        """Frames that came together with WELCOME."""
         self._is_ended = False
         self._in = select.poll()
         self._in.register(self._sock, select.POLLIN)
@@ -65,7 +65,7 @@ class Link:
             raise
 
     def send(self, parts: list[Buffer], deadline: float) -> None:
-        """Sends all of it, or raises Lost; what comes in meanwhile is kept for `receive`."""
+        """Sends all parts, or raises Lost. Frames that arrive meanwhile are kept for `receive`."""
         total = sum(map(len, parts))
         while True:
             try:
@@ -81,7 +81,7 @@ class Link:
             self._wait_to_send(deadline)
 
     def receive(self, timeout: float) -> list[Frame]:
-        """All whole frames that are there, after waiting for one; none at the timeout."""
+        """All complete frames, after waiting for at least one; empty at the timeout."""
         deadline = monotonic() + timeout
         while True:
             frames = self._early + self._whole_frames()
@@ -98,7 +98,7 @@ class Link:
         self._sock.close()
 
     def _greet(self, client: str, deadline: float) -> dict[str, Any]:
-        # A daemon that denies closes before it has read anything; `receive` finds what it said.
+        # A daemon that denies access closes before it reads; `receive` finds its answer.
         with suppress(Lost):
             self.send([wire.hello(client)], deadline)
         frames = self.receive(deadline - monotonic())
@@ -161,9 +161,9 @@ def _connect(path: Path) -> socket.socket:
             case errno.ENOENT:
                 raise Lost(f"{path}: there is no such socket") from error
             case errno.ECONNREFUSED:
-                raise Lost(f"{path}: nobody listens on it") from error
+                raise Lost(f"{path}: no process listens on it") from error
             case errno.EAGAIN:
-                raise Cut(f"{path}: the daemon has no time to accept connections") from error
+                raise Cut(f"{path}: the daemon does not accept connections fast enough") from error
             case errno.EACCES | errno.EPERM:
                 raise NotAllowed(
                     f"{path}: permission denied for user {os.getuid()}: "
@@ -176,7 +176,7 @@ def _connect(path: Path) -> socket.socket:
 
 
 def _after(parts: list[Buffer], sent: int) -> list[Buffer]:
-    """What is left of `parts` when their first `sent` bytes are gone."""
+    """The rest of `parts` after their first `sent` bytes."""
     rest: list[Buffer] = []
     for part in parts:
         if sent >= len(part):
@@ -188,5 +188,5 @@ def _after(parts: list[Buffer], sent: int) -> list[Buffer]:
 
 
 def _milliseconds(deadline: float) -> int:
-    """Until then, for poll; rounded up, so that it does not return just before."""
+    """The time until the deadline, for poll; rounded up, so that poll does not return early."""
     return max(0, int((deadline - monotonic()) * 1000) + 1)

@@ -1,8 +1,8 @@
 """The default places of the daemon's socket and state.
 
 A service keeps them in the system's directories; a daemon that a person starts keeps them in that
-person's own directories. A client looks in both places, its own first. Nothing here
-lies in a directory that others can write to: a stranger must not be able to pose as the daemon.
+person's own directories. A client looks in both places, its own first. None of these directories
+can be written to by other users: a stranger must not be able to pose as the daemon.
 """
 
 import os
@@ -16,7 +16,7 @@ SOCKET_NAME: Final = "forebay.sock"
 
 
 def socket_candidates(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """Where a client looks, in this order. `FOREBAY_SOCKET` is the only place where it is set."""
+    """Where a client looks, in this order; only at `FOREBAY_SOCKET` if that is set."""
     named = env.get("FOREBAY_SOCKET")
     if named:
         return [Path(named)]
@@ -33,13 +33,13 @@ def default_socket(env: Mapping[str, str] = os.environ) -> Path:
         return SYSTEM_SOCKET
     runtime = _absolute(env, "XDG_RUNTIME_DIR") or Path(f"/run/user/{os.getuid()}")
     if not os.access(runtime, os.W_OK | os.X_OK):
-        # No login session: the state directory is the person's own as well, and always there.
+        # There is no login session. The state directory is the person's own too, and always exists.
         return default_state_dir(env) / SOCKET_NAME
     return runtime / "forebay" / SOCKET_NAME
 
 
 def default_state_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """Where a daemon that is started here keeps what it must not lose."""
+    """Where a daemon that is started here keeps its durable state."""
     given = _given_by_systemd(env, "STATE_DIRECTORY")
     if given:
         return given

@@ -4,8 +4,8 @@
     print(receipt.delivered, receipt.dead)
 
 Always accepted = delivered + dead + dropped + deleted + lost + pending. The daemon keeps a receipt
-for `spool.receipt_ttl` after the write was published; then, and if there never was one, `Refused`
-with the code NOT_FOUND is raised. A dead item that is put back to work is pending again.
+for `spool.receipt_ttl` after the write was published; afterwards, and for an unknown write, it
+refuses with NOT_FOUND. A dead item that is retried is pending again.
 
 Waiting polls the daemon, at most once per second: the daemon sends no receipts unasked.
 """
@@ -27,8 +27,8 @@ Progress = Callable[["Receipt"], None]
 
 
 class _Asking:
-    """Where a receipt came from; not set in one that no client has asked for. It stands outside the
-    fields: what is copied, pickled or printed is the figures alone."""
+    """The client that a receipt came from; unset if it came from none. It is not one of the fields,
+    so only the figures are copied, pickled or printed."""
 
     __slots__ = ("_receipts",)
     _receipts: "Receipts"
@@ -42,7 +42,7 @@ class Receipt(_Asking):
     published_ms: int
     app: str | None
     version: int | None
-    """None where the write was published without a transaction."""
+    """None if the write was published without a transaction."""
     queues: tuple[str, ...]
     accepted: int
     delivered: int
@@ -60,8 +60,8 @@ class Receipt(_Asking):
     """The same, in a queue that rejects them, or if the other item could not be replaced."""
 
     def wait(self, *, timeout: float | None = None, progress: Progress | None = None) -> "Receipt":
-        """The receipt when nothing is pending any more; see `Client.wait_receipt`. ForebayError if
-        this one is a copy, as one that was pickled: it came from no client and no Spark session."""
+        """Waits until nothing is pending; see `Client.wait_receipt`. ForebayError if this receipt
+        is a copy, for example a pickled one: it knows no client or Spark session to ask."""
         asking: Receipts | None = getattr(self, "_receipts", None)
         if asking is None:
             write = self.write.hex()
@@ -73,7 +73,7 @@ class Receipt(_Asking):
         return asking.wait_receipt(self.write, timeout=timeout, progress=progress)
 
     def as_dict(self) -> dict[str, Any]:
-        """As docs/protocol.md has it: for JSON. What is said of keys, only where there is any."""
+        """For JSON, as in docs/protocol.md. Figures about keys are left out if they are 0."""
         figures = asdict(self)
         for name in ("updated", "ignored", "conflict"):
             if not figures[name]:
@@ -87,7 +87,7 @@ class StillPending(ForebayError):
     def __init__(self, receipt: Receipt) -> None:
         super().__init__(f"{receipt.pending:,} of {receipt.accepted:,} items are still pending")
         self.receipt = receipt
-        """The last one that was seen."""
+        """The last receipt that was seen."""
 
 
 class Receipts:
@@ -108,8 +108,8 @@ class Receipts:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> Receipt:
-        """Waits until nothing is pending, for ever or for `timeout` seconds: then StillPending is
-        raised. `progress` is told each receipt that is seen, the last one too."""
+        """Waits until nothing is pending, for ever or for `timeout` seconds; then it raises
+        StillPending. It calls `progress` with each receipt that it sees, including the last."""
         deadline = None if timeout is None else monotonic() + timeout
         pause = PAUSE_MIN_S
         while True:
@@ -126,7 +126,7 @@ class Receipts:
 
 
 def asked_by(receipts: Receipts, receipt: Receipt) -> Receipt:
-    """The same, which can be waited for there."""
+    """The same receipt, whose `wait` asks `receipts`."""
     object.__setattr__(receipt, "_receipts", receipts)
     return receipt
 

@@ -1,7 +1,7 @@
 """The body of a STAGE (docs/protocol.md): which stage of which write, and the run. For both ends.
 
-The run is neither copied nor read here: the daemon checks it before it stores it, and that its
-header names the write. Whatever the input, the reader raises BadRun and nothing else.
+The run is neither copied nor read here: the daemon checks it, and that its header names the write,
+before it stores it. Whatever the input, the reader raises BadRun and nothing else.
 """
 
 from typing import Final
@@ -12,17 +12,17 @@ from forebay.limits import STAGE_HEAD_BYTES, WRITE_ID_BYTES
 from forebay.wire import Buffer
 
 WRITE_HEADER: Final = "forebay-write"
-"""The header of a staged run: its write's id, in 32 hexadecimal digits. Receipts go by it."""
+"""The header of a staged run: the id of its write, in 32 hexadecimal digits. Receipts use it."""
 _WRITE_HEADER: Final = WRITE_HEADER.encode()
 MOVED: Final = b"\xff" * WRITE_ID_BYTES
-"""In place of both ids: the run is of a write that was published elsewhere, and was moved here. Its
-header alone names the write, so that a daemon that knows nothing of this refuses it."""
+"""Takes the place of both ids if the run was moved here from a write that was published elsewhere.
+Only the run's header names the write, so that a daemon that does not know MOVED refuses it."""
 RESERVED: Final = (bytes(WRITE_ID_BYTES), MOVED)
-"""Neither a write nor a stage has one of these ids: the daemon's books use them."""
+"""No write or stage has one of these ids: the daemon's books use them."""
 
 
 def pack_stage_head(write: bytes, stage: bytes) -> bytes:
-    """What stands before the run."""
+    """The bytes before the run."""
     if len(write) != WRITE_ID_BYTES or len(stage) != WRITE_ID_BYTES:
         raise ValueError(f"ids of writes and stages have {WRITE_ID_BYTES} bytes")
     return write + stage
@@ -38,7 +38,7 @@ def unpack_stage(body: Buffer) -> tuple[bytes, bytes, memoryview]:
 
 
 def write_of(head: RunHead) -> bytes | None:
-    """The write that a run belongs to, if its headers name one."""
+    """The write that a run belongs to; None if its headers name none."""
     if _WRITE_HEADER not in head.packed_headers:
         return None
     try:

@@ -7,10 +7,10 @@
         for row in fetched.rows: ...
         at = fetched.next
 
-A claim is fixed and durable once it is made, and its consumer's until a claim `after` it
-acknowledges it: so it can be read again, by any process, after any crash. Claims don't run out.
-A reader stores `claim.number` together with its results, and only then asks for more.
-Looking (`peek`) changes nothing, and what is seen may be gone a moment later.
+A claim is fixed and durable once it is made, and belongs to its consumer until a claim `after` it
+acknowledges it. So any process can read it again after any crash. Claims do not expire. A reader
+stores `claim.number` together with its results, and only then asks for more. Looking (`peek`)
+changes nothing, and the items may be gone a moment later.
 """
 
 from dataclasses import dataclass
@@ -41,26 +41,26 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a consumer may read now."""
+    """The items that a consumer may read now."""
 
     number: int | None
     """None: nothing was due."""
     rows: int
     items: int
     bytes: int
-    """Of its runs, as they are stored."""
+    """The size of its runs, as they are stored."""
     backlog: int
-    """Items that wait beside it."""
+    """Items that wait and are not in the claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """Where a consumer stands."""
+    """The position of a consumer."""
 
     acknowledged: int
-    """The highest claim that it is done with; 0: none."""
+    """The highest claim that it has acknowledged; 0: none."""
     claim: int | None
-    """The open one."""
+    """The open claim."""
     rows: int
     items: int
     bytes: int
@@ -75,9 +75,9 @@ class Streams:
     def claim(
         self, queue: str, consumer: str, *, after: int, items: int = CLAIM_ITEMS_DEFAULT
     ) -> Claim:
-        """Acknowledges the claim `after`, and answers with the one behind it: the open one if
-        there is one, otherwise a new one of at most `items` items. May be repeated. Refused with
-        BAD_REQUEST if `after` is not this consumer's last claim."""
+        """Acknowledges the claim `after` and returns the next: the open one if there is one,
+        otherwise a new one of at most `items` items. May be repeated. Refused with BAD_REQUEST if
+        `after` is not this consumer's last claim."""
         members = {"queue": queue, "consumer": consumer, "after": after, "items": items}
         result = self._exchange.perform("stream.claim", members)
         return Claim(number_or_none(result, "claim"), *_sizes(result))
@@ -103,8 +103,8 @@ class Streams:
         rows: int = FETCH_ROWS_MAX,
         bytes_max: int = FETCH_RUN_BYTES_DEFAULT,
     ) -> Fetched:
-        """Rows of a claim from `first` on, as many as fit; Refused with NOT_FOUND if it is not
-        open. Changes nothing, and brings the same rows each time."""
+        """Rows of a claim from `first` on, as many as fit. Refused with NOT_FOUND if the claim is
+        not open. Changes nothing, and returns the same rows each time."""
         wish = FetchWish(queue, consumer, claim, first=first, rows=rows, bytes=bytes_max)
         return self._fetch(wish)
 
@@ -117,8 +117,8 @@ class Streams:
         rows: int = FETCH_ROWS_MAX,
         bytes_max: int = FETCH_RUN_BYTES_DEFAULT,
     ) -> Fetched:
-        """What waits: `queued` (with the journal) or `cold` (in the cold store); or `history`:
-        what is finished, newest first, each row with `finished`."""
+        """Waiting items: `queued` (with the journal) or `cold` (in the cold store). Or `history`:
+        finished items, newest first, each row with `finished`."""
         return self._fetch(FetchWish(queue, state=state, cursor=cursor, rows=rows, bytes=bytes_max))
 
     def _fetch(self, wish: FetchWish) -> Fetched:

@@ -1,4 +1,4 @@
-"""What was acknowledged, counted as the answers come."""
+"""Counts what the daemon has acknowledged, as the answers arrive."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,13 @@ from forebay.wire import Buffer
 
 
 class PushResult(NamedTuple):
-    """Everything in it is durable in the daemon; of a keyed queue, what was decided is."""
+    """Acknowledged items and runs. They are durable in the daemon; in a keyed queue, their outcomes
+    are."""
 
     items: int
     runs: int
     duplicates: int
-    """Of the runs, those that an earlier try had stored already."""
+    """Runs that an earlier try had already stored."""
 
 
 class OutcomeCounts(NamedTuple):
@@ -40,7 +41,7 @@ class Tally:
         self.duplicates += is_duplicate
 
     def decide(self, run: Buffer, outcomes: bytes) -> None:
-        """A run of a keyed queue, and a byte (`KeyOutcome`) for each of its items."""
+        """Counts a run of a keyed queue, with one byte (`KeyOutcome`) per item."""
         self.add(run, is_duplicate=False)
         counts = zip(self.outcomes, count_outcomes(outcomes), strict=True)
         self.outcomes = OutcomeCounts(*(before + more for before, more in counts))
@@ -60,7 +61,7 @@ class Collected(Tally):
 
     def add(self, run: Buffer, is_duplicate: bool) -> None:
         super().add(run, is_duplicate)
-        # Of a queue without unique keys every item is new.
+        # In a queue without unique keys every item is new.
         head = read_head(run)
         self._by_run[head.run_id] = bytes((KeyOutcome.CREATED,)) * head.count
 
@@ -69,5 +70,6 @@ class Collected(Tally):
         self._by_run[read_head(run).run_id] = outcomes
 
     def in_order(self) -> bytes:
-        """Of all runs, in the order in which they were made: ids of one process sort like that."""
+        """The outcomes of all runs, in the order in which the runs were made: the ids of one
+        process sort in that order."""
         return b"".join(outcomes for _, outcomes in sorted(self._by_run.items()))

@@ -7,10 +7,12 @@
     client.publish(write, [sealed.stage])            # once, by the job's driver
 
 Staged runs are durable when their stage is sealed, and invisible until their write is published. A
-stage that is left behind, because its task died or another attempt won, needs no care: publishing
-drops it, and so does the daemon after `spool.stage_ttl` without a request about the write.
+stage that is left behind, because its task died or another attempt won, needs no cleaning up:
+publishing drops it, and so does the daemon after `spool.stage_ttl` without a request about the
+write.
 
-Every step is repeated through lost connections and refusals that pass; the daemon does it once.
+The client repeats every step after lost connections and temporary refusals; the daemon does it
+once.
 """
 
 from collections.abc import Sequence
@@ -44,8 +46,8 @@ ABORTED: Final = "aborted"
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A stage that is complete. With no runs the daemon knows nothing of it, and there is nothing
-    to publish."""
+    """A complete stage. If it has no runs, the daemon does not know it, and there is nothing to
+    publish."""
 
     write: bytes
     stage: bytes
@@ -58,9 +60,9 @@ class Published:
     """How publishing ended."""
 
     outcome: Literal["published", "duplicate"]
-    """A duplicate is one whose transaction was published before; this write is dropped."""
+    """`duplicate`: the transaction was published before, and this write is dropped."""
     write: bytes | None
-    """The write that is visible now; None if it is a duplicate of one long gone."""
+    """The visible write; None for a duplicate of a write that the daemon has forgotten."""
     items: int
     published_ms: int
 
@@ -70,7 +72,7 @@ class Aborted:
     """How aborting ended."""
 
     outcome: Literal["aborted", "published"]
-    """What was published before stays so."""
+    """`published`: the write was published before, and stays."""
     items: int
     """How many were dropped, or published."""
 
@@ -79,13 +81,13 @@ _MOVED_HEAD: Final = pack_stage_head(MOVED, MOVED)
 
 
 def new_write_id() -> bytes:
-    """A unique id for a write, 16 bytes. Later ids sort behind earlier ones."""
+    """A unique id for a write, 16 bytes. Later ids sort after earlier ones."""
     return new_run_id()
 
 
 def write_id(write: bytes | str) -> bytes:
-    """16 bytes, or the 32 digits that stand for them, with dashes or without; ValueError for
-    anything else, and for the reserved ids: all zeros and all ones."""
+    """The 16 bytes of an id that is given as bytes or as 32 digits, with dashes or without.
+    ValueError for anything else, and for the reserved ids: all zeros and all ones."""
     found = parse_run_id(write) if isinstance(write, str) else bytes(write)
     if len(found) != WRITE_ID_BYTES:
         raise ValueError(f"a write's id has {WRITE_ID_BYTES} bytes, not {len(found)}")
@@ -95,15 +97,15 @@ def write_id(write: bytes | str) -> bytes:
 
 
 class Stage:
-    """One attempt's part of a write. Made by `Client.stage`. Nothing is sent before the first run,
-    so that a task without rows costs nothing."""
+    """The part of a write that one attempt stages. Made by `Client.stage`. Nothing is sent before
+    the first run, so that a task without rows costs nothing."""
 
     def __init__(self, exchange: Exchange, write: bytes, *, window: int = WINDOW_RUNS) -> None:
         self.write = write_id(write)
         self.id = new_write_id()
         self.runs = 0
         self.items = 0
-        """What was submitted, acknowledged or not."""
+        """How many were submitted, acknowledged or not."""
         self._exchange = exchange
         self._window = window
         self._head = pack_stage_head(self.write, self.id)
@@ -114,7 +116,7 @@ class Stage:
         """Sends an encoded run, whose header `forebay-write` is this write's id in hexadecimal.
 
         Waits only while the window is full. The bytes are not copied, and must not change before
-        `seal`. The refusal of an earlier run may be raised here; then the stage is spoilt.
+        `seal`. The refusal of an earlier run may be raised here; the stage cannot be sealed then.
         """
         if self._sealed is not None:
             raise ValueError("the stage is sealed")
@@ -135,7 +137,7 @@ class Stage:
     def _check_complete(self) -> None:
         missing = self.runs - self._tally.runs
         if missing:
-            # The refusals themselves were raised before.
+            # `submit` has raised the refusals already.
             raise ForebayError(f"{missing} of {self.runs} runs were refused: nothing to seal")
 
     def _members(self) -> dict[str, Any]:
@@ -155,13 +157,13 @@ class Writes:
     def submit_moved(
         self, run: Buffer, *, window: int = WINDOW_RUNS, tally: Tally | None = None
     ) -> None:
-        """As `submit`, a run of a write that was published elsewhere: it is visible at once, and
-        counts in the receipt of the write that its header names."""
+        """As `Client.submit`, for a run of a write that was published elsewhere: it is visible at
+        once, and counts in the receipt of the write that its header names."""
         self._exchange.stage(_MOVED_HEAD, run, window, Tally() if tally is None else tally)
 
     def drop_stage(self, write: bytes, stage: bytes) -> int:
-        """Drops what a task that has failed had staged: how many items. Publishing would drop it
-        as well; until then it takes room."""
+        """Drops the stage of a task that has failed; how many items. Publishing would drop it too,
+        but until then it takes room."""
         members = {"write": write_id(write).hex(), "stage": write_id(stage).hex()}
         return number(self._exchange.perform("stage.drop", members), "items")
 
@@ -177,10 +179,10 @@ class Writes:
         """Makes these stages visible in one step, and drops all others of the write.
 
         With `app` and `version`, a version that is not above the highest that was published for
-        this application is a duplicate: nothing becomes visible. Repeated until the outcome is
-        known, for `timeout` seconds (the client's own if None). Unreachable if it is not known
-        then: the same call may be made again, by any process. Refused if a stage is missing or not
-        sealed: nothing is changed.
+        this application is a duplicate: nothing becomes visible. The request is repeated for
+        `timeout` seconds (None: the client's own) until its outcome is known. Unreachable if it is
+        still unknown then: any process may make the same call again. Refused if a stage is missing
+        or not sealed: nothing is changed.
         """
         if (app is None) != (version is None):
             raise ValueError("a transaction has both app and version")
@@ -197,11 +199,11 @@ class Writes:
             if isinstance(problem, Refused) and not (problem.retryable or problem.fatal):
                 raise
             raise Unreachable(
-                f"whether the write {write.hex()} is published is not known: {problem}"
+                f"it is not known whether the write {write.hex()} is published: {problem}"
             ) from problem
 
     def abort_write(self, write: bytes) -> Aborted:
-        """Drops all stages of a write, unless it is published: that stays."""
+        """Drops all stages of a write, unless it is published."""
         result = self._exchange.perform("write.abort", {"write": write_id(write).hex()})
         match text(result, "outcome"):
             case "aborted":
@@ -213,7 +215,7 @@ class Writes:
 
 
 def _read_published(result: Members) -> Published:
-    """Of a duplicate that is long gone only the outcome is known."""
+    """For a duplicate of a forgotten write the daemon sends the outcome only."""
     visible = None if result.get("write") is None else identifier(result, "write")
     items = number_or_none(result, "items") or 0
     published_ms = number_or_none(result, "published_ms") or 0

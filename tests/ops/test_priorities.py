@@ -41,7 +41,7 @@ def test_push_asks_the_daemon_what_a_label_stands_for(host: Host) -> None:
 def test_a_label_that_is_not_known_is_refused_with_those_that_are(host: Host) -> None:
     done = host.command("push", "crm", "--priority", "high", stdin=b"x")
     assert done.returncode == 2
-    assert b"there is no priority 'high': 0 to 255" in done.stderr
+    assert b"there is no priority 'high': use 0 to 255" in done.stderr
     assert b"now (1), whenever (200)" in done.stderr
     assert "crm" not in json.loads(host.ok("stats", "--json"))["queues"]
     offer = ("items", "offer", "crm", "key", "payload", "--priority")

@@ -43,7 +43,7 @@ class FakeDaemon:
         self.connects.append(self.now)
         self.on_connect()
         if not self.is_up:
-            raise Lost(f"{path}: nobody listens on it")
+            raise Lost(f"{path}: no process listens on it")
         self.link = FakeLink(self, path)
         return self.link
 

@@ -339,7 +339,7 @@ def test_socket_on_which_nobody_listens_is_named(tmp_path: Path) -> None:
     path = tmp_path / "dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with pytest.raises(Unreachable, match=f"{path}: nobody listens on it"):
+    with pytest.raises(Unreachable, match=f"{path}: no process listens on it"):
         connect(path)
 
 

@@ -212,7 +212,7 @@ def test_first_reconnect_is_tried_at_once_and_later_ones_with_growing_pauses(
     daemon.link.is_cut = True
     daemon.is_up = False
     lost_at = daemon.now
-    with pytest.raises(Unreachable, match="nobody listens"):
+    with pytest.raises(Unreachable, match="no process listens"):
         client.drain()
     tries = [at - lost_at for at in daemon.connects[1:]]
     assert tries[0] == 0
@@ -310,10 +310,10 @@ def test_questions_are_asked_again_on_a_new_connection(daemon: FakeDaemon) -> No
 def test_daemon_must_be_there_at_first_unless_it_is_waited_for(daemon: FakeDaemon) -> None:
     daemon.is_up = False
     started = daemon.now
-    with pytest.raises(Unreachable, match="nobody listens"):
+    with pytest.raises(Unreachable, match="no process listens"):
         make_client(timeout=60)
     assert daemon.now == started
-    with pytest.raises(Unreachable, match="nobody listens"):
+    with pytest.raises(Unreachable, match="no process listens"):
         make_client(timeout=60, wait=10)
     assert 10 <= daemon.now - started <= 12
 
@@ -367,7 +367,7 @@ def test_daemon_that_ends_and_does_not_come_back_is_not_waited_for(daemon: FakeD
 
     daemon.on_connect = end_for_good
     started = daemon.now
-    with pytest.raises(Unreachable, match="nobody listens"):
+    with pytest.raises(Unreachable, match="no process listens"):
         make_client(timeout=60)
     assert daemon.now - started <= 1
 

@@ -1,6 +1,6 @@
-"""Pipelines: what is often done with forebay from Spark, as functions and as commands.
+"""Pipelines: common tasks with forebay and Spark, as functions and as commands.
 
-    push     files or a table → valid rows into a queue, the others aside with the reason
+    push     files or a table → valid rows into a queue, invalid ones set aside with the reason
     drain    a queue → partitioned Parquet, each item once
     replay   dead letters → changed or as they are → back into a queue
     report   the daemons' event logs → Parquet tables and a page with plots and advice

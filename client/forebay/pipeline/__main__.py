@@ -1,4 +1,4 @@
-"""`python -m forebay.pipeline push|drain|replay|report …`, by itself or with spark-submit.
+"""`python -m forebay.pipeline push|drain|replay|report …`, with or without spark-submit.
 
 Progress goes to stderr, the outcome to stdout as one JSON object. Exit codes: 0 done, 1 failed, 2
 usage.

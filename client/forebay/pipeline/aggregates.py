@@ -1,8 +1,8 @@
 """The report's tables, as DataFrames over the events: nothing here brings a row to the driver.
 
-Percentiles are over items, not over events, and exact to three digits: times are rounded to
-those, so that a percentile's state stays small however many events there are. What is counted is
-multiplied by the event's weight, so that samples speak for all.
+Percentiles are over items, not over events, and exact to three digits: times are rounded to three
+digits, so that the state of a percentile stays small for any number of events. Counts are
+multiplied by the event's weight, so that samples stand for all events.
 """
 
 from typing import Final
@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600)
 DAY_S: Final = 86400
 POINTS_MAX: Final = 240
-"""So many steps of time fit into a plot."""
+"""How many time steps fit into a plot."""
 ERROR_CLASS_CHARS: Final = 90
 STARTING_MS: Final = 250
-"""A daemon with items to send begins with them a few milliseconds before it says `started`, and
-takes more than half a second from its beginning to there: what was noted so shortly before is its
-own, and not of the life before."""
+"""A daemon that has items to send starts sending a few milliseconds before it logs `started`, and
+it needs more than half a second from its start to that point. So events up to this long before
+`started` belong to the new daemon, not to the one before it."""
 
 
 def step_s(first_ms: int, last_ms: int) -> int:

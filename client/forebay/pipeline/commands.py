@@ -1,4 +1,4 @@
-"""The command line of the pipelines: what can be asked for, and help that teaches it."""
+"""The command line of the pipelines: arguments and help texts."""
 
 import argparse
 import textwrap
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class OneOption(argparse.Action):
-    """`--option NAME=VALUE`, as often as wanted, into a dictionary."""
+    """`--option NAME=VALUE`, any number of times, into a dictionary."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
@@ -20,7 +20,7 @@ class OneOption(argparse.Action):
 
 
 def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Ends the process with code 2 if they make no sense."""
+    """Ends the process with code 2 if the arguments are not valid."""
     parser = make_parser()
     given = parser.parse_args(arguments)
     if given.command == "push" and (given.app is None) != (given.version is None):

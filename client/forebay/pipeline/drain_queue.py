@@ -2,13 +2,13 @@
 
     drain(spark, "crm", "/data/crm", checkpoint="/data/checkpoints/crm", consumer="lake")
 
-Spark's file sink and forebay's claims share the checkpoint: after a crash the micro-batch that was
-under way is read and written again, and readers of the directory see it once (through Spark, which
-reads the sink's own list of files). Items are acknowledged when they are in the files. It ends when
-the queue is empty, or goes on for ever with `every`.
+Spark's file sink and forebay's claims share the checkpoint. After a crash the interrupted
+micro-batch is read and written again, and readers of the directory see it once (through Spark,
+which reads the sink's own list of files). Items are acknowledged when they are in the files.
+`drain` ends when the queue is empty, or runs for ever with `every`.
 
-What it can't do: begin with an empty checkpoint where this consumer has acknowledged items before;
-that fails, rather than lose or repeat some. Take another consumer's name then.
+It cannot start with an empty checkpoint if this consumer has acknowledged items before: that fails,
+rather than lose or repeat items. Use another consumer's name then.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""What a pipeline is doing, for who waits for it: a line for each step, with the time it took.
+"""The progress of a pipeline, for people who wait: one line per step, with the time so far.
 
-While Spark works, the tasks that are done are counted, now and then, by a thread that only looks.
-Spark Connect has no such counts on the client: there a step is one line.
+While Spark works, a thread counts the finished tasks every few seconds. Spark Connect has no such
+counts on the client: there a step is one line.
 """
 
 import sys
@@ -24,7 +24,7 @@ def say_nothing(text: str) -> None:
 
 
 class Progress:
-    """Lines on stderr: the seconds since the start, and what is being done now."""
+    """Lines on stderr: the seconds since the start, and the current step."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -36,7 +36,7 @@ class Progress:
 
 @contextmanager
 def tasks_shown(spark: "SparkSession", what: str, say: Say) -> Iterator[None]:
-    """Says `what`, and how many of its tasks are done while it takes long."""
+    """Says `what`, and how many of its tasks are done if it takes long."""
     say(what)
     is_over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(spark, what, say, is_over), daemon=True)

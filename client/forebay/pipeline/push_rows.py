@@ -1,20 +1,20 @@
-"""`push`: a table or files into a queue; rows that break a rule go aside, with the reason.
+"""`push`: a table or files into a queue; rows that break a rule are set aside, with the reason.
 
     push(spark, spark.read.parquet("/data/customers"), "crm",
          rules=[Rule("no e-mail", "email LIKE '%@%'"), Rule("no consent", "consent")],
          quarantine="/data/quarantine", key="customer_id")
 
-First pass: rows that break a rule are written to `quarantine/batch=…` as Parquet, with a column
-`reason` that names each rule they break; all rows are counted on the way. If too many are bad, it
-ends there, and nothing was pushed. Second pass: the good rows, in one write that is seen whole or
-not at all. A rule that is null for a row is broken.
+The first pass counts all rows and writes those that break a rule to `quarantine/batch=…` as
+Parquet, with a column `reason` that names each broken rule. If too many rows are bad, `push` ends
+there and pushes nothing. The second pass pushes the good rows in one write that is seen whole or
+not at all. A row breaks a rule whose value for it is null.
 
-With a transaction (`app` and `version`) a run that is repeated pushes nothing twice, says so, and
-writes the same batch of the quarantine again; without, each run has a batch of its own.
+With a transaction (`app` and `version`) a repeated run pushes nothing twice, says so, and writes
+the same batch of the quarantine again. Without one, each run has its own batch.
 
-What it can't do: see that the source changed between the two passes. Give it files or a snapshot
-of a table. Nor tell its write from another of the same Spark application to the same queue that
-ended in the same moment, unless they have transactions.
+`push` does not notice if the source changes between the two passes: give it files or a snapshot of
+a table. Without transactions it cannot tell its write from another write of the same Spark
+application to the same queue that ended at the same moment.
 """
 
 import uuid

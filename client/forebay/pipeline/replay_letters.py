@@ -1,21 +1,19 @@
-"""`replay`: dead letters, changed or as they are, go back into a queue; then the originals go.
+"""`replay`: puts dead letters back into a queue, changed or as they are, and removes the originals.
 
     replay(spark, "crm", work="/data/replays/2025-08-12",
            where="error LIKE '%timeout%'", payload="regexp_replace(payload, 'http:', 'https:')")
 
-Three steps, each of which is done once, however often it is repeated with the same `work`:
+It has three steps. Each is done once, however often it is repeated with the same `work`:
 
-1. The letters that are chosen are written to `work/letters`, as Parquet: from here on it is certain
-   which ones they are.
-2. They are pushed in one write that is seen whole or not at all, under a transaction that belongs
-   to `work`: a repetition is a duplicate. They keep their ids (`retryOf`), and their attempts
-   begin anew.
-3. Only then the originals are removed: those of step 1 and no others, and not one that died again
-   meanwhile.
+1. Write the chosen letters to `work/letters`, as Parquet. This fixes which letters are replayed.
+2. Push them in one write that is seen whole or not at all, under a transaction that belongs to
+   `work`, so that a repetition is a duplicate. Items keep their ids (`retryOf`), and their attempts
+   start at 0.
+3. Remove the originals: exactly those of step 1, without letters that died again meanwhile.
 
-So a replay that is killed anywhere is finished by running it again. `work` is then spent: the next
-replay needs another one. What it can't do: reach dead letters of daemons that the tasks do not
-reach, or keep the headers and the error history that letters had.
+To finish a replay that was killed, run it again. The next replay needs another `work`. A replay
+cannot reach the dead letters of daemons that the tasks do not reach, and it does not keep the
+headers and the error history of the letters.
 """
 
 import uuid

@@ -1,8 +1,8 @@
-"""What to size how: pure functions from what was measured to what is recommended.
+"""Sizing: pure functions from measured figures to recommended settings.
 
 The formulae are those of docs/operations.md, "Sizing by the event log": Little's law for workers,
-and what has to lie ready between two looks of the promoter for warm. What they can't do: know what
-a destination bears. More workers than it can answer make each answer slower, and no more of them.
+and for warm the items that must be ready between two looks of the promoter. They do not know how
+much load a destination can take: with more workers than it can serve, each answer only gets slower.
 """
 
 import math
@@ -23,21 +23,21 @@ WAIT_WORTH_SAYING_MS: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What was measured of a queue, all hosts together."""
+    """The measured figures of a queue, all hosts together."""
 
     queue: str
     delivered: float
     retried: float
     dead: float
     arrival_mean: float
-    """Items a second."""
+    """Items per second."""
     arrival_peak: float
-    """The 95th percentile of the steps of time."""
+    """The 95th percentile of the time steps."""
     sends: float
     send_s: float
-    """Mean seconds a send."""
+    """Mean seconds per send."""
     batch: float
-    """Mean items a send."""
+    """Mean items per send."""
     item_bytes: float
     busy_s: float
     """Of all workers together."""
@@ -51,7 +51,7 @@ class QueueLoad:
     rate_limit: float
     warm_max_items: int
     open_share: float
-    """Of the time, the breaker of its destination was not closed."""
+    """The share of the time in which the breaker of its destination was not closed."""
 
     @property
     def is_pulled(self) -> bool:
@@ -66,7 +66,7 @@ class QueueLoad:
 
     @property
     def capacity(self) -> float:
-        """Items a second that the workers can send; 0: not known."""
+        """Items per second that the workers can send; 0: not known."""
         return 0.0 if self.is_pulled else self.workers * self.batch / self.send_s
 
     @property
@@ -83,9 +83,9 @@ class Recommendation:
     disk_bytes: int
     """For `OUTAGE_S` without the destination."""
     capacity: float
-    """Of the recommended workers, in items a second."""
+    """Of the recommended workers, in items per second."""
     catch_up_s: float
-    """To send what gathers in `OUTAGE_S`, while new items go on coming."""
+    """How long it takes to send what arrives in `OUTAGE_S`, while new items keep coming."""
 
 
 def recommend(load: QueueLoad) -> Recommendation:
@@ -114,7 +114,7 @@ def recommend(load: QueueLoad) -> Recommendation:
 
 
 def bottlenecks(load: QueueLoad) -> list[str]:
-    """What holds the queue back, the weightiest first; empty: nothing does."""
+    """What slows the queue down, the most important first; empty if nothing does."""
     found: list[str] = []
     is_slow = load.wait_p95_ms > max(WAIT_WORTH_SAYING_MS, 2 * load.processing_p95_ms)
     if load.open_share > SHARE_WORTH_SAYING:
@@ -154,7 +154,7 @@ def _workers_are_busy(load: QueueLoad) -> str:
 
 
 def _rounded(items: float) -> int:
-    """Two digits: the estimate is not more exact than that."""
+    """Rounded to two digits: the estimate is not more exact than that."""
     whole = max(100, math.ceil(items))
     unit: int = 10 ** max(0, len(str(whole)) - 2)
     return -(-whole // unit) * unit

@@ -3,7 +3,7 @@
     df.write.format("forebay").option("queue", "crm").mode("append").save()
 
 Where the distribution `forebay` is installed, on the driver and on the executors, Spark finds the
-format by itself. Where it is not, `register` ships it.
+format without help. Where it is not, `register` ships it.
 
 Names are imported when they are first used: tasks need few of them.
 """

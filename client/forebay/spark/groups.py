@@ -1,9 +1,8 @@
-"""Which rows of an Arrow batch may share a run: those with one priority, due time, flow, action.
+"""Groups the rows of an Arrow batch that may share a run: same priority, due time, flow, action.
 
-All of it is Arrow's own work: columns are dictionary-encoded, their codes combined into one, and
-rows sorted by it, with a step in Python for each group and none for each row. The sort is stable,
-and groups come in the order in which they first appear. A batch whose rows are all of one group,
-or lie in groups already, is not moved at all.
+Arrow does the work: it encodes columns as dictionaries, combines their codes into one and sorts the
+rows by it. Python takes one step per group and none per row. The sort is stable, and groups come in
+the order in which they first appear. A batch whose rows are in groups already is not moved.
 """
 
 from collections.abc import Iterator

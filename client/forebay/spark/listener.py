@@ -9,10 +9,10 @@ query ends: asking for it is a small Spark job, and Spark's events wait for the 
 If `prometheus_client` is installed, the figures are gauges of its registry as well; the application
 serves them.
 
-Spark calls it in a thread of its own, later than things happen. It owns nothing, and a failure
-here is a line in the log: the query goes on.
+Spark calls the listener in a thread of its own, some time after the event. The listener owns
+nothing. A failure here is logged, and the query goes on.
 
-What it can't do: see receipts of writes inside foreachBatch. Those are not the query's own.
+It does not see the receipts of writes inside foreachBatch: those are not the query's own.
 """
 
 import json
@@ -46,13 +46,13 @@ _PYTHON_SINK: Final = "PythonTable"
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Where a stream's reader stands."""
+    """The position of a stream's reader."""
 
     queue: str
     consumer: str
     claim: int
     items: int
-    """That wait behind the claim."""
+    """How many wait behind the claim."""
 
 
 def listen(spark: "SparkSession", *, receipt_every_s: float = RECEIPT_EVERY_S) -> "ForebayListener":

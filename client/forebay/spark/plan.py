@@ -1,7 +1,7 @@
-"""The plan of a write: which column gives what, decided on the driver from options and schema.
+"""The plan of a write: the use of each column, decided on the driver from options and schema.
 
-A plan is all that a task needs to know; it travels to the tasks in their writer. What a column's
-values are is seen in the tasks alone: see batches.py and groups.py.
+A plan holds all that a task needs to know, and travels to the tasks in their writer. Only the tasks
+see the values of a column: see batches.py and groups.py.
 """
 
 from collections.abc import Mapping, Sequence

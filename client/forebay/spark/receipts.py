@@ -5,18 +5,19 @@
     print(receipt.write.hex(), receipt.accepted, receipt.pending)
     receipt = receipt.wait(timeout=600)
 
-Spark commits a write in a Python process of its own, never in the user's, which with Spark Connect
-is not even on the same machine. So commit leaves a note in the directory that Spark keeps for this
-application on the driver's host (and removes with it), and `last_receipt` reads it through the
-data source: `spark.read.format("forebay").option("state", "receipt")` is planned in such a process
-on the driver as well, and asks the daemon there. A receipt's `wait()` asks in the same way, each
+Spark commits a write in a separate Python process, never in the user's, which with Spark Connect is
+not even on the same machine. So commit leaves a note in the directory that Spark keeps for this
+application on the driver's host (and removes with it). `last_receipt` reads the note through the
+data source: `spark.read.format("forebay").option("state", "receipt")` is also planned in such a
+process on the driver, and asks the daemon there. A receipt's `wait()` asks in the same way, each
 time with a small Spark job: at most one per second.
 
-A write whose transaction was published before leaves a note as well: the receipt is then that of
-the write that was published with exactly this version, or None if that write is unknown.
+A write whose transaction was published before also leaves a note: the receipt is then that of the
+write that was published with exactly this version, or None if that write is unknown.
 
-What it can't do: tell sessions of one application apart. With Spark Connect others may have written
-in the meantime; the write's id is in the driver's log, and `receipt(spark, id)` asks for that one.
+The note does not tell the sessions of one application apart. With Spark Connect others may have
+written in the meantime; the write's id is in the driver's log, and `receipt(spark, id)` asks for
+it.
 """
 
 import json

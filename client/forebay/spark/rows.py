@@ -1,16 +1,16 @@
-"""Rows of Spark out of runs: fetched runs become Arrow record batches.
+"""Turns fetched runs into Arrow record batches: the rows that Spark reads.
 
-No Python work for an item: payloads and keys are the run's packed columns with Arrow's name on
-them (the layout is the same), what the items of a run share is repeated by run-end decoding, and
-ids are joined from the run's id and a table of indexes. The exception are runs that list their
-items' ids, because they were made of parts of others: those take 1 µs an item more.
+Python does no work per item. Payloads and keys are the run's packed columns, whose layout is
+Arrow's own. Values that the items of a run share are repeated by run-end decoding, and ids are
+joined from the run's id and a table of indexes. Only runs that list their items' ids, because they
+were made of parts of others, take 1 µs more per item.
 
-Batches are small, so that what one step has made is still in the processor's cache in the next:
-0.5 µs an item of 300 bytes in all with 2 MiB, 0.65 with a page of 30 MiB (with runs of 1,000 items;
-0.4 and 0.6 with 3,500), written to a pipe. A batch costs 300 µs, whatever is in it.
+Batches are small, so that the output of one step is still in the processor's cache in the next: 0.5
+µs per item of 300 bytes in all with 2 MiB, 0.65 with a page of 30 MiB (with runs of 1,000 items;
+0.4 and 0.6 with 3,500), written to a pipe. A batch costs 300 µs, whatever its size.
 
-Only the columns that are asked for are made. A run that cannot be unpacked raises BadRun and names
-it: a reader must not leave out items silently, and cannot tell the daemon that they are bad.
+Only the requested columns are made. A run that cannot be unpacked raises a BadRun that names it: a
+reader must not leave out items silently, and cannot tell the daemon that they are bad.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,12 +1,12 @@
-"""The data source `forebay` for processes that do not have the package: it brings it along.
+"""The data source `forebay` for processes without the package: it brings the package along.
 
 Spark pickles a data source, its readers, writers, partitions and messages, and unpickles them in
 other processes, where a class of a package that is not installed cannot be found. So all of these
-are wrapped: what Spark sees are the classes below, pickled by value (shipping.py sees to that), and
-inside them the real ones, pickled, together with the package's files as a zip. Opening a wrapper
-makes the package importable first.
+are wrapped. Spark sees the classes below, pickled by value (shipping.py arranges that). They
+contain the real ones, pickled, together with the package's files as a zip. Opening a wrapper first
+makes the package importable.
 
-This module must import nothing of forebay: it is what runs before forebay can be imported.
+This module must not import forebay: it runs before forebay can be imported.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 
 def unpack(archive: bytes) -> None:
-    """Makes `forebay` importable in this process, unless it is."""
+    """Makes `forebay` importable in this process, unless it already is."""
     if importlib.util.find_spec("forebay") is not None:
         return
     # One name for the same bytes, so that a task does not leave a file behind each time.
@@ -54,7 +54,7 @@ def unpack(archive: bytes) -> None:
 
 
 class Parcel:
-    """Something of forebay's, pickled, with the package."""
+    """A pickled object of forebay, with the package."""
 
     def __init__(self, archive: bytes, content: Any) -> None:
         self.archive = archive

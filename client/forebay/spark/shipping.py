@@ -1,12 +1,12 @@
 """`register(spark)`: the format `forebay` on a cluster where the client is not installed.
 
-The client's own source files go along with the data source, as a zip of about 100 KB, and are
-unpacked where they are needed: see shipped.py. Works in classic sessions and through Spark Connect,
-for batch and streams, because it needs nothing of Spark but that classes are pickled by value.
+The client's own source files travel with the data source, as a zip of about 100 KB, and are
+unpacked where they are needed: see shipped.py. This works in classic sessions and through Spark
+Connect, for batch and streams, because Spark only has to pickle classes by value.
 
-The package is all that is shipped. cramjam (Snappy) and crc32c are compiled, and are used where
-they are found: without them runs are not compressed, and carry zlib's CRC-32. pyarrow must be
-there, as for every Python data source, and Spark 4.2 or newer.
+Only the package is shipped. cramjam (Snappy) and crc32c are compiled, and are used where they are
+installed: without them runs are not compressed, and carry zlib's CRC-32. The cluster needs pyarrow,
+as for every Python data source, and Spark 4.2 or newer.
 """
 
 import io
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAME_TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""The zip of the same files is the same bytes: they name the place where it is unpacked."""
+"""The same files make the same zip: its bytes name the place where it is unpacked."""
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes `format("forebay")` known to this session, the client's code with it."""
+    """Makes `format("forebay")` known to this session, together with the client's code."""
     # Not the package itself: its locks and structs cannot be pickled, its modules can be zipped.
     cloudpickle.register_pickle_by_value(shipped)  # type: ignore[no-untyped-call]
     archive = pack_client()

@@ -1,7 +1,7 @@
-"""The options of a read, as texts: which there are, what each may be, and what was meant.
+"""The options of a read, as texts: their names and their values.
 
-Checked on the driver, before anything is read. An `OptionError` names the option, what was given
-and what is possible.
+They are checked on the driver, before anything is read. An `OptionError` names the option, the
+given value and the possible ones.
 """
 
 from collections.abc import Mapping

@@ -1,21 +1,21 @@
 """`spark.readStream.format("forebay")`: a queue as a stream, read in claims.
 
-A claim is a numbered set of items that the daemon has fixed and that is this consumer's until it is
-acknowledged (docs/protocol.md, "Claims"). An offset of the stream is the number of a claim, and a
-micro-batch is one claim: Spark may read it as often as it likes, before and after a crash of
-either side, and reads the same items. Its rows are dealt out to several tasks.
+A claim is a numbered, fixed set of items that belongs to this consumer until it is acknowledged
+(docs/protocol.md, "Claims"). An offset of the stream is the number of a claim, and a micro-batch is
+one claim: Spark may read it any number of times, before and after a crash of either side, and reads
+the same items. Its rows are split among several tasks.
 
-*Acknowledged when*: Spark asks for what comes after an offset only once the micro-batch that ends
-there is in its commit log. So `latestOffset(start)` acknowledges `start`, durably, and `commit`,
+*Acknowledgement*: Spark asks for the next offset only when the micro-batch that ends at the current
+one is in its commit log. So `latestOffset(start)` acknowledges `start`, durably, and `commit`,
 which comes later, has nothing left to do. The last micro-batch before a query is stopped is
-acknowledged when it is started again; one that runs with `availableNow` acknowledges its last
-before it ends.
+acknowledged when the query is started again; with `availableNow` it is acknowledged before the
+query ends.
 
-*Exactly once* is as good as the sink: what Spark's file sinks commit by batch id is written once.
+*Exactly once* depends on the sink: Spark's file sinks commit by batch id and write everything once.
 
-What it can't do: know which query it reads for. The option `consumer` says so, and a checkpoint
-that is not this consumer's is an error, never a guess. Two queries need two names. `availableNow`
-counts: as many items as waited when it began are read, the most urgent first, whichever they are.
+The reader does not know which query it reads for. The option `consumer` names it, and a checkpoint
+of another consumer is an error. Two queries need two names. `availableNow` reads as many items as
+waited when it began, the most urgent first, even if others have arrived since.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,21 +1,21 @@
 """`df.writeStream.format("forebay")`: each micro-batch becomes visible once, however often it runs.
 
-The transaction of a micro-batch is the query's id and the batch's number. A driver that dies inside
-commit makes Spark run the same micro-batch again, perhaps with another number of tasks: its rows
-are staged anew, and publishing them is answered `duplicate`, so that one copy is visible.
+The transaction of a micro-batch is the query's id and the batch's number. If the driver dies inside
+commit, Spark runs the same micro-batch again, perhaps with another number of tasks. Its rows are
+staged again, and the daemon answers the second publish with `duplicate`: one copy is visible.
 
-Spark makes the writer anew for every micro-batch, and once more for its commit: what identifies
-the write travels in the tasks' messages. Tasks learn the query's id and the batch's number from
-their local properties, under names that are Spark's own; where they are missing the write fails
-rather than guesses.
+Spark makes a new writer for every micro-batch, and another one for its commit, so the tasks'
+messages carry the write's identity. Tasks read the query's id and the batch's number from their
+local properties, under Spark's own names; if these are missing, the write fails.
 
-The trigger `continuous` is refused: Spark hands the rows of such a query to no Python sink, keeps
-it active, and ignores what commit raises. Nothing tells a sink its trigger, so the checkpoint must:
-a micro-batch is noted in its log of offsets before it runs, an epoch is not. Where the checkpoint
-cannot be seen from here (HDFS, S3), only commit finds out, and its error is in the driver's log.
+The trigger `continuous` is refused: Spark passes the rows of such a query to no Python sink, keeps
+it active, and ignores the errors of commit. Spark does not tell a sink its trigger, but the
+checkpoint shows it: its log of offsets has a micro-batch before it runs, and an epoch only
+afterwards. If the checkpoint cannot be read from here (HDFS, S3), only commit finds out, and its
+error is in the driver's log.
 
-What it can't do: drop at once what a failed micro-batch has staged if none of its tasks has ended
-well, because abort is not told the write's id then. That expires (`spool.stage_ttl`).
+If no task of a failed micro-batch has succeeded, abort does not learn the write's id and cannot
+drop its stages. They expire (`spool.stage_ttl`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
