@@ -1,5 +1,6 @@
 """Puts the command line together. Each command has its own module."""
 
+import inspect
 import sys
 from typing import Annotated, Final
 
@@ -7,11 +8,9 @@ import typer
 
 from daemon.cli import breakers, config, cron, exits, fleet, queues, streams, triggers, writes
 from daemon.cli import history as finished
-from daemon.cli import pause as pausing
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
 from daemon.cli.dead import commands as dead
-from daemon.cli.help_texts import unwrap_all
 from daemon.cli.items import commands as single
 from daemon.cli.push import EXAMPLE as PUSH_EXAMPLE
 from daemon.cli.push import push
@@ -29,6 +28,27 @@ WATCHING: Final = "Watching"
 ACTING: Final = "Acting"
 SPARK: Final = "Spark writes and streams"
 DAEMON: Final = "The daemon"
+
+
+def unwrap_all(app: typer.Typer) -> None:
+    """Removes the line breaks of the source from the help of every command.
+
+    Typer keeps the breaks of all paragraphs but the first, and a terminal that is narrower than the
+    source then breaks every line twice.
+    """
+    for command in app.registered_commands:
+        if command.callback is not None and command.help is None:
+            command.help = unwrap(command.callback.__doc__ or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            unwrap_all(group.typer_instance)
+
+
+def unwrap(text: str) -> str:
+    """One line per paragraph."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
 
 app = typer.Typer(
     name="forebay",
@@ -49,8 +69,8 @@ app.command(rich_help_panel=WATCHING, epilog=STATS_EXAMPLE)(stats)
 app.command(rich_help_panel=WATCHING, epilog=TOP_EXAMPLE)(top)
 app.command(rich_help_panel=ITEMS, epilog=receipts.EXAMPLE)(receipts.receipt)
 app.command(rich_help_panel=ITEMS, epilog=finished.EXAMPLE)(finished.history)
-app.command(rich_help_panel=ACTING, epilog=pausing.PAUSE_EXAMPLE)(pausing.pause)
-app.command(rich_help_panel=ACTING, epilog=pausing.RESUME_EXAMPLE)(pausing.resume)
+app.command(rich_help_panel=ACTING, epilog=queues.PAUSE_EXAMPLE)(queues.pause)
+app.command(rich_help_panel=ACTING, epilog=queues.RESUME_EXAMPLE)(queues.resume)
 app.add_typer(single.app, name="items", rich_help_panel=ITEMS)
 app.add_typer(queues.app, name="queues", rich_help_panel=ACTING)
 app.add_typer(dead.app, name="dead", rich_help_panel=ACTING)

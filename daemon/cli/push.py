@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from daemon.cli.client import read_headers, read_priority, resolve_priority
+from daemon.cli.client import DaemonSocket, counted, read_headers, read_priority, resolve_priority
 
 if TYPE_CHECKING:
     from forebay.client import Client
-    from forebay.errors import ForebayError
     from forebay.pusher import Pusher
     from forebay.tally import OutcomeCounts, PushResult
 
@@ -29,73 +28,81 @@ Advance = Callable[[int, int], None]
 """Called with the bytes read and the items acknowledged so far."""
 
 
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue to push to.")]
+File = Annotated[str, typer.Argument(metavar="FILE|-", help="What to push; - is standard input.")]
+Split = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Where items end: [bold]lines[/bold] (at a line feed), [bold]null[/bold] (at a "
+        "zero byte), [bold]whole[/bold] (the input is one item), or a size like "
+        "[bold]4096[/bold] or [bold]64Ki[/bold] (items of that many bytes). "
+        "Empty lines are skipped.",
+    ),
+]
+Priority = Annotated[
+    str,
+    typer.Option(
+        metavar="N|LABEL",
+        help="0 (most urgent) to 255, or a label of the daemon's configuration: "
+        "[bold]high[/bold] (0), [bold]normal[/bold] (5) and [bold]low[/bold] (10) unless "
+        "[bold]priorities[/bold] says otherwise.",
+    ),
+]
+Delay = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Deliver after this delay, e.g. 90s.")
+]
+Key = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The key of every item, at most 200 bytes.")
+]
+KeyField = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The member of JSON items that holds the key.")
+]
+Flow = Annotated[str, typer.Option(metavar="NAME", help="The flow that items belong to.")]
+Action = Annotated[str, typer.Option(metavar="NAME", help="The action of the items.")]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A header of every item; may be repeated."),
+]
+CorrelationId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Correlation id of this push: it appears in logs, deliveries and history, and can "
+        "be searched for.",
+    ),
+]
+Traceparent = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The same, as a W3C Trace Context traceparent.")
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Give up if nothing is acknowledged for this long. \\[default: 60s]"
+    ),
+]
+NoCompress = Annotated[bool, typer.Option("--no-compress", help="Do not compress with Snappy.")]
+
+KeysOf = Callable[[list[bytes]], Iterable[bytes | None]]
+"""Returns the keys of some items."""
+
+
 def push(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue to push to.")],
-    file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="What to push; - is standard input.")
-    ] = "-",
-    split: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="Where items end: [bold]lines[/bold] (at a line feed), [bold]null[/bold] (at a "
-            "zero byte), [bold]whole[/bold] (the input is one item), or a size like "
-            "[bold]4096[/bold] or [bold]64Ki[/bold] (items of that many bytes). "
-            "Empty lines are skipped.",
-        ),
-    ] = "lines",
-    priority: Annotated[
-        str,
-        typer.Option(
-            metavar="N|LABEL",
-            help="0 (most urgent) to 255, or a label of the daemon's configuration: "
-            "[bold]high[/bold] (0), [bold]normal[/bold] (5) and [bold]low[/bold] (10) unless "
-            "[bold]priorities[/bold] says otherwise.",
-        ),
-    ] = "5",
-    delay: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Deliver after this delay, e.g. 90s."),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The key of every item, at most 200 bytes.")
-    ] = None,
-    key_field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The member of JSON items that holds the key."),
-    ] = None,
-    flow: Annotated[str, typer.Option(metavar="NAME", help="The flow that items belong to.")] = "",
-    action: Annotated[str, typer.Option(metavar="NAME", help="The action of the items.")] = "",
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header of every item; may be repeated."),
-    ] = None,
-    correlation_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Correlation id of this push: it appears in logs, deliveries and history, and can "
-            "be searched for.",
-        ),
-    ] = None,
-    traceparent: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The same, as a W3C Trace Context traceparent."),
-    ] = None,
-    socket: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The daemon's socket. \\[env: FOREBAY_SOCKET]"),
-    ] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Give up if nothing is acknowledged for this long. \\[default: 60s]",
-        ),
-    ] = None,
-    no_compress: Annotated[
-        bool, typer.Option("--no-compress", help="Do not compress with Snappy.")
-    ] = False,
+    queue: Queue,
+    file: File = "-",
+    split: Split = "lines",
+    priority: Priority = "5",
+    delay: Delay = None,
+    key: Key = None,
+    key_field: KeyField = None,
+    flow: Flow = "",
+    action: Action = "",
+    header: Header = None,
+    correlation_id: CorrelationId = None,
+    traceparent: Traceparent = None,
+    socket: DaemonSocket = None,
+    timeout: Timeout = None,
+    no_compress: NoCompress = False,
 ) -> None:
     """Push items to a queue. Returns when all of them are acknowledged.
 
@@ -105,41 +112,35 @@ def push(
     For a queue with unique keys, prints how many items were created, updated, ignored, or in
     conflict; the last two are not stored.
     """
-    if key is not None and key_field is not None:
-        raise typer.BadParameter("give --key or --key-field, not both")
     how = _parse_split(split)
+    keys_of = _make_keys(key, key_field)
     options: dict[str, Any] = {
         "priority": read_priority(priority),
-        "delay": _parse_duration(delay, "--delay", 0.0),
+        "delay": _parse_duration(delay, "--delay"),
         "flow": flow,
         "action": action,
         "headers": _correlated(read_headers(header or []), correlation_id, traceparent),
         "compressed": not no_compress,
     }
-    keys_of = _make_keys(key, key_field)
 
     import time
 
     from forebay.client import TIMEOUT_S, connect
-    from forebay.errors import ForebayError
 
-    timeout_s = _parse_duration(timeout, "--timeout", TIMEOUT_S)
-
+    timeout_s = TIMEOUT_S if timeout is None else _parse_duration(timeout, "--timeout")
     started = time.monotonic()
     with _open(file) as source, connect(socket, timeout_s) as client, _progress(source) as advance:
-        pusher = _open_pusher(client, queue, options)
-        try:
-            with pusher:
-                _push_all(source, how, keys_of, client, pusher, advance)
-        except ForebayError as error:
-            raise _with_what_is_stored(error, pusher.result) from error
+        options["priority"] = resolve_priority(client, options["priority"])
+        pusher = client.pusher(queue, **options)
+        with _telling_what_is_stored(pusher), pusher:
+            _push_all(source, how, keys_of, client, pusher, advance)
     typer.echo(_summary(queue, pusher.result, pusher.outcomes, time.monotonic() - started))
 
 
 def _push_all(
     source: BinaryIO,
     how: str | int,
-    keys_of: Callable[[list[bytes]], Iterable[bytes | None]] | None,
+    keys_of: KeysOf | None,
     client: "Client",
     pusher: "Pusher",
     advance: Advance,
@@ -220,14 +221,9 @@ def _parse_split(text: str) -> str | int:
     return size
 
 
-def _open_pusher(client: "Client", queue: str, options: dict[str, Any]) -> "Pusher":
-    priority = resolve_priority(client, options["priority"])
-    return client.pusher(queue, **(options | {"priority": priority}))
-
-
-def _parse_duration(text: str | None, option: str, default: float) -> float:
+def _parse_duration(text: str | None, option: str) -> float:
     if text is None:
-        return default
+        return 0.0
 
     from actors.model.units import parse_duration
 
@@ -247,9 +243,10 @@ def _correlated(
     return headers
 
 
-def _make_keys(
-    key: str | None, field: str | None
-) -> Callable[[list[bytes]], Iterable[bytes | None]] | None:
+def _make_keys(key: str | None, field: str | None) -> KeysOf | None:
+    """None if the items have no keys."""
+    if key is not None and field is not None:
+        raise typer.BadParameter("give --key or --key-field, not both")
     if key is not None:
         fixed = key.encode()
         return lambda items: [fixed] * len(items)
@@ -272,21 +269,24 @@ def _key_in(item: bytes, field: str) -> bytes:
     return str(value).encode()
 
 
-def _with_what_is_stored(error: "ForebayError", result: "PushResult") -> "ForebayError":
-    """The same error, with the number of items stored before it."""
-    from forebay.errors import Refused
+@contextmanager
+def _telling_what_is_stored(pusher: "Pusher") -> Iterator[None]:
+    """Adds the number of items that are stored to an error."""
+    from forebay.errors import ForebayError, Refused
 
-    if not result.items:
-        return error
-    stored = f"{result.items:,} items before that are stored"
-    if isinstance(error, Refused):
-        return Refused(error.code, f"{error.text}; {stored}", fatal=error.fatal)
-    return type(error)(f"{error}; {stored}")
+    try:
+        yield
+    except ForebayError as error:
+        if not pusher.result.items:
+            raise
+        stored = f"{counted(pusher.result.items, 'item')} stored before that"
+        if isinstance(error, Refused):
+            raise Refused(error.code, f"{error.text}; {stored}", fatal=error.fatal) from error
+        raise type(error)(f"{error}; {stored}") from error
 
 
 def _summary(queue: str, result: "PushResult", outcomes: "OutcomeCounts", seconds: float) -> str:
-    items = f"{result.items:,} item{'' if result.items == 1 else 's'}"
-    runs = f"{result.runs:,} run{'' if result.runs == 1 else 's'}"
+    items, runs = counted(result.items, "item"), counted(result.runs, "run")
     again = f", {result.duplicates:,} of them stored before" if result.duplicates else ""
     counts = outcomes._asdict().items()
     decided = ", ".join(f"{count:,} {outcome}" for outcome, count in counts if count)

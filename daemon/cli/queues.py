@@ -1,7 +1,7 @@
-"""`forebay queues`: lists and changes queues and their settings."""
+"""`forebay queues`, `forebay pause` and `forebay resume`: queues and their settings."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,6 +20,14 @@ from daemon.cli.client import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+PAUSE_EXAMPLE: Final = (
+    "Examples: [bold]forebay pause crm[/bold] during maintenance of the CRM; "
+    "[bold]forebay pause crm --flow nightly[/bold] pauses only that flow."
+)
+RESUME_EXAMPLE: Final = (
+    "Examples: [bold]forebay resume crm[/bold]; [bold]forebay resume crm --flow nightly[/bold]."
+)
+
 app = typer.Typer(
     no_args_is_help=True,
     help="List, create, change, empty and delete queues.",
@@ -31,6 +39,9 @@ app = typer.Typer(
 )
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Flow = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this flow, not the whole queue.")
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
@@ -134,6 +145,29 @@ def purge(queue: Queue, yes: Yes = False, socket: DaemonSocket = None) -> None:
     typer.echo(f"{counted(deleted, 'item')} of {queue} deleted")
 
 
+def pause(
+    queue: Queue, flow: Flow = None, as_json: Json = False, socket: DaemonSocket = None
+) -> None:
+    """Stop delivering and leasing items of a queue, or of one of its flows, until it is resumed.
+
+    Pushes are still accepted and stored. Deliveries in flight are finished. A pause survives
+    restarts of the daemon.
+    """
+    with open_control(socket) as control:
+        _say_state(control.pause(queue, flow), as_json)
+
+
+def resume(
+    queue: Queue, flow: Flow = None, as_json: Json = False, socket: DaemonSocket = None
+) -> None:
+    """Resume a paused queue or flow.
+
+    Flows that were paused by name stay paused when their queue is resumed.
+    """
+    with open_control(socket) as control:
+        _say_state(control.resume(queue, flow), as_json)
+
+
 def find(queues: list[dict[str, Any]], name: str) -> dict[str, Any]:
     from forebay.errors import Refused
 
@@ -170,6 +204,13 @@ def _say(queue: dict[str, Any], text: str, as_json: bool) -> None:
         print_json(queue)
     else:
         typer.echo(text)
+
+
+def _say_state(queue: dict[str, Any], as_json: bool) -> None:
+    flows = ", ".join(queue.get("paused_flows", ()))
+    now = "paused" if queue.get("is_paused") else "running"
+    text = f"{queue['queue']} is {now}" + (f", paused flows: {flows}" if flows else "")
+    _say(queue, text, as_json)
 
 
 def _table(queues: list[dict[str, Any]]) -> "Table":

@@ -112,7 +112,7 @@ async def test_refusal_is_one_line_and_says_what_is_stored(served: Served) -> No
     done = await forebay(served, "push", "crm", stdin=b"x\n" * 1500)
     assert done.returncode == 5
     assert done.stderr.decode() == (
-        "forebay: TOO_LARGE: at most 4Mi are allowed; 1,000 items before that are stored\n"
+        "forebay: TOO_LARGE: at most 4Mi are allowed; 1,000 items stored before that\n"
     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from daemon.cli.stats.sampling import Asker
-from daemon.cli.top.app import TopApp, column_of
-from daemon.cli.top.screens import Sheet
+from daemon.cli.top.app import TopApp
+from daemon.cli.top.view import column_of
+from daemon.cli.top.widgets import Sheet
 from daemon.process.terminal import clean, json_text
 from forebay import connect, encode_run
 from forebay.writes import WRITE_HEADER, new_write_id

@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from daemon.cli.stats.sampling import Asker
-from daemon.cli.top.app import TopApp, column_of
-from daemon.cli.top.screens import Question, Sheet
-from daemon.cli.top.table import QueueTable
+from daemon.cli.top.app import TopApp
+from daemon.cli.top.view import column_of
+from daemon.cli.top.widgets import Question, QueueTable, Sheet
 from forebay import connect
 from tests.eventually import eventually_sync
 from tests.ops.commands import HANG_S, Host, running

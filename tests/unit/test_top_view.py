@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from daemon.cli.stats.sampling import Rates, Recent, Sample, rates_between
-from daemon.cli.top.app import column_of
 from daemon.cli.top.view import (
     COLUMNS,
     QueueRow,
@@ -14,6 +13,7 @@ from daemon.cli.top.view import (
     breakers_text,
     choose_columns,
     choose_rows,
+    column_of,
     count_text,
     make_rows,
     size_text,

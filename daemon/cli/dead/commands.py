@@ -1,6 +1,8 @@
 """`forebay dead`: lists, shows, edits, retries and deletes dead letters."""
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -237,7 +239,6 @@ def edit(
     socket: DaemonSocket = None,
 ) -> None:
     """Replace the payload of a dead letter. It keeps its id, and stays dead until it is retried."""
-    from daemon.cli.editing import edit_bytes, read_bytes
     from forebay.control import letter_payload
 
     with open_control(socket) as control:
@@ -311,3 +312,32 @@ def _change(
         typer.echo(f"{counted(done, 'dead letter')} {words[1]}")
     else:
         typer.echo("no dead letters match")
+
+
+def edit_bytes(old: bytes) -> bytes:
+    """Opens $VISUAL, $EDITOR or vi on a private file with the bytes; returns the edited bytes."""
+    import shlex
+    import subprocess
+    import tempfile
+
+    from forebay.errors import ForebayError
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory(prefix="forebay-") as directory:
+        file = Path(directory) / "payload"
+        file.write_bytes(old)
+        try:
+            done = subprocess.run([*shlex.split(editor), str(file)], check=False)
+        except (FileNotFoundError, PermissionError) as error:
+            raise ForebayError(
+                f"the editor {editor!r} cannot be started: set $EDITOR, or give --payload-file"
+            ) from error
+        if done.returncode:
+            raise ForebayError(f"the editor exited with {done.returncode}: nothing changed")
+        new = file.read_bytes()
+    # Editors append a final line feed that the user did not type.
+    return new[:-1] if new.endswith(b"\n") and not old.endswith(b"\n") else new
+
+
+def read_bytes(file: str) -> bytes:
+    return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()

@@ -79,7 +79,7 @@ def stats(
     asker = Asker(socket, timeout)
     try:
         if watch:
-            from daemon.cli.stats.watch import watch as keep_watching
+            from daemon.cli.stats.view import watch as keep_watching
 
             keep_watching(asker, every or EVERY_S, count, as_json=as_json)
         else:

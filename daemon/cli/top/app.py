@@ -29,12 +29,7 @@ from textual.worker import get_current_worker
 from daemon.cli.client import counted, open_control
 from daemon.cli.dead.groups import Grouped
 from daemon.cli.stats.sampling import Asker, Rates, Recent, Sample
-from daemon.cli.top.chosen import Charts, ChosenPanel
-from daemon.cli.top.screens import Question, Sheet, details_text, help_text
-from daemon.cli.top.style import CSS
-from daemon.cli.top.table import BAD, HELD_UP, QueueTable
 from daemon.cli.top.view import (
-    COLUMNS,
     ROWS_MAX,
     Column,
     QueueRow,
@@ -48,11 +43,77 @@ from daemon.cli.top.view import (
     stores_text,
     totals_text,
 )
+from daemon.cli.top.widgets import (
+    BAD,
+    HELD_UP,
+    Charts,
+    ChosenPanel,
+    Question,
+    QueueTable,
+    Sheet,
+    details_text,
+    help_text,
+)
 from daemon.process.terminal import clean
 from forebay.errors import ForebayError
 
 if TYPE_CHECKING:
     from forebay.control import Control
+
+CSS: Final = """
+#summary { height: 5; padding: 0 1; }
+#head { height: 1; }
+#totals { height: 1; text-style: bold; }
+#spool, #breakers, #stores { height: 1; }
+.-away #head { background: $error; color: $text; }
+.-away #totals, .-away #spool, .-away #breakers, .-away #stores { opacity: 45%; }
+.-away #queues, .-away #chosen { opacity: 45%; }
+
+#queues {
+    height: 1fr;
+    background: $background;
+    border: round $panel-lighten-2;
+    border-title-color: $text-muted;
+    border-subtitle-color: $text-warning;
+    scrollbar-size-vertical: 1;
+}
+#queues:focus { border: round $primary; background-tint: $foreground 0%; }
+#nothing { height: 1; padding: 0 2; color: $text-muted; }
+
+#chosen {
+    height: 11;
+    border: round $panel-lighten-2;
+    border-title-color: $text-accent;
+    border-title-style: bold;
+    padding: 0 1;
+}
+#about { height: 1; }
+#charts { height: 3; }
+.chart { width: 1fr; height: 3; padding: 0 2 0 0; }
+.chart Label { color: $text-muted; height: 1; }
+.chart Sparkline { height: 2; }
+#in > .sparkline--max-color { color: $primary-lighten-2; }
+#in > .sparkline--min-color { color: $primary; }
+#out > .sparkline--max-color { color: $success; }
+#out > .sparkline--min-color { color: $success-darken-2; }
+#held > .sparkline--max-color { color: $warning; }
+#held > .sparkline--min-color { color: $warning-darken-2; }
+#groups { height: auto; max-height: 6; }
+.-low #chosen { height: 8; }
+.-low #charts { display: none; }
+
+#filter { dock: bottom; height: 3; border: round $accent; }
+
+Sheet, Question { align: center middle; }
+#sheet {
+    width: 90%; max-width: 100; height: auto; max-height: 90%;
+    border: round $accent; background: $surface; padding: 1 2;
+}
+#question {
+    width: 64; max-width: 94%; height: auto;
+    border: round $warning; background: $surface; padding: 1 3;
+}
+"""
 
 GROUPS_S: Final = 10.0
 """How often the errors of the chosen queue's dead letters are fetched; also when the number of
@@ -361,7 +422,3 @@ def resume(queue: str, control: "Control") -> str:
 def retry(queue: str, control: "Control") -> str:
     done = control.dead_retry({"queue": queue})
     return f"{counted(done, 'dead letter')} of {queue} retried"
-
-
-def column_of(key: str) -> Column:
-    return next(column for column in COLUMNS if column.key == key)

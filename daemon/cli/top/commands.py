@@ -61,17 +61,17 @@ def top(
     seconds. If the daemon stops answering, it waits for it.
     """
     from daemon.cli.stats.sampling import Asker
-    from daemon.cli.top.view import COLUMNS
+    from daemon.cli.top.view import column_of
 
-    column = next((column for column in COLUMNS if sort in (column.key, column.title)), None)
-    if column is None:
-        known = ", ".join(column.key for column in COLUMNS)
-        raise typer.BadParameter(f"--sort is one of {known}, not {sort!r}")
+    try:
+        column = column_of(sort)
+    except ValueError as problem:
+        raise typer.BadParameter(f"--sort is {problem}") from problem
     asker = Asker(socket)
     try:
         first = asker.sample()
         if once:
-            from daemon.cli.top.once import print_once
+            from daemon.cli.top.view import print_once
 
             time.sleep(interval)
             print_once(asker, first, asker.sample(), filter_text, column)

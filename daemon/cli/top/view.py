@@ -1,15 +1,25 @@
-"""The contents of `forebay top` as plain values: rows, columns, sentences. Pure; no terminal here.
+"""The contents of `forebay top` as plain values: rows, columns and sentences.
 
-A value that the daemon does not report is shown as a dash.
+A value that the daemon does not report is shown as a dash. Only `print_once` writes: it prints one
+screen as text that can be piped, mailed and searched.
 """
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
 
 from daemon.cli.breakers import describe as describe_breaker
+from daemon.cli.client import open_console
+from daemon.cli.dead.groups import Grouped
 from daemon.cli.queues import state as queue_state
-from daemon.cli.stats.sampling import WHOLE, Rates, Sample
+from daemon.cli.stats.sampling import WHOLE, Asker, Rates, Sample, rates_between
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 UNKNOWN: Final = "–"
 ROWS_MAX: Final = 500
@@ -17,6 +27,7 @@ ROWS_MAX: Final = 500
 SORT_MARK: Final = " ▼"
 BESIDE: Final = 2
 """The space between columns."""
+GROUPS_SHOWN: Final = 5
 LONG_S: Final = 30 * 86400.0
 """Forecasts further away are not shown."""
 
@@ -275,3 +286,58 @@ COLUMNS: Final[Sequence[Column]] = (
     Column("breaker", "breaker", breaker_text, lambda row: row.breaker, 10, is_number=False),
     Column("tier", "new go", lambda row: row.tier, lambda row: row.tier, 14, is_number=False),
 )
+
+
+def column_of(name: str) -> Column:
+    """The column with this key or title. Raises ValueError if there is none."""
+    for column in COLUMNS:
+        if name in (column.key, column.title):
+            return column
+    known = ", ".join(column.key for column in COLUMNS)
+    raise ValueError(f"one of {known}, not {name!r}")
+
+
+def print_once(asker: Asker, first: Sample, last: Sample, filter_text: str, column: Column) -> None:
+    console = open_console()
+    rates = rates_between(first, last)
+    rows = choose_rows(make_rows(last, rates), filter_text, column, is_upward=False)
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.at_ms / 1000))
+    typer.echo(f"forebay  {asker.path}  {clock}")
+    typer.echo(totals_text(last, rates))
+    typer.echo(f"spool     {spool_text(last, 20)}")
+    typer.echo(f"breakers  {breakers_text(last)}")
+    typer.echo(f"stores    {stores_text(last)}")
+    typer.echo()
+    console.print(queue_table(rows, console.width if sys.stdout.isatty() else None))
+    for row in rows:
+        if row.dead:
+            for line in group_lines(row, asker.dead_groups(row.name)):
+                typer.echo(line)
+
+
+def queue_table(rows: list[QueueRow], width: int | None) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    columns = COLUMNS if width is None else choose_columns(rows, width)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.title, justify="right" if column.is_number else "left", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(escape(column.text(row)) for column in columns))
+    return table
+
+
+def group_lines(row: QueueRow, found: Grouped) -> list[str]:
+    """The dead letters of a queue, by error."""
+    groups = found.groups
+    lines = ["", f"dead letters of {row.name}"]
+    lines += [f"{group.count:>8,}  {group.error}" for group in groups[:GROUPS_SHOWN]]
+    if len(groups) > GROUPS_SHOWN:
+        more = len(groups) - GROUPS_SHOWN
+        lines.append(f"          and {more} more kinds: forebay dead groups --queue {row.name}")
+    if not found.is_complete:
+        lines.append(f"          counts cover the {found.letters:,} oldest of {row.dead:,}")
+    return lines
