@@ -34,14 +34,13 @@ from daemon.http.desk import Desk
 from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
 from daemon.process.listen import ListeningSocket, prepare_socket
-from daemon.process.malloc import return_freed_memory
+from daemon.process.memory import return_freed_memory
 from daemon.process.reload import Load, Reload, check_handlers
 from daemon.process.signals import SIGNALS, stop_at_once, stop_wanted, unless_stopped
-from daemon.process.systemd import notify
-from daemon.process.watchdog import Watchdog, answers
+from daemon.process.systemd import Watchdog, answers, notify
 from daemon.state.lock import StateLock
 from daemon.stores.open import MakeCold, Stores, open_stores
-from daemon.stores.sqlite.missing import account_for_missing
+from daemon.stores.sqlite.quarantine import account_for_missing
 from daemon.stores.sqlite.store import SqliteCold
 
 if TYPE_CHECKING:

@@ -1,13 +1,19 @@
-"""`spool.meta`, a hint that is replaced every second, and the checkpoint, the base of the books.
+"""Small files beside the chunks: `spool.meta`, the checkpoint, and the newest run ids.
+
+`spool.meta` is a hint that is replaced every second.
 
 The checkpoint is written before a chunk is freed. It has the totals of all freed chunks and names
 those that are about to be freed (`absorbed`), so that a crash in between counts nothing twice.
 Two generations are kept; if one is damaged, the other, which is balanced as well, is used.
+
+`recent` has the ids and fingerprints of the newest runs, for when their chunks are gone: 16 + 4
+bytes each, and a CRC-32C at the end.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +29,8 @@ META: Final = "spool.meta"
 META_VERSION: Final = 1
 CHECKPOINT: Final = "checkpoint"
 CHECKPOINT_OLD: Final = "checkpoint.old"
+RECENT: Final = "recent"
+_ENTRY: Final = Struct("<16sI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +138,20 @@ def _json_object(data: bytes | None) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def write_recent(files: Files, runs: Mapping[bytes, int]) -> None:
+    data = b"".join([_ENTRY.pack(run_id, content) for run_id, content in runs.items()])
+    files.replace(RECENT, data + crc32c(data).to_bytes(4, "little"))
+
+
+def read_recent(files: Files) -> dict[bytes, int]:
+    """Ids and fingerprints, oldest first. ValueError if the file is damaged."""
+    try:
+        data = files.read_file(RECENT)
+    except FileNotFoundError:
+        return {}
+    entries, crc = data[:-4], data[-4:]
+    if len(entries) % _ENTRY.size or crc32c(entries).to_bytes(4, "little") != crc:
+        raise ValueError("it is damaged")
+    return dict(_ENTRY.iter_unpack(entries))

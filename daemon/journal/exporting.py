@@ -30,9 +30,7 @@ from daemon.journal.ballast import Ballast
 from daemon.journal.export_file import Counts, ExportWriter
 from daemon.journal.files import Files
 from daemon.journal.inspect import ChunkView, list_chunks
-from daemon.journal.mark_files import MarkFiles
-from daemon.journal.marks import unpack_marks
-from daemon.journal.settled import settle_marks
+from daemon.journal.marks import MarkFiles, settle_marks, unpack_marks
 from forebay.errors import BadRun
 from forebay.run import Run, read_run
 

@@ -17,9 +17,8 @@ from daemon.journal import chunk
 from daemon.journal.block import Block, Gap, Scanner
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
-from daemon.journal.marks import unpack_marks
+from daemon.journal.marks import settle_marks, unpack_marks
 from daemon.journal.records import RECORDS, parse_records
-from daemon.journal.settled import settle_marks
 from forebay.errors import BadRun
 from forebay.run import Run, read_run
 

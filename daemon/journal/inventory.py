@@ -14,12 +14,12 @@ from daemon.journal.checkpoint import (
     CHECKPOINT,
     CHECKPOINT_OLD,
     META,
+    RECENT,
     Checkpoint,
 )
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
 from daemon.journal.quarantine import set_aside
-from daemon.journal.recent import RECENT
 from daemon.journal.records import RECORDS
 
 log = structlog.get_logger()

@@ -32,13 +32,11 @@ from actors.ports.journal import Committed, ItemMark, Located, Record, Recovered
 from actors.spooler.intake import fingerprint
 from daemon.journal import block, chunk
 from daemon.journal.ballast import TO_FREE, Ballast
-from daemon.journal.checkpoint import Checkpoint, Meta
+from daemon.journal.checkpoint import Checkpoint, Meta, write_recent
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex
-from daemon.journal.locate import locate_run
-from daemon.journal.mark_files import MarkFiles
-from daemon.journal.reader import read_runs
-from daemon.journal.recent import write_recent
+from daemon.journal.marks import MarkFiles
+from daemon.journal.reader import locate_run, read_runs
 from daemon.journal.records import RecordLog
 from daemon.journal.recovery import recover
 from forebay.errors import Refused

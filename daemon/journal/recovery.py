@@ -18,10 +18,12 @@ from actors.ports.journal import Damage, Recovered, RecoveredChunk
 from daemon.journal import chunk
 from daemon.journal.checkpoint import (
     META,
+    RECENT,
     Checkpoint,
     Meta,
     read_checkpoint,
     read_meta,
+    read_recent,
 )
 from daemon.journal.files import Files
 from daemon.journal.inventory import (
@@ -32,11 +34,10 @@ from daemon.journal.inventory import (
     set_orphans_aside,
     take_inventory,
 )
+from daemon.journal.marks import sort_out
 from daemon.journal.quarantine import set_aside
-from daemon.journal.recent import RECENT, read_recent
 from daemon.journal.records import read_records
 from daemon.journal.salvage import read_chunk
-from daemon.journal.settled import sort_out
 
 log = structlog.get_logger()
 

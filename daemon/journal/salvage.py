@@ -30,8 +30,8 @@ from daemon.journal.block import HEAD_BYTES as BLOCK_HEAD_BYTES
 from daemon.journal.files import Files
 from daemon.journal.index import ChunkIndex, unpack_index
 from daemon.journal.inventory import Inventory, had_blocks, read_known
+from daemon.journal.marks import read_marks, settle_marks
 from daemon.journal.quarantine import keep, keep_gap, set_chunk_aside
-from daemon.journal.settled import read_marks, settle_marks
 from forebay.errors import BadRun
 from forebay.run import read_head
 

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page
 
-from daemon.http.page import words
+from daemon.http.page import views
 from tests.browser.world import World
 
 AGES = [None, 0, 999, 1000, 59_999, 60_000, 12 * 60_000, 3_599_999, 3_600_000, 47 * 3_600_000]
@@ -11,7 +11,7 @@ COUNTS = [0, 7, 999, 1000, 1_234_567]
 ASK = """async ([ages, counts]) => {
   const here = document.querySelector("script[type=module]").src;
   const words = await import(new URL("words.js", here));
-  return { ages: ages.map(words.age), counts: counts.map(words.count) };
+  return { ages: ages.map(views.age), counts: counts.map(views.count) };
 }"""
 SHAPES = """async () => {
   const here = document.querySelector("script[type=module]").src;
@@ -38,11 +38,11 @@ SHAPES = """async () => {
 
 def test_first_view_and_modules_say_the_same(page: Page, world: World) -> None:
     page.goto(world.page)
-    ages = [*AGES, 2 * words.DAY_MS, 1200 * words.DAY_MS]
+    ages = [*AGES, 2 * views.DAY_MS, 1200 * views.DAY_MS]
     said = page.evaluate(ASK, [ages, COUNTS])
-    assert said["ages"] == [words.age(ms) for ms in ages]
+    assert said["ages"] == [views.age(ms) for ms in ages]
     assert said["ages"][6] == "12 min"
-    assert said["counts"] == [words.count(number) for number in COUNTS]
+    assert said["counts"] == [views.count(number) for number in COUNTS]
 
 
 def test_figures_and_shapes(page: Page, world: World) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from daemon.journal import chunk
-from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META
-from daemon.journal.recent import RECENT
+from daemon.journal.checkpoint import CHECKPOINT, CHECKPOINT_OLD, META, RECENT
 from daemon.journal.records import RECORDS
 from tests.crash.killer import Killer, die
 from tests.crash.named_files import NamedFiles

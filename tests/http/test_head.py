@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.config.handlers import HttpHandler
-from daemon.handlers.http.head import Header, RequestHead
-from daemon.handlers.http.request import RequestMaker, target_of
+from daemon.handlers.http.request import Header, RequestHead, RequestMaker, target_of
 from tests.http.batches import a_slice
 
 SHARED: list[Header] = [(b"Accept-Encoding", b"identity"), (b"Host", b"crm"), (b"X-Key", b"a b")]

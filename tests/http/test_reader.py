@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daemon.handlers.http.answer import Answer
 from daemon.handlers.http.connection import KNOWN_BYTES_MAX, AnswerReader
-from daemon.handlers.http.head import RequestHead
+from daemon.handlers.http.request import RequestHead
 
 HEAD = RequestHead("POST", b"/", [(b"Host", b"crm")])
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

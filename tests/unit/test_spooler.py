@@ -15,8 +15,8 @@ from actors.model.failures import RetryNote, slices_of
 from actors.model.runs import Fate
 from actors.model.slices import InJournal, LentRun
 from actors.spooler.messages import GiveBack, Settle
+from daemon.journal.checkpoint import read_recent
 from daemon.journal.files import Files
-from daemon.journal.recent import read_recent
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome

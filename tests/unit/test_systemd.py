@@ -22,8 +22,7 @@ from actors.spooler.messages import Inquire, SpoolerMessage
 from daemon.journal.files import Files
 from daemon.process import systemd
 from daemon.process.listen import BACKLOG, CannotListen, open_socket
-from daemon.process.systemd import notify, reloading, take_inherited, watchdog_s
-from daemon.process.watchdog import Watchdog, answers
+from daemon.process.systemd import Watchdog, answers, notify, reloading, take_inherited, watchdog_s
 from tests.unit.spooling import HANG_S, make_run, running_spooler
 
 UNITS = Path(__file__).parents[2] / "systemd"

@@ -2,8 +2,7 @@
 
 Owns its socket. After an error, a cancel, or an answer that was not read to its end, the connection
 is closed at once and `is_open` is False; closing does not wait for the other side. It has no
-deadline; the caller sets one. Requests come as bytes; `AnswerReader` reads the
-answers.
+deadline; the caller sets one. Requests come as bytes; `AnswerReader` reads the answers.
 """
 
 import errno
@@ -16,8 +15,7 @@ import h11
 import trio
 
 from daemon.handlers.http.answer import TEXT_CHARACTERS_MAX, Answer
-from daemon.handlers.http.head import Header, RequestHead
-from daemon.handlers.http.request import Target
+from daemon.handlers.http.request import Header, RequestHead, Target
 
 
 class TcpSocket:

@@ -18,8 +18,7 @@ from actors.model.clock import wall_ms
 from daemon.http.access import Access
 from daemon.http.action_classes import action_class, flow_type
 from daemon.http.desk import Desk
-from daemon.http.page.assets import load_assets
-from daemon.http.page.first_view import Row, Views
+from daemon.http.page.views import Row, Views, load_assets
 from daemon.http.problems import Problem
 
 FOR_GOOD = "public, max-age=31536000, immutable"

@@ -13,7 +13,6 @@ from pydantic.config import JsonDict
 from daemon.http.access import Admin, Reader
 from daemon.http.desk import Desk, Perform
 from daemon.http.models.items import QUEUE_PATTERN
-from daemon.http.models.stats import QueueStats
 from daemon.http.problems import Problem, documented
 from daemon.http.strict import Body, StrictRoute
 from forebay.limits import QUEUE_BYTES_MAX
@@ -91,6 +90,56 @@ class Purged(BaseModel):
     queue: str
     deleted: int
     more: bool = Field(description="Items are left, because there were too many for one request")
+
+
+class Processing(BaseModel):
+    """How long one item took from the start of its send to its outcome, in milliseconds."""
+
+    items: int
+    average_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+class Exceptions(BaseModel):
+    """Attempts that failed, by their `failure_reason`."""
+
+    application: int = Field(description="Timeouts, connections, exits, 5xx; also the default")
+    business: int = Field(
+        description="The handler or consumer said that the item asks for something impossible"
+    )
+
+
+class QueueStats(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "queue": "crm",
+                    "states": {"SPOOLED": 0, "QUEUED": 1200, "RUNNING": 40, "DONE": 98000},
+                    "books": {"accepted": 99240, "delivered": 98000, "held": 1240},
+                    "exceptions": {"application": 12, "business": 3},
+                    "processing": {
+                        "items": 98015,
+                        "average_ms": 41.0,
+                        "p50_ms": 32.0,
+                        "p95_ms": 120.5,
+                        "p99_ms": 310.0,
+                    },
+                }
+            ]
+        }
+    )
+
+    queue: str
+    states: dict[str, int]
+    books: dict[str, int] = Field(
+        description="accepted + moved_in = delivered + dead + dropped + deleted + lost + held "
+        "+ moved_out"
+    )
+    exceptions: Exceptions
+    processing: Processing | None = Field(description="null: nothing was processed yet")
 
 
 Flow = Annotated[

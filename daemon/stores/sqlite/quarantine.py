@@ -5,7 +5,7 @@ is marked as suspect, beside the file; the daemon ends, and the next start looks
 Indexes are made anew where that is all that is wrong. Otherwise the database and its log move to
 `quarantine/`, with an error in the log. The new database takes over the totals of the old one, and
 counts what the old one held as lost. Where the totals cannot be read either, the items that the
-journal has handed over count as lost (daemon/stores/sqlite/missing.py).
+journal has handed over count as lost (`account_for_missing`).
 
 A crash on the way is harmless: the mark says where the files were going, and the next start moves
 the rest. A log that was left alone with a new database would be taken for the new one's.
@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+import trio
 
-from actors.ports.tiers import ColdTotals
+from actors.ports.tiers import ColdQueue, ColdTotals
+from actors.spooler.messages import Inquire, SpoolerMessage
 from daemon.errors import CannotStart
 from daemon.stores.sqlite.books import read_totals
 
@@ -152,3 +154,34 @@ def _sync(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+async def account_for_missing(
+    cold: ColdQueue, spooler: trio.MemorySendChannel[SpoolerMessage]
+) -> None:
+    """Compares the cold store with what the journal has handed over to it, and reports the rest.
+
+    Call it at the start, when the hand-overs of the last process are finished and none has begun.
+    Missing items are counted as lost if the database was damaged and set aside. Otherwise they stay
+    in the books as held, and an error in the log says so: the file was removed or replaced by an
+    old copy, or another store is configured, and they may come back with the right one.
+    """
+    totals = await cold.totals()
+    given: dict[str, int] = {}
+    there = trio.Event()
+
+    def answer(report: dict[str, dict[str, dict[str, int]]]) -> None:
+        given.update({name: entry["handed_over"] for name, entry in report["queues"].items()})
+        there.set()
+
+    await spooler.send(Inquire(answer))
+    await there.wait()
+    missing = {
+        queue: items - (totals[queue].taken if queue in totals else 0)
+        for queue, items in given.items()
+    }
+    missing = {queue: items for queue, items in missing.items() if items > 0}
+    if missing:
+        event = "cold.items_lost" if await cold.write_off(missing) else "cold.items_missing"
+        for queue, items in missing.items():
+            log.error(event, queue=queue, items=items)

@@ -32,7 +32,7 @@ In a cluster a slot may be about to move: from then on its node refuses every co
 is not there, in the middle of a script as well, and what the script did before stays done. A script
 empties keys, and writes mailboxes that are new. So each of them asks for a key that is never there
 before it changes anything: it is refused as a whole, and tried again
-(daemon/stores/valkey/cluster.py).
+(daemon/stores/valkey/server.py).
 """
 
 from typing import Final

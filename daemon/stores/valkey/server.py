@@ -1,19 +1,19 @@
 """The connection to Valkey or Redis: how long it may take, and what its errors mean.
 
-This is the store's edge: whatever the driver raises, a refused connection, READONLY after a
-failover, OOM, LOADING, is `StoreUnavailable` here, once. Nothing is sent twice: a command whose
-answer is lost may have been carried out, and only the caller knows whether it may be repeated. So
-the driver's own retries are off. A step that is cancelled or late loses its connection with it.
+Every error of the driver (a refused connection, READONLY after a failover, OOM, LOADING) becomes
+`StoreUnavailable` here. Nothing is sent twice: a command whose answer is lost may have been carried
+out, and only the caller knows whether it may be repeated. So the driver's own retries are off. A
+step that is cancelled or late closes its connection.
 
-After a failover the primary is another one. Sentinels are asked again with every new connection
-(daemon/stores/valkey/sentinels.py). In a cluster the next step asks where everything is
-(daemon/stores/valkey/cluster.py), also if the last one had no answer: a node that hangs says
-nothing of the one that stands in for it.
+After a failover another server is the primary. Every new connection asks the Sentinels again
+(`Sentinels`). In a cluster (`PatientCluster`) the next step asks where everything is, also if the
+last one had no answer: a node that hangs does not name its replica.
 
 Needs Redis 6.2 or Valkey 7.2: no command or option is younger.
 """
 
 import hashlib
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,20 +21,23 @@ from typing import Any, Final, TypeVar
 
 import redis.asyncio as driver
 import structlog
-from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    ClusterError,
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
+    ResponseError,
 )
+from redis.exceptions import ConnectionError as NotConnected
+from redis.exceptions import TimeoutError as TooLate
 
 from actors.ports.tiers import StoreUnavailable
-from daemon.stores.bridge import Bridge, LoopSemaphore, TooSlow
-from daemon.stores.valkey.cluster import PatientCluster
-from daemon.stores.valkey.sentinels import Sentinels
+from daemon.stores.bridge import Bridge, LoopSemaphore, TooSlow, loop_sleep
 from daemon.stores.valkey.url import ValkeyUrl, read_url
 
 log = structlog.get_logger()
@@ -45,25 +48,27 @@ Argument = bytes | str | int | float
 
 DRIVER_ERRORS: Final = (RedisError, RedisClusterException, OSError, TimeoutError)
 ENDS: Final = ("closed by server", "reset by peer")
+PAUSE_S: Final = 0.02
+NOT_HERE: Final = "access a non local key"
 
 
 @dataclass(frozen=True, slots=True)
 class ValkeySettings:
-    """Where it is. ValueError if the URL makes no sense."""
+    """How to reach the server. Raises ValueError if the URL is not valid."""
 
     url: str
     username: str = ""
     password: str = ""
-    """These count where the URL says nothing of them."""
+    """Used if the URL has no user name or password."""
     timeout_s: float = 2.0
-    """For one step, connecting included."""
+    """For one step, including the time to connect."""
     connections_max: int = 16
     prefix: str = "forebay"
-    """What all keys begin with."""
+    """All keys begin with it."""
 
     def __post_init__(self) -> None:
         if "{" in self.prefix or not self.prefix:
-            raise ValueError("a prefix of keys is not empty, and has no braces")
+            raise ValueError("the prefix of keys must not be empty or contain braces")
         read_url(self.url)
 
 
@@ -199,6 +204,104 @@ class Server:
         return self._client
 
 
+class PatientCluster(RedisCluster):
+    """A client of a cluster that waits for slots that move between nodes.
+
+    The driver follows MOVED and ASK. While a slot moves, a script with keys on both nodes is
+    refused by both (TRYAGAIN), and the driver gives up after 0.4 s. This client retries until half
+    of the step's time is over. A refused script has done nothing, so nothing is done twice: a
+    script that finds out while it runs says so before it changes anything
+    (daemon/stores/valkey/lua_state.py).
+
+    A slot that takes longer to move makes the queue unavailable, like any other outage. A primary
+    that does not answer makes all queues unavailable until its replica takes over, because a daemon
+    handles them in one step.
+
+    After every fifth MOVED the driver would fetch the whole map, and first close all connections
+    while other steps use them. It is configured to follow each MOVED instead.
+    """
+
+    def __init__(self, url: ValkeyUrl, options: dict[str, Any], patience_s: float) -> None:
+        self._patience_s = patience_s
+        super().__init__(
+            startup_nodes=[ClusterNode(host, port) for host, port in url.addresses],
+            ssl=url.has_tls,
+            reinitialize_steps=0,
+            **options | url.options,
+        )
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await super().execute_command(*args, **kwargs)
+            except (ClusterError, ResponseError) as error:
+                if not is_on_its_way(error):
+                    raise
+                if time.monotonic() >= until:
+                    raise ClusterError(f"a slot is on its way to another node ({error})") from error
+            await loop_sleep(PAUSE_S)
+
+
+def is_on_its_way(error: Exception) -> bool:
+    """Whether the slot is between two nodes. Nothing was done then."""
+    # The driver raises a plain ClusterError when it was redirected too often.
+    return type(error) is ClusterError or NOT_HERE in str(error)
+
+
+class Sentinels(Sentinel):
+    """The Sentinels, which know the primary; every new connection asks them for it.
+
+    They are asked one after the other; the one that knew the primary is asked first the next time.
+    Each has a share of the step's time, so that one that does not answer leaves time for the next.
+    The error has the answer of each Sentinel; the driver's own error prints its clients instead.
+    """
+
+    def __init__(self, url: ValkeyUrl, options: dict[str, Any], timeout_s: float) -> None:
+        """`options` are the driver's options for the servers; those for Sentinels are in the
+        URL."""
+        each_s = timeout_s / (len(url.addresses) + 1)
+        super().__init__(  # type: ignore[no-untyped-call]
+            url.addresses,
+            sentinel_kwargs={
+                "socket_timeout": each_s,
+                "socket_connect_timeout": each_s,
+                "retry": options["retry"],
+                "protocol": options["protocol"],
+                **url.of_sentinels,
+            },
+        )
+        self._primary: driver.Redis = self.master_for(url.service, **options | url.options)
+
+    @property
+    def primary(self) -> driver.Redis:
+        return self._primary
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        said: list[str] = []
+        for sentinel in list(self.sentinels):
+            kept = sentinel.connection_pool.connection_kwargs
+            where = f"{kept['host']}:{kept['port']}"
+            try:
+                known = await sentinel.sentinel_masters()
+            except (NotConnected, TooLate) as error:
+                said.append(f"{where}: {error}")
+                continue
+            # The older protocol, which is used here, returns them by name.
+            assert isinstance(known, dict)
+            state = known.get(service_name)
+            if state is None:
+                said.append(f"{where} does not know it")
+            elif not self.check_master_state(state, service_name):
+                said.append(f"{where}: it is down")
+            else:
+                # Other tasks may have changed the order meanwhile: keep all of them.
+                self.sentinels.remove(sentinel)
+                self.sentinels.insert(0, sentinel)
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"No master found for {service_name!r}: {'; '.join(said)}")
+
+
 def connect(settings: ValkeySettings) -> tuple[Client, Sentinels | None]:
     """Nothing is sent yet. In the loop's thread."""
     options: dict[str, Any] = {
@@ -233,6 +336,6 @@ def connect(settings: ValkeySettings) -> tuple[Client, Sentinels | None]:
 def _translated(error: Exception, url: ValkeyUrl) -> StoreUnavailable:
     text = str(error) or type(error).__name__
     if url.has_tls and "ssl_certfile" not in url.options and any(end in text for end in ENDS):
-        # What a server says to one without a certificate is often lost with the connection.
+        # A server's answer to a client without a certificate is often lost with the connection.
         text += " (it may ask for a certificate: ssl_certfile)"
     return StoreUnavailable(f"Valkey: {text}")

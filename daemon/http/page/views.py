@@ -1,19 +1,25 @@
-"""The page as first served: the current table, useful without JavaScript.
+"""The Queue Metrics page as first served, and the files that a browser loads for it.
 
-Pure: rows in, HTML out. At most `ROWS_MAX` rows are written, the longest: writing thousands would
-delay the rest of the daemon, and the page draws all rows as soon as its modules run. The template
-engine escapes everything; names of flows and actions come from users.
+`Views` is pure: rows in, HTML out. The current table is useful without JavaScript. At most
+`ROWS_MAX` rows are written, the longest: writing thousands would delay the rest of the daemon, and
+the page draws all rows as soon as its modules run. The template engine escapes everything; names of
+flows and actions come from users.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from daemon.http.page.words import age, count
-
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+NOTHING: Final = "–"
 ROWS_MAX: Final = 200
 COLUMNS: Final = (
     ("flow", "Flow"),
@@ -73,6 +79,13 @@ VIEWS: Final = (
 SHEETS: Final = ("palette.css", "frame.css", "tables.css", "queues.css", "narrow.css")
 CATALOGUE_SHEETS: Final = ("palette.css", "frame.css", "tables.css", "catalogue.css")
 ITEM_SHEETS: Final = ("palette.css", "frame.css", "item.css")
+
+
+TYPES: Final[Mapping[str, str]] = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +178,52 @@ def figures_of(rows: Sequence[Row], *, is_open: bool) -> list[Figure]:
         oldest,
         Figure("dead", "Dead letters"),
     ]
+
+
+def count(number: int) -> str:
+    """Like `count` in static/words.js; tests/browser/test_words.py compares both."""
+    return f"{number:,}"
+
+
+def age(ms: int | None) -> str:
+    """`12 min`: one unit, rounded down. Like `age` in static/words.js."""
+    if ms is None:
+        return NOTHING
+    if ms < MINUTE_MS:
+        return f"{max(0, ms) // SECOND_MS} s"
+    if ms < HOUR_MS:
+        return f"{ms // MINUTE_MS} min"
+    if ms < 2 * DAY_MS:
+        return f"{ms // HOUR_MS} h"
+    return f"{ms // DAY_MS:,} days"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """The files that a browser loads for the page: modules, styles and the logo, read once.
+
+    They are served under the digest of all of them. A module imports the others by relative path,
+    so a page and all that it loads always have the same version, and a browser may cache them
+    forever. They are small and stay in memory: no request reads the disk.
+    """
+
+    digest: str
+    by_name: Mapping[str, Asset]
+
+
+def load_assets() -> Assets:
+    found = {}
+    digest = sha256()
+    static = files("daemon.http.page") / "static"
+    for file in sorted(static.iterdir(), key=lambda entry: entry.name):
+        suffix = file.name.rpartition(".")[2]
+        if suffix in TYPES:
+            found[file.name] = Asset(file.read_bytes(), TYPES[suffix])
+            digest.update(file.name.encode() + b"\0" + found[file.name].content)
+    return Assets(digest.hexdigest()[:16], found)
