@@ -14,9 +14,8 @@ from typing import Any, Final
 import httpx
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from daemon.http.prometheus.exposition import Page, labelled, text
+from daemon.http.prometheus.exposition import Page, QueueLines, labelled, text
 from daemon.http.prometheus.families import books
-from daemon.http.prometheus.queue_lines import QueueLines
 from tests.eventually import at_once, eventually_sync
 
 CAME: Final = ("accepted", "moved_in")

@@ -3,17 +3,18 @@
 Labels arrive rendered: once per queue and scrape instead of once per sample. prometheus_client's
 encoder escapes and sorts every label of every sample: it took 165 ms of CPU for the 40,000 samples
 of 500 busy queues with 4 flows each. Making and encoding them here takes 30 ms, or 10 ms if few
-queues have changed (daemon/http/prometheus/queue_lines.py). The library still negotiates the format
-and exports the process metrics, and the tests read this output with its parser.
+queues have changed (`QueueLines`). The library still negotiates the format and exports the process
+metrics, and the tests read this output with its parser.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
+T = TypeVar("T")
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 OPEN_METRICS: Final = "application/openmetrics-text"
 
@@ -65,6 +66,50 @@ class Page:
 
     def counter(self, name: str, text: str, value: float, labels: str = "") -> None:
         self.family(f"{name}_total", "counter", text).add(labels, value)
+
+
+class _Made(NamedTuple):
+    of: object
+    """The figures that the lines were made from."""
+    lines: tuple[str, ...]
+    """One entry per family, in the part's order; empty if the queue has no lines of it."""
+
+
+class QueueLines(Generic[T]):
+    """Keeps the lines of all queues for one group of families from one scrape to the next.
+
+    Most queues have not changed since the last scrape. Each queue's figures are kept with its
+    lines, and the lines are made again only if the figures differ. Comparing 500 queues takes
+    0.5 ms; making all their 9,000 lines takes 9 ms.
+
+    Used by one scrape at a time. The lines of a queue that is gone are forgotten.
+    """
+
+    def __init__(self, make: Callable[[Page, str, T], None]) -> None:
+        """`make` adds the lines of one queue, given its labels. It must name the same families in
+        the same order for every queue."""
+        self._make = make
+        self._known: dict[str, _Made] = {}
+        self._families: dict[str, Family] = {}
+        """Used for names, kinds and help texts only, not for their lines."""
+
+    def add_to(self, page: Page, queues: Mapping[str, T], labels: Mapping[str, str]) -> None:
+        known: dict[str, _Made] = {}
+        for queue, value in queues.items():
+            made = self._known.get(queue)
+            if made is None or made.of != value:
+                made = self._made(labels[queue], value)
+            known[queue] = made
+        self._known = known
+        together = zip(*(made.lines for made in known.values()), strict=True)
+        for (name, family), lines in zip(self._families.items(), together, strict=False):
+            page.family(name, family.kind, family.help).lines.extend(filter(None, lines))
+
+    def _made(self, labels: str, value: T) -> _Made:
+        part = Page()
+        self._make(part, labels, value)
+        self._families = part.families
+        return _Made(value, tuple("".join(family.lines) for family in part.families.values()))
 
 
 def labelled(labels: Mapping[str, str]) -> str:

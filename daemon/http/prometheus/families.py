@@ -1,50 +1,26 @@
-"""Turns a snapshot into the metric families of /metrics. docs/metrics.md lists them."""
+"""Turns a snapshot into the metric families of /metrics, in the order of docs/metrics.md.
 
-from collections.abc import Mapping
+Sections: the daemon, the books, the spool, the tiers, delivery.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from importlib.metadata import version
+from operator import add
 from typing import Any, Final
 
-from actors.metrics.snapshot import Snapshot
-from daemon.http.prometheus import delivery as families_delivery
-from daemon.http.prometheus import families as families_notices
-from daemon.http.prometheus import families as families_triggers
-from daemon.http.prometheus import tiers as families_tiers
-from daemon.http.prometheus.exposition import Family, Page, labelled
+from actors.metrics.snapshot import QueueFigures, Snapshot
+from actors.model.error_types import ErrorType
+from actors.observers.latencies import NOTHING, SHOWN_BOUNDS_S, Distribution
+from actors.ports.tiers import Fill, Limits
+from actors.workers.workers import Staff
+from daemon.http.prometheus.exposition import Family, Page, QueueLines, labelled
+from daemon.http.prometheus.flow_lines import FlowLines
 from daemon.http.prometheus.label_values import OTHER, Labels, add_counts, merged
-from daemon.http.prometheus.queue_lines import QueueLines
+from forebay.item import FAILURE_REASONS
 
-# The trigger part of /metrics: this daemon's QUEUE triggers.
-
-
-def triggers(page: Page, figures: Mapping[str, int]) -> None:
-    page.gauge("triggers", "QUEUE triggers of this daemon.", figures["triggers"])
-    text = "Unfinished trigger jobs of all daemons that share the cold store."
-    page.gauge("trigger_jobs", text, figures["jobs"])
-    page.counter("trigger_made_jobs", "Jobs made by this daemon's triggers.", figures["jobs_total"])
-    text = "Items claimed for jobs by this daemon's triggers."
-    page.counter("trigger_claimed_items", text, figures["items_total"])
-    text = "Trigger failures; the trigger waits longer after each."
-    page.counter("trigger_failures", text, figures["failed_total"])
-
-
-# The notification part of /metrics: a few counters per configured notification.
-
-
-def notices(page: Page, figures: Mapping[str, Any]) -> None:
-    """`figures` as the notifier reports them."""
-    for key, metric, text in (
-        ("sent_total", "sent_notices", "Notices that the receiver accepted."),
-        ("failed_total", "failed_notices", "Notices given up after failed attempts."),
-    ):
-        for name, found in figures["by_name"].items():
-            for way, number in found[key].items():
-                page.counter(metric, text, number, labelled({"notification": name, "way": way}))
-    text = "Failures reported together with others in one notice."
-    for name, found in figures["by_name"].items():
-        label = labelled({"notification": name})
-        page.counter("suppressed_incidents", text, found["suppressed_total"], label)
-    text = "Failures without a notice because too many came at once."
-    page.counter("dropped_incidents", text, figures["dropped_total"])
+PHASES: Final = ("closed", "open", "half_open")
+BOUNDS: Final = (*(repr(bound) for bound in SHOWN_BOUNDS_S), "+Inf")
 
 
 class Kept:
@@ -52,10 +28,10 @@ class Kept:
 
     def __init__(self) -> None:
         self.books = QueueLines(books)
-        self.warm = QueueLines(families_tiers.warm)
-        self.flows = families_tiers.FlowLines()
-        self.delivery = QueueLines(families_delivery.delivery)
-        self.staff = QueueLines(families_delivery.staff)
+        self.warm = QueueLines(warm)
+        self.flows = FlowLines()
+        self.delivery = QueueLines(delivery)
+        self.staff = QueueLines(staff)
 
 
 def families(
@@ -70,21 +46,24 @@ def families(
     def name(queue: str) -> str:
         return queue if queue in snapshot.defined else OTHER
 
-    _daemon(page, snapshot, now_ms)
-    families_notices.notices(page, snapshot.report["notifications"])
-    families_triggers.triggers(page, snapshot.report["triggers"])
-    _spool(page, snapshot)
     queues = labels.queues
+    daemon(page, snapshot, now_ms)
+    triggers(page, snapshot.report["triggers"])
+    notices(page, snapshot.report["notifications"])
     kept.books.add_to(page, merged(snapshot.report["queues"], name, add_counts), queues)
-    kept.warm.add_to(page, families_tiers.in_warm(snapshot, name), queues)
+    spool(page, snapshot)
+    kept.warm.add_to(page, in_warm(snapshot, name), queues)
     kept.flows.add_to(page, snapshot, name, labels, now_ms)
-    kept.delivery.add_to(page, families_delivery.delivered(snapshot, name), queues)
-    kept.staff.add_to(page, families_delivery.working(snapshot, name), queues)
-    families_delivery.breakers(page, snapshot, labels)
+    kept.delivery.add_to(page, delivered(snapshot, name), queues)
+    kept.staff.add_to(page, working(snapshot, name), queues)
+    breakers(page, snapshot, labels)
     return list(page.families.values())
 
 
-def _daemon(page: Page, snapshot: Snapshot, now_ms: int) -> None:
+# The daemon.
+
+
+def daemon(page: Page, snapshot: Snapshot, now_ms: int) -> None:
     report, ingest = snapshot.report, snapshot.ingest
     info = labelled({"version": version("forebayd")})
     page.gauge("build_info", "The version of forebayd, as a label; always 1.", 1, info)
@@ -131,12 +110,75 @@ def _daemon(page: Page, snapshot: Snapshot, now_ms: int) -> None:
     page.counter("history_dropped_items", text, report["history_dropped_total"])
 
 
-def _spool(page: Page, snapshot: Snapshot) -> None:
-    spool, counts = snapshot.report["spool"], snapshot.spool
+def triggers(page: Page, figures: Mapping[str, int]) -> None:
+    page.gauge("triggers", "QUEUE triggers of this daemon.", figures["triggers"])
+    text = "Unfinished trigger jobs of all daemons that share the cold store."
+    page.gauge("trigger_jobs", text, figures["jobs"])
+    page.counter("trigger_made_jobs", "Jobs made by this daemon's triggers.", figures["jobs_total"])
+    text = "Items claimed for jobs by this daemon's triggers."
+    page.counter("trigger_claimed_items", text, figures["items_total"])
+    text = "Trigger failures; the trigger waits longer after each."
+    page.counter("trigger_failures", text, figures["failed_total"])
+
+
+def notices(page: Page, figures: Mapping[str, Any]) -> None:
+    """`figures` as the notifier reports them."""
+    for key, metric, text in (
+        ("sent_total", "sent_notices", "Notices that the receiver accepted."),
+        ("failed_total", "failed_notices", "Notices given up after failed attempts."),
+    ):
+        for name, found in figures["by_name"].items():
+            for way, number in found[key].items():
+                page.counter(metric, text, number, labelled({"notification": name, "way": way}))
+    text = "Failures reported together with others in one notice."
+    for name, found in figures["by_name"].items():
+        label = labelled({"notification": name})
+        page.counter("suppressed_incidents", text, found["suppressed_total"], label)
+    text = "Failures without a notice because too many came at once."
+    page.counter("dropped_incidents", text, figures["dropped_total"])
+
+
+# The books.
+
+
+def books(page: Page, label: str, entry: Mapping[str, int]) -> None:
+    """Adds the lines of one queue from its entry in the report."""
+    for key, text in _BOOK_COUNTERS.items():
+        page.counter(f"{key}_items", text, entry[key], label)
+    for key, text in _BOOK_GAUGES.items():
+        page.gauge(f"{key}_items", text, entry[key], label)
+    text = "Accepted items that are not finished, by place."
+    held = page.family("held_items", "gauge", text)
+    for place in _PLACES:
+        held.add(f'{label[:-1]},place="{place}"}}', entry[place])
+
+
+_PLACES: Final = ("spooled", "scheduled", "warm", "cold", "running")
+_BOOK_GAUGES: Final = {
+    "dead": "Dead letters that were neither retried nor deleted.",
+    "staged": "Items of staged writes that are not published yet.",
+}
+_BOOK_COUNTERS: Final = {
+    "accepted": "Items accepted since the queue was first seen, across restarts.",
+    "delivered": "Items delivered since the queue was first seen, across restarts.",
+    "dropped": "Items dropped undelivered since the queue was first seen, across restarts.",
+    "deleted": "Items deleted since the queue was first seen, across restarts.",
+    "lost": "Items lost to damage on disk since the queue was first seen; 0 on a healthy disk.",
+    "duplicate": "Items of repeated pushes, not accepted again, since the queue was first seen.",
+    "moved_in": "Items taken over from other daemons since the queue was first seen.",
+    "moved_out": "Items handed over to other daemons since the queue was first seen.",
+}
+
+
+# The spool.
+
+
+def spool(page: Page, snapshot: Snapshot) -> None:
+    report, counts = snapshot.report["spool"], snapshot.spool
     for key, name, text in _SPOOL_GAUGES:
-        page.gauge(name, text, spool[key])
+        page.gauge(name, text, report[key])
     text = "Share of spool.max_bytes used by live runs."
-    page.gauge("spool_utilization_ratio", text, spool["bytes"] / max(1, spool["max_bytes"]))
+    page.gauge("spool_utilization_ratio", text, report["bytes"] / max(1, report["max_bytes"]))
     for key, name, text in _SPOOL_COUNTERS:
         page.counter(name, text, getattr(counts, key))
     for reason, items in sorted(counts.refused.items()):
@@ -172,30 +214,150 @@ _SPOOL_COUNTERS: Final = (
 )
 
 
-def books(page: Page, label: str, entry: Mapping[str, int]) -> None:
-    """Adds the lines of one queue from its entry in the report."""
-    for key, text in _BOOK_COUNTERS.items():
-        page.counter(f"{key}_items", text, entry[key], label)
-    for key, text in _BOOK_GAUGES.items():
-        page.gauge(f"{key}_items", text, entry[key], label)
-    text = "Accepted items that are not finished, by place."
-    held = page.family("held_items", "gauge", text)
-    for place in _PLACES:
-        held.add(f'{label[:-1]},place="{place}"}}', entry[place])
+# The tiers.
 
 
-_PLACES: Final = ("spooled", "scheduled", "warm", "cold", "running")
-_BOOK_GAUGES: Final = {
-    "dead": "Dead letters that were neither retried nor deleted.",
-    "staged": "Items of staged writes that are not published yet.",
+def in_warm(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, tuple[Fill, Limits]]:
+    """The fill and the limits of warm, by label."""
+    fills, empty = snapshot.fills, Fill()
+    pairs = {queue: (fills.get(queue, empty), limits) for queue, limits in snapshot.limits.items()}
+    return merged(pairs, name, _add_warm)
+
+
+def warm(page: Page, label: str, found: tuple[Fill, Limits]) -> None:
+    """The lines of one queue."""
+    fill, limits = found
+    page.gauge("warm_items", "Items in warm, including leased ones.", fill.items, label)
+    page.gauge("warm_bytes", "Bytes of the items in warm.", fill.bytes, label)
+    page.gauge("warm_max_items", "Limit on the items in warm.", limits.items, label)
+    page.gauge("warm_max_bytes", "Limit on the bytes of items in warm.", limits.bytes, label)
+    text = "How full warm is: the higher of the shares of its two limits."
+    used = max(fill.items / limits.items, fill.bytes / limits.bytes)
+    page.gauge("warm_utilization_ratio", text, used, label)
+
+
+def _add_warm(one: tuple[Fill, Limits], other: tuple[Fill, Limits]) -> tuple[Fill, Limits]:
+    fill = Fill(one[0].items + other[0].items, one[0].bytes + other[0].bytes)
+    return fill, Limits(one[1].items + other[1].items, one[1].bytes + other[1].bytes)
+
+
+# Delivery.
+
+
+def delivered(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, QueueFigures]:
+    """By label."""
+    return merged(snapshot.tallies, name, _add_figures)
+
+
+def delivery(page: Page, label: str, figures: QueueFigures) -> None:
+    """Adds the lines of one queue. Names every family, even one without samples."""
+    inner = label[:-1]
+    for key, metric, text in _QUEUE_COUNTERS:
+        page.counter(metric, text, getattr(figures, key), label)
+    for key, metric, text in _ERROR_COUNTERS:
+        family = page.family(f"{metric}_total", "counter", text)
+        found: Mapping[ErrorType, int] = getattr(figures, key)
+        for kind, items in sorted(found.items()):
+            family.add(f'{inner},error="{kind}"}}', items)
+    text = "Failed delivery attempts of items, by failure reason."
+    failed = page.family("failed_items_total", "counter", text)
+    for reason in FAILURE_REASONS:
+        failed.add(f'{inner},reason="{reason}"}}', figures.failed.get(reason, 0))
+    text = "Pauses before retries, one per failed slice."
+    backoff = page.family("backoff_seconds", "summary", text)
+    backoff.add_summary(label, figures.backoff_slices, figures.backoff_s)
+    text = "Time per item from the start of its send (or a consumer's lease) to its end."
+    processing = page.family("processing_duration_seconds", "histogram", text)
+    _add_distribution(processing, label, figures.processing)
+    text = "Time per item from when it was ready until a worker or consumer leased it."
+    dequeue = page.family("dequeue_latency_seconds", "histogram", text)
+    _add_distribution(dequeue, label, figures.dequeue)
+
+
+def _add_distribution(family: Family, label: str, found: Distribution) -> None:
+    if found != NOTHING:
+        family.add_distribution(label, BOUNDS, found.cumulated(), found.sum_s)
+
+
+_QUEUE_COUNTERS: Final = (
+    ("batches", "sent_batches", "Sends that have ended since the daemon started."),
+    ("failed_batches", "failed_batches", "Sends in which at least one item failed."),
+    ("retry_successes", "retry_success_items", "Items delivered after an earlier failure."),
+    ("lost_leases", "lost_leases", "Outcomes reported after their lease had expired."),
+)
+_ERROR_COUNTERS: Final = (
+    ("retried", "retried_items", "Failed items that are retried, by error."),
+    ("retry_failures", "retry_failure_items", "Items that failed again on a retry, by error."),
+    ("died", "died_items", "Items that became dead letters since the daemon started, by error."),
+)
+
+
+def working(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, Staff]:
+    """By label."""
+    return merged(snapshot.staff, name, _add_staff)
+
+
+def staff(page: Page, label: str, found: Staff) -> None:
+    """The lines of one queue."""
+    text = "Workers per queue; with pipeline_split, senders and preparers."
+    workers = page.family("workers", "gauge", text)
+    role = "sender" if found.preparers else "worker"
+    workers.add(f'{label[:-1]},role="{role}"}}', found.alive)
+    if found.preparers:
+        workers.add(f'{label[:-1]},role="preparer"}}', found.preparers)
+    page.gauge("workers_active", "Sends in flight per queue.", found.busy, label)
+    text = "Duration of a send: moving average of the latest sends."
+    latency = page.family("send_latency_ewma_seconds", "gauge", text)
+    if found.latency_s is not None:
+        latency.add(label, found.latency_s)
+
+
+def breakers(page: Page, snapshot: Snapshot, labels: Labels) -> None:
+    text = "1 for the current state of a breaker, 0 for the others."
+    state = page.family("breaker_state", "gauge", text)
+    counts = {
+        name: page.family(f"breaker_{name}_total", "counter", text)
+        for name, text in _BREAKER_COUNTERS.items()
+    }
+    text = "Consecutive failures of a destination."
+    failures = page.family("breaker_failures", "gauge", text)
+    together: dict[str, dict[str, int]] = {}
+    for destination, figures in snapshot.breakers.items():
+        entry = together.setdefault(labels.destination(destination), {})
+        found = {phase: int(figures.phase == phase) for phase in PHASES}
+        found |= {name: getattr(figures, f"{name}_total") for name in counts}
+        found["failures"] = figures.failures
+        for key, value in found.items():
+            entry[key] = entry.get(key, 0) + value
+    for destination, entry in together.items():
+        label = labelled({"destination": destination})
+        for phase in PHASES:
+            state.add(labelled({"destination": destination, "state": phase}), entry[phase])
+        for name, family in counts.items():
+            family.add(label, entry[name])
+        failures.add(label, entry["failures"])
+
+
+_BREAKER_COUNTERS: Final = {
+    "opened": "How many times a breaker has opened.",
+    "rejected": "How many times a breaker made a sender wait.",
 }
-_BOOK_COUNTERS: Final = {
-    "accepted": "Items accepted since the queue was first seen, across restarts.",
-    "delivered": "Items delivered since the queue was first seen, across restarts.",
-    "dropped": "Items dropped undelivered since the queue was first seen, across restarts.",
-    "deleted": "Items deleted since the queue was first seen, across restarts.",
-    "lost": "Items lost to damage on disk since the queue was first seen; 0 on a healthy disk.",
-    "duplicate": "Items of repeated pushes, not accepted again, since the queue was first seen.",
-    "moved_in": "Items taken over from other daemons since the queue was first seen.",
-    "moved_out": "Items handed over to other daemons since the queue was first seen.",
-}
+
+
+def _add_figures(one: QueueFigures, other: QueueFigures) -> QueueFigures:
+    added: dict[str, Any] = {}
+    for each in fields(QueueFigures):
+        left, right = getattr(one, each.name), getattr(other, each.name)
+        together = add_counts if isinstance(left, dict) else add
+        added[each.name] = together(left, right)
+    return QueueFigures(**added)
+
+
+def _add_staff(one: Staff, other: Staff) -> Staff:
+    latencies = [each.latency_s for each in (one, other) if each.latency_s is not None]
+    return Staff(
+        one.alive + other.alive,
+        one.busy + other.busy,
+        one.preparers + other.preparers,
+        max(latencies, default=None),
+    )

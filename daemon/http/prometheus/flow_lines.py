@@ -1,37 +1,15 @@
-"""The tiers part of /metrics: how full warm is, and how many items wait, by flow and tier."""
+"""Makes the /metrics lines by flow, and keeps them from one scrape to the next.
+
+Lines are made again only for queues whose flows have changed; ages change with every scrape.
+"""
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from actors.metrics.snapshot import FlowState, Snapshot
-from actors.ports.tiers import Fill, Limits
 from daemon.http.prometheus.exposition import Family, Page
-from daemon.http.prometheus.label_values import OTHER, Labels, merged
-
-
-def in_warm(snapshot: Snapshot, name: Callable[[str], str]) -> dict[str, tuple[Fill, Limits]]:
-    """The fill and the limits of warm, by label."""
-    fills, empty = snapshot.fills, Fill()
-    pairs = {queue: (fills.get(queue, empty), limits) for queue, limits in snapshot.limits.items()}
-    return merged(pairs, name, _add_warm)
-
-
-def warm(page: Page, label: str, found: tuple[Fill, Limits]) -> None:
-    """The lines of one queue."""
-    fill, limits = found
-    page.gauge("warm_items", "Items in warm, including leased ones.", fill.items, label)
-    page.gauge("warm_bytes", "Bytes of the items in warm.", fill.bytes, label)
-    page.gauge("warm_max_items", "Limit on the items in warm.", limits.items, label)
-    page.gauge("warm_max_bytes", "Limit on the bytes of items in warm.", limits.bytes, label)
-    text = "How full warm is: the higher of the shares of its two limits."
-    used = max(fill.items / limits.items, fill.bytes / limits.bytes)
-    page.gauge("warm_utilization_ratio", text, used, label)
-
-
-def _add_warm(one: tuple[Fill, Limits], other: tuple[Fill, Limits]) -> tuple[Fill, Limits]:
-    fill = Fill(one[0].items + other[0].items, one[0].bytes + other[0].bytes)
-    return fill, Limits(one[1].items + other[1].items, one[1].bytes + other[1].bytes)
+from daemon.http.prometheus.label_values import OTHER, Labels
 
 
 class _Waiting:
@@ -70,7 +48,7 @@ class _Shown(NamedTuple):
 
 
 class FlowLines:
-    """Lines by flow, made again only for queues that have changed."""
+    """Used by one scrape at a time. The lines of a queue that is gone are forgotten."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Shown] = {}
