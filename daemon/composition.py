@@ -60,7 +60,7 @@ from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.notify.ways import check_webhooks, make_ways
 from daemon.process.memory import machine_limit_bytes, size_queues
-from daemon.state.definitions import load_definitions, saver
+from daemon.state.kept_file import load_definitions, saver
 from daemon.stores.open import Stores
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from actors.workers.pull import Pull
 from actors.workers.pull_reports import PullSettling
 from daemon.composition import Core, describe, key_rule
 from daemon.http.desk import ANSWER_S, Desk, within
-from daemon.state.schedules_file import load_schedules, schedules_saver
+from daemon.state.kept_file import load_schedules, schedules_saver
 from daemon.stores.open import Stores
 from daemon.triggering import make_triggers
 from forebay.errors import BadRun, Refused

@@ -15,7 +15,7 @@ from actors.ports.tiers import WarmQueue
 from actors.tiers.router import Router
 from actors.tiers.streams import Streams
 from daemon.composition import Core
-from daemon.state.triggers_file import load_triggers, triggers_saver
+from daemon.state.kept_file import load_triggers, triggers_saver
 from daemon.stores.open import Stores
 from forebay.errors import BadRun, Refused
 from forebay.priorities import resolve

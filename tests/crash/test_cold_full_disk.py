@@ -18,7 +18,7 @@ import pytest
 from actors.config.catalogue import Definitions
 from actors.config.settings import Settings
 from actors.ports.tiers import ColdTotals, RowOutcome, StoreUnavailable
-from daemon.state.definitions import load_definitions, saver
+from daemon.state.kept_file import load_definitions, saver
 from daemon.stores.open import open_stores
 from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from forebay import connect

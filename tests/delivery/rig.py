@@ -61,7 +61,7 @@ from actors.workers.workers import Shared
 from daemon.app import finish_hand_overs
 from daemon.composition import describe, disowned
 from daemon.journal.journal import Journal
-from daemon.state.definitions import load_definitions, saver
+from daemon.state.kept_file import load_definitions, saver
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.errors import Refused
 from forebay.ids import format_item_id

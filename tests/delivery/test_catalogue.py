@@ -15,7 +15,7 @@ from actors.config.catalogue import (
     definitions_to_json,
 )
 from actors.config.settings import Settings
-from daemon.state.definitions import NAME, load_definitions, saver
+from daemon.state.kept_file import QUEUES, load_definitions, saver
 from forebay.errors import Refused
 
 
@@ -41,7 +41,7 @@ async def opened(directory: Path, clock: Clock, **settings: Any) -> Catalogue:
 
 
 def kept_aside(directory: Path) -> list[Path]:
-    return [*directory.glob(f"{NAME}.damaged-*"), *directory.glob(f"{NAME}.rejected-*")]
+    return [*directory.glob(f"{QUEUES}.damaged-*"), *directory.glob(f"{QUEUES}.rejected-*")]
 
 
 class TestQueues:
@@ -223,7 +223,7 @@ class TestStamps:
 
 class TestFile:
     async def test_a_damaged_one_is_kept_aside(self, tmp_path: Path, clock: Clock) -> None:
-        (tmp_path / NAME).write_text('{"version": 1, "queues": {"q"')
+        (tmp_path / QUEUES).write_text('{"version": 1, "queues": {"q"')
         catalogue = await opened(tmp_path, clock)
         assert catalogue.names() == []
         (aside,) = kept_aside(tmp_path)
@@ -254,7 +254,7 @@ class TestFile:
         self, tmp_path: Path, clock: Clock, content: str | bytes
     ) -> None:
         written = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / NAME).write_bytes(written)
+        (tmp_path / QUEUES).write_bytes(written)
         catalogue = await opened(tmp_path, clock)
         assert catalogue.names() == []
         (aside,) = kept_aside(tmp_path)
@@ -266,10 +266,10 @@ class TestFile:
         catalogue = await opened(tmp_path, clock)
         await catalogue.create("good", {"max_retries": 3})
         await catalogue.pause("good")
-        content = json.loads((tmp_path / NAME).read_text())
+        content = json.loads((tmp_path / QUEUES).read_text())
         content["queues"] |= {"bad": 3, "no name!": content["queues"]["good"]}
         content["paused"] += [["q"], [5, None], ["q", 5]]
-        (tmp_path / NAME).write_text(json.dumps(content))
+        (tmp_path / QUEUES).write_text(json.dumps(content))
         with structlog.testing.capture_logs() as logged:
             again = await opened(tmp_path, clock)
         assert again.names() == ["good"]
@@ -288,9 +288,9 @@ class TestFile:
         catalogue = await opened(tmp_path, clock)
         await catalogue.create("good", {"max_retries": 3})
         await catalogue.create("bad", {})
-        content = json.loads((tmp_path / NAME).read_text())
+        content = json.loads((tmp_path / QUEUES).read_text())
         content["queues"]["bad"]["keys"] = {"of_another_version": 1}
-        (tmp_path / NAME).write_text(json.dumps(content))
+        (tmp_path / QUEUES).write_text(json.dumps(content))
         again = await opened(tmp_path, clock)
         assert again.settings_of("good").max_retries == 3
         assert again.settings_of("bad") == Settings().defaults

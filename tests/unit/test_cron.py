@@ -22,7 +22,7 @@ from actors.cron.cron import Cron
 from actors.model.keys import Offer, Phase
 from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.ports.tiers import ColdTotals, StoreUnavailable
-from daemon.state.schedules_file import load_schedules, schedules_saver
+from daemon.state.kept_file import load_schedules, schedules_saver
 from forebay.errors import Refused
 from tests.conformance.cold_keys import deliver_all
 from tests.conformance.cold_stores import START_MS

@@ -32,7 +32,7 @@ from actors.ports.tiers import (
     StoreUnavailable,
 )
 from actors.ports.trigger_jobs import Claim, Lease, Poll, TriggerStore, fate_of, next_step
-from daemon.state.triggers_file import load_triggers, triggers_saver
+from daemon.state.kept_file import load_triggers, triggers_saver
 from forebay.errors import Refused
 from tests.conformance.cold_stores import new_row, put
 from tests.conformance.cold_triggers import settle_job
