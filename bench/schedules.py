@@ -37,7 +37,7 @@ from actors.tiers.router import Routing
 from actors.tiers.warm import MemoryWarm
 from bench.items import crm_items
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
@@ -219,9 +219,8 @@ def open_store(
     if store == "sqlite":
         return SqliteCold(directory / f"{size}.sqlite", TIMEOUT_S, clock)
     daemon = b"the bench's own."
-    return PostgresCold(
-        server.url(), TIMEOUT_S, daemon, bridge, schema=f"waiting_{size}", now_ms=clock
-    )
+    where = PostgresSettings(server.url(), TIMEOUT_S, schema=f"waiting_{size}")
+    return PostgresCold(where, daemon, bridge, now_ms=clock)
 
 
 def show(groups: Sequence[Sequence[Rig]], console: Console) -> bool:

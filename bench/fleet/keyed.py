@@ -23,7 +23,7 @@ from actors.model.keys import KeyRule, Offer
 from actors.ports.tiers import ColdQueue
 from bench.items import crm_runs
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from daemon.stores.sqlite.connection import CACHE_KIB, PAGE_BYTES, WAL_PAGES
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.run import Run, encode_run, read_run
@@ -134,7 +134,7 @@ async def postgres_round(made: Sequence[Batch]) -> tuple[float, float]:
         url = server.url()
         async with Bridge() as bridge:
             bare = await bridge.run(lambda: bare_postgres(url, made), 600.0)
-            cold = PostgresCold(url, TIMEOUT_S, DAEMON, bridge)
+            cold = PostgresCold(PostgresSettings(url, TIMEOUT_S), DAEMON, bridge)
             await cold.open()
             ours = await timed(lambda: offered(cold, made))
             await cold.close()

@@ -24,7 +24,7 @@ from bench.figures import Goal, Row, Samples
 from bench.items import crm_runs
 from bench.table import print_table
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.servers.postgres import postgres_server
@@ -49,7 +49,7 @@ async def measure(url: str, rounds: int = ROUNDS, batches: int = BATCHES) -> Row
     ours: list[float] = []
     peers: list[float] = []
     async with Bridge() as bridge:
-        cold = PostgresCold(url, TIMEOUT_S, b"the bench's own.", bridge)
+        cold = PostgresCold(PostgresSettings(url, TIMEOUT_S), b"the bench's own.", bridge)
         await cold.open()
         await bridge.run(lambda: _once(url, TABLE), TIMEOUT_S)
         for _ in range(rounds):

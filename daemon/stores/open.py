@@ -117,22 +117,20 @@ async def open_stores(
 def _postgres(
     settings: ColdSettings, daemon: bytes, bridge: "Bridge", on_wake: Callable[[str], None]
 ) -> "PostgresCold":
-    from daemon.stores.postgres.store import PostgresCold
+    from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 
     assert settings.url is not None
     try:
-        return PostgresCold(
+        where = PostgresSettings(
             settings.url,
             settings.timeout,
-            daemon,
-            bridge,
-            on_wake,
+            schema=settings.schema_name,
+            connections_max=settings.connections,
             require_sync_standby=settings.require_sync_standby,
             is_pooled=settings.pooled,
             listen_url=settings.listen_url,
-            schema=settings.schema_name,
-            connections_max=settings.connections,
         )
+        return PostgresCold(where, daemon, bridge, on_wake)
     except ValueError as problem:
         raise ConfigError(f"cold.url: {problem}") from problem
 

@@ -14,7 +14,7 @@ import asyncpg
 
 from daemon.stores.bridge import Bridge
 from daemon.stores.postgres.dead import PostgresDeadLetters
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings, ignore_wake
 from tests.conformance.cold_stores import START_MS
 from tests.servers.postgres import shared_server
 
@@ -102,5 +102,6 @@ class PostgresStores:
 
     def make(self, daemon: bytes = DAEMON, **given: Any) -> PostgresCold:
         """Another daemon's store, in the same schema."""
-        given.setdefault("now_ms", self.now_ms)
-        return PostgresCold(self.url, TIMEOUT_S, daemon, self._bridge, schema=self.schema, **given)
+        on_wake = given.pop("on_wake", ignore_wake)
+        settings = PostgresSettings(self.url, TIMEOUT_S, schema=self.schema, **given)
+        return PostgresCold(settings, daemon, self._bridge, on_wake, now_ms=self.now_ms)

@@ -8,7 +8,7 @@ import asyncpg
 import trio
 
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from tests.eventually import eventually
 from tests.servers.postgres import fresh_database
 
@@ -49,13 +49,14 @@ async def slow_one(url: str, bridge: Bridge) -> AsyncIterator[Slow]:
 async def test_who_waits_for_another_that_migrates_does_not_give_up() -> None:
     with fresh_database() as url:
         async with Bridge() as bridge:
-            daemons = [PostgresCold(url, SHORT_S, bytes([at]) * 16, bridge) for at in (1, 2)]
+            settings = PostgresSettings(url, SHORT_S)
+            daemons = [PostgresCold(settings, bytes([at]) * 16, bridge) for at in (1, 2)]
             async with trio.open_nursery() as nursery, slow_one(url, bridge) as slow:
                 for daemon in daemons:
                     nursery.start_soon(daemon.open)
                 await eventually(lambda: bridge.run(slow.others_wait, 60))
             # Whoever comes now finds nothing to do, and needs no lock.
-            late = PostgresCold(url, SHORT_S, b"3" * 16, bridge)
+            late = PostgresCold(settings, b"3" * 16, bridge)
             async with slow_one(url, bridge):
                 await late.open()
             assert await late.totals() == {}

@@ -17,7 +17,7 @@ from actors.tiers.promoter import slice_of
 from actors.tiers.warm import MemoryWarm
 from actors.workers.settlement import NO_LIMITS
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY
@@ -75,12 +75,10 @@ async def pair(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncI
         try:
             for number in (1, 2):
                 cold = PostgresCold(
-                    stores.url,
-                    TIMEOUT_S,
+                    PostgresSettings(stores.url, TIMEOUT_S, schema=stores.schema),
                     bytes([number]) * 16,
                     bridge,
                     partial(wake, sides, number - 1),
-                    schema=stores.schema,
                     now_ms=stores.now_ms,
                 )
                 await cold.open()

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.stores.bridge import Bridge
 from daemon.stores.postgres.hand_over import CONFIRM, FORGET
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from tests.servers.postgres import fresh_database
 
 TIMEOUT_S = 60.0
@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 )
 async def test_rows_are_found_by_their_ids(bridge: Bridge, statement: str, parameters: str) -> None:
     with fresh_database() as url:
-        cold = PostgresCold(url, TIMEOUT_S, b"daemon of plans.", bridge)
+        cold = PostgresCold(PostgresSettings(url, TIMEOUT_S), b"daemon of plans.", bridge)
         await cold.open()
         await cold.close()
 

@@ -10,7 +10,7 @@ import trio
 from actors.ports.tiers import ColdTotals, DeadFilter, RowOutcome, StoreUnavailable
 from daemon.stores.bridge import Bridge
 from daemon.stores.postgres import store as module
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from tests.conformance.cold_stores import PLENTY, dead_row, new_row
 from tests.conformance.postgres_stores import DAEMON, TIMEOUT_S, PostgresStores
 from tests.eventually import eventually
@@ -33,8 +33,8 @@ class Rig(PostgresStores):
         await until_available(self.hasty.open)
 
     def make(self, daemon: bytes = DAEMON, **given: Any) -> PostgresCold:
-        timeout_s = given.pop("timeout_s", TIMEOUT_S)
-        return PostgresCold(self.url, timeout_s, daemon, self._bridge, schema=self.schema, **given)
+        given = {"timeout_s": TIMEOUT_S, "schema": self.schema} | given
+        return PostgresCold(PostgresSettings(self.url, **given), daemon, self._bridge)
 
     async def works(self) -> None:
         """A row comes, is acquired, and goes."""
@@ -215,7 +215,7 @@ async def test_a_server_that_is_not_there_is_unavailable_at_the_start(
     ["postgresql://nobody@/nothing?host=/nonexistent", "mysql://x/y", "postgresql://h:port/x"],
 )
 async def test_a_wrong_url_is_unavailable_and_says_why(bridge: Bridge, url: str) -> None:
-    cold = PostgresCold(url, 0.2, DAEMON, bridge)
+    cold = PostgresCold(PostgresSettings(url, 0.2), DAEMON, bridge)
     with pytest.raises(StoreUnavailable, match=r"PostgreSQL: .+"):
         await cold.open()
 

@@ -14,7 +14,7 @@ import trio
 
 from actors.ports.tiers import DeadFilter, RowOutcome
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from tests.conformance.cold_stores import PLENTY, START_MS, new_row
 from tests.servers.postgres import PostgresServer, bindir, postgres_server
 
@@ -65,7 +65,7 @@ def full() -> Iterator[PostgresServer]:
 
     async def build(server: PostgresServer) -> None:
         async with Bridge() as bridge:
-            cold = PostgresCold(server.url(), TIMEOUT_S, DAEMON, bridge)
+            cold = PostgresCold(PostgresSettings(server.url(), TIMEOUT_S), DAEMON, bridge)
             await cold.open()
             await cold.close()
 
@@ -128,7 +128,8 @@ class Plans:
 
 @pytest.fixture
 async def cold(full: PostgresServer, bridge: Bridge) -> AsyncIterator[PostgresCold]:
-    cold = PostgresCold(full.url(), TIMEOUT_S, DAEMON, bridge, now_ms=lambda: START_MS)
+    settings = PostgresSettings(full.url(), TIMEOUT_S)
+    cold = PostgresCold(settings, DAEMON, bridge, now_ms=lambda: START_MS)
     await cold.open()
     yield cold
     await cold.close()

@@ -14,7 +14,7 @@ import trio
 
 from actors.ports.tiers import ColdTotals, DeadFilter, RowOutcome, StoreUnavailable
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.store import PostgresCold
+from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from tests.conformance.cold_stores import LEASE_S, PLENTY, dead_row, new_row
 from tests.conformance.postgres_stores import TIMEOUT_S, PostgresStores
 from tests.eventually import eventually, eventually_sync
@@ -108,15 +108,12 @@ async def test_everything_works_through_pgbouncer_in_transaction_mode(
     server, url = pooler
     heard = trio.Event()
     other = PostgresCold(
-        url,
-        TIMEOUT_S,
+        PostgresSettings(url, TIMEOUT_S, is_pooled=True, listen_url=server.url()),
         b"another daemon..",
         bridge,
         lambda queue: heard.set(),
-        is_pooled=True,
-        listen_url=server.url(),
     )
-    cold = PostgresCold(url, TIMEOUT_S, DAEMON, bridge, is_pooled=True)
+    cold = PostgresCold(PostgresSettings(url, TIMEOUT_S, is_pooled=True), DAEMON, bridge)
     await cold.open()
     await other.open()
     async with trio.open_nursery() as nursery:

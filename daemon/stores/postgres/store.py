@@ -1,20 +1,21 @@
 """The cold tier in PostgreSQL: the `ColdQueue` that the daemons of a fleet share.
 
-Owns a few connections (daemon/stores/postgres/connection.py), and what was confirmed in the
+Owns a few connections (daemon/stores/postgres/connection.py) and the confirmed rows of the
 database. Every method is one transaction. Durable on return (`synchronous_commit=on`): `store`,
 `confirm`, `forget`, `claim`, `drop_stream`, every change of dead letters, and `settle` where items
 move to other rows. Within a second: `acquire`, `renew`, `release`, `note_history`, and `settle` of
 delivered items; losing one of these can only deliver again.
 
-Leases and due times are on the server's clock. What this daemon stored and did not confirm, and
-what it holds, is known by its id, and outlives its process: `release_all` comes after `open`.
+Leases and due times use the server's clock. Rows that this daemon stored and did not confirm, and
+rows that it holds, carry its id and outlive its process: call `release_all` after `open`.
 
-What it can't do: survive a failover to an asynchronous standby without losing commits
-(`require_sync_standby` refuses to take anything over then), or hear the others' wakes through
-PgBouncer in transaction mode (it finds the work at the next tick).
+What it cannot do: survive a failover to an asynchronous standby without losing commits
+(`require_sync_standby` refuses new rows then), or hear other daemons' wakes through PgBouncer in
+transaction mode (it finds the work at the next tick).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -65,48 +66,66 @@ FOLD_S: Final = 60.0
 """How often counters of flows that are gone are looked for."""
 
 ServerClock = Callable[[], int | None]
-"""None: the server's own clock. Anything else is for tests, where time stands still."""
+"""None: the server's own clock. Tests use others, where time stands still."""
 
 
 def servers_clock() -> None:
     return None
 
 
-def nobody(queue: str) -> None:
-    """Nobody is woken."""
+def ignore_wake(queue: str) -> None:
+    """For stores that no other daemon shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSettings:
+    """How to reach the server, and what is required of it."""
+
+    url: str
+    timeout_s: float
+    """For one transaction, including the time to connect."""
+    schema: str = SCHEMA
+    connections_max: int = CONNECTIONS_MAX
+    require_sync_standby: bool = False
+    """Whether new rows are refused while no standby commits synchronously."""
+    is_pooled: bool = False
+    """Whether the URL leads to PgBouncer in transaction mode."""
+    listen_url: str | None = None
+    """A URL that does not lead to PgBouncer. If `is_pooled`, it is needed to hear when other
+    daemons make something due."""
 
 
 class PostgresCold:
     def __init__(
         self,
-        url: str,
-        timeout_s: float,
+        settings: PostgresSettings,
         daemon: bytes,
         bridge: Bridge,
-        on_wake: Callable[[str], None] = nobody,
+        on_wake: Callable[[str], None] = ignore_wake,
         *,
-        require_sync_standby: bool = False,
-        is_pooled: bool = False,
-        listen_url: str | None = None,
-        schema: str = SCHEMA,
-        connections_max: int = CONNECTIONS_MAX,
         now_ms: ServerClock = servers_clock,
     ) -> None:
-        """`is_pooled`: the URL leads to PgBouncer in transaction mode; `listen_url`, which does
-        not, is then needed to hear of others' wakes."""
+        """`daemon` is this daemon's id. Another daemon that makes something due in a queue causes
+        `on_wake(queue)`, while `listen` runs."""
+        url, timeout_s, schema = settings.url, settings.timeout_s, settings.schema
         self._db = Database(
-            url, timeout_s, bridge, schema, connections_max=connections_max, is_pooled=is_pooled
+            url,
+            timeout_s,
+            bridge,
+            schema,
+            connections_max=settings.connections_max,
+            is_pooled=settings.is_pooled,
         )
         self._schema = schema
         self._daemon = daemon
         self._now_ms = now_ms
-        self._requires_standby = require_sync_standby
+        self._requires_standby = settings.require_sync_standby
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
         self._repeats = Repeats()
         self._folded_at = 0.0
-        own_url = None if is_pooled else url
-        self.wakes = Wakes(listen_url or own_url, schema, daemon, timeout_s, bridge, on_wake)
+        listen_url = settings.listen_url or (None if settings.is_pooled else url)
+        self.wakes = Wakes(listen_url, schema, daemon, timeout_s, bridge, on_wake)
         self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
         self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
         self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
@@ -116,7 +135,8 @@ class PostgresCold:
         self.recalls = PostgresRecalls(self._db, daemon, now_ms, self.wakes.notices)
 
     async def open(self) -> None:
-        """StoreUnavailable if the server is away; CannotStart if a newer forebay was here."""
+        """Raises StoreUnavailable if the server does not answer, and CannotStart if the schema is
+        from a newer forebay."""
         await self._db.open(
             partial(migrate, schema=self._schema), partial(is_current, schema=self._schema)
         )
@@ -140,7 +160,7 @@ class PostgresCold:
         )
 
     async def unconfirmed(self) -> list[Unconfirmed]:
-        """This daemon's."""
+        """The rows that this daemon has stored and not confirmed."""
         return await self._db.read(lambda con: hand_over.unconfirmed(con, self._daemon))
 
     async def forget(self, rows: Sequence[bytes]) -> None:
@@ -155,15 +175,15 @@ class PostgresCold:
         lease_s: float,
         except_flows: frozenset[str] = frozenset(),
     ) -> list[ColdRow]:
-        """Counted against `bytes_max` are bodies, whole, since whole they are in memory: each
-        once, however many rows share it, and 1 for each row."""
+        """`bytes_max` counts whole bodies, because they are in memory as a whole: each once,
+        however many rows share it, plus 1 for each row."""
         wish = leasing.Wish(queue, lock, items_max, bytes_max, lease_s, except_flows, self._daemon)
         # When very many rows come due at once, others get their turn between the transactions.
         while True:
             rows = await self._db.write(
                 lambda con: leasing.acquire(con, wish, self._now_ms()),
                 is_durable=False,
-                # Rows that were leased without anybody knowing are free when their lease ends.
+                # Rows whose lease was not answered are free when it ends.
                 is_repeatable=False,
             )
             if rows is not None:
@@ -182,7 +202,7 @@ class PostgresCold:
         )
 
     async def release_all(self) -> int:
-        """Frees what an earlier life of this daemon had acquired. How many rows."""
+        """Frees the rows that earlier processes of this daemon had acquired; returns how many."""
         queues = await self._db.write(
             lambda con: leasing.release_all(con, self._daemon, self._now_ms()),
             is_durable=False,
@@ -227,7 +247,7 @@ class PostgresCold:
         items_max: int,
         except_flows: frozenset[str] = frozenset(),
     ) -> Stream:
-        """One claim has `CLAIM_ROWS_MAX` rows at most."""
+        """One claim has at most `CLAIM_ROWS_MAX` rows."""
         keep = self._keeps(queue)
         window = keys.window_of(self._rules(queue))
         wish = claims.Wish(
@@ -283,7 +303,7 @@ class PostgresCold:
         self._rules = rules
 
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
-        """`keys.OFFERED_MAX` runs are remembered, of all daemons."""
+        """The latest `keys.OFFERED_MAX` runs of all daemons are remembered."""
 
         async def work(con: Connection) -> tuple[list[bytes], set[str]]:
             if self._requires_standby:
@@ -308,7 +328,7 @@ class PostgresCold:
         )
 
     async def forget_keys(self) -> int:
-        """One step forgets `keys.FORGOTTEN_MAX` at most."""
+        """One step forgets at most `keys.FORGOTTEN_MAX` keys."""
         return await self._db.write(lambda con: keys.forget(con, self._now_ms()), is_durable=False)
 
     def keep_history(self, keeps: Keeps) -> None:
@@ -326,7 +346,7 @@ class PostgresCold:
         return await self._db.read(history.queues)
 
     async def forget_history(self, queue: str, before_ms: int) -> int:
-        """One step forgets `FORGOTTEN_ROWS_MAX` rows at most."""
+        """One step forgets at most `FORGOTTEN_ROWS_MAX` rows."""
         return await self._db.write(
             lambda con: history.forget(con, queue, before_ms), is_durable=False
         )
@@ -335,11 +355,11 @@ class PostgresCold:
         """Nothing to do: rows follow the server's clock."""
 
     async def write_off(self, missing: Mapping[str, int]) -> bool:
-        """PostgreSQL is never set aside: what is missing may be in another database."""
+        """PostgreSQL is never set aside: missing rows may be in another database."""
         return False
 
     async def sync(self) -> None:
-        """Everything so far is durable on return; to be called about once a second."""
+        """Everything so far is durable on return. Call it about once a second."""
         await self._db.sync()
         if trio.current_time() >= self._folded_at + FOLD_S:
             self._folded_at = trio.current_time()
