@@ -29,6 +29,7 @@ class ValkeyRig:
             settings, DAEMON, bridge, rows_valid_s=10**9, now_ms=self.now_ms, flows_age_s=0.0
         )
         self._server = server
+        self._settled = 0
 
     @property
     def warm(self) -> WarmQueue:
@@ -47,13 +48,14 @@ class ValkeyRig:
         """The server's clock is not this host's to set."""
 
     async def settle(self) -> None:
-        """What the server said before is heard when it is heard of a queue that nobody uses."""
+        """News arrive in order: when those of an unused queue are here, all earlier ones are."""
         await wait_all_tasks_blocked()
-        news = self.valkey.news
-        heard = news.heard_total
-        self._server.command("PUBLISH", f"{self._prefix}:{{settle}}:news", b"set0 0 0 0")
+        self._settled += 1
+        self._server.command(
+            "PUBLISH", f"{self._prefix}:{{settle}}:news", b"set%d 0 0 0" % self._settled
+        )
         with trio.fail_after(self.patience_s):
-            while news.heard_total == heard:
+            while self.valkey.news.mark("settle", "waits") != (b"set", self._settled):
                 await trio.lowlevel.checkpoint()
         await wait_all_tasks_blocked()
 

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, TypeVar
 
+from actors.model.clock import wall_ms
 from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
@@ -27,7 +28,7 @@ from actors.ports.tiers import (
 )
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.dead import SqliteDeadLetters
-from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold, wall_clock_ms
+from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from tests.crash.killer import Killer, die
 
 T = TypeVar("T")
@@ -156,7 +157,7 @@ class KillingDatabase(Database):
 
 class KillingDeadLetters(SqliteDeadLetters):
     def __init__(self, db: Database, killer: Killer) -> None:
-        super().__init__(db, wall_clock_ms)
+        super().__init__(db, wall_ms)
         self._killer = killer
 
     async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:

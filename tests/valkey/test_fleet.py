@@ -151,10 +151,8 @@ async def test_withdraw_leaves_what_is_another_daemons(monkeypatch: pytest.Monke
         assert places(await one.withdraw("q", positions=range(3, 10))) == [(3, 0, 2), (4, 0, 2)]
         assert places(await one.withdraw("q")) == [(2, 0, 2), (5, 0, 1)]
         assert (await one.fill("q")).items == 4
-        assert await one.withdraw_owner("q", daemon_id(1)) == []
-        [lost] = await one.withdraw_owner("q", daemon_id(2))
-        assert lost.run.owner == Abroad(daemon_id(2), 1009, 9)
-        assert places([lost]) == [(9, 0, 2)]
+        assert await one.withdraw("q") == []
+        assert places(await two.withdraw("q")) == [(9, 0, 2)]
         assert found.keys() == ["all", "leases", "runs", "slices"]
 
 

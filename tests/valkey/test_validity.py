@@ -6,7 +6,7 @@ import trio
 from actors.model.slices import InCold, LentRun
 from actors.ports.tiers import Ending, Fill
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
-from tests.valkey.fleet import LONG_S, VALID_S, all_of, daemon_id, fleet, items_of
+from tests.valkey.fleet import LONG_S, VALID_S, all_of, fleet
 
 VALID_MS = round(VALID_S * 1000)
 
@@ -131,16 +131,6 @@ async def test_generation_changes_when_the_server_has_forgotten_all() -> None:
         await one.mail_done("q", 1)
         assert await one.mail("q") == [b"new"]
         assert await one.mail_queues() == ["q"]
-
-
-async def test_operator_gives_up_a_host() -> None:
-    async with fleet() as (_, (one, two)):
-        await one.enter("q", [whole(make_run(n, 2)) for n in (1, 2)], PLENTY)
-        [kept] = await two.lease("q", 2, 10**9, 30.0)
-        lost = await two.withdraw_owner("q", daemon_id(1))
-        assert len(items_of(lost)) == 2
-        assert await two.fill("q") == Fill(2, whole(make_run(1, 2)).bytes, leased=2)
-        assert await two.end("q", [Ending(kept.token, post=b"1")]) == [True]
 
 
 @pytest.mark.parametrize("row_id, lock", [(b"short", b"l" * 16), (b"r" * 16, b"")])

@@ -1,17 +1,17 @@
-"""A database that makes no sense is set aside, whole, and the daemon begins a new one.
+"""Sets a damaged database aside as a whole; the daemon starts with a new one.
 
-SQLite finds damage where it reads, which may be long after the start. So a store that meets any
-is marked as suspect, beside the file; the daemon ends, and the next start looks through all of it.
-Indexes are made anew where that is all that is wrong. Otherwise the database and its log move to
-`quarantine/`, with an error in the log. The new database takes over the totals of the old one, and
-counts what the old one held as lost. Where the totals cannot be read either, the items that the
-journal has handed over count as lost (`account_for_missing`).
+SQLite finds damage where it reads, which may be long after the start. A store that finds any marks
+the file as suspect, with a second file beside it, and the daemon ends. The next start checks the
+whole database. If only indexes are damaged, they are rebuilt. Otherwise the database and its log
+move to `quarantine/`, and the log says so. The new database takes over the totals of the old one,
+and counts the items that the old one held as lost. If the totals cannot be read either, the items
+that the journal has handed over count as lost (`account_for_missing`).
 
-A crash on the way is harmless: the mark says where the files were going, and the next start moves
-the rest. A log that was left alone with a new database would be taken for the new one's.
+A crash halfway is harmless: the marker names the target, and the next start moves the remaining
+files. SQLite would apply a log that was left beside a new database to that database.
 
-What it can't do: bring the rows over that are still good; `sqlite3 FILE .recover` can. See damage
-that SQLite does not: its pages have no checksums, the runs in them have.
+What it cannot do: rescue good rows (`sqlite3 FILE .recover` can), or find damage that SQLite does
+not find: its pages have no checksums, but the runs in them do.
 """
 
 import os
@@ -37,14 +37,14 @@ _FILES: Final = ("-wal", "-shm", "")
 
 
 def suspect(path: Path) -> None:
-    """Damage was met: the next start is to look. A disk that takes no mark is left as it is."""
+    """Marks the database for a check at the next start, if the disk allows it."""
     with suppress(OSError):
         _marker(path).touch()
 
 
 def look_through(path: Path) -> Path | None:
-    """Before a database is opened: looks at one that is suspect, and sets it aside if need be.
-    Returns where it is then."""
+    """Checks a suspect database before it is opened, and sets it aside if it is damaged. Returns
+    where it was moved to; None if it stays."""
     try:
         aside = _marker(path).read_text()
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def look_through(path: Path) -> Path | None:
         return _move(path, path.parent / QUARANTINE / aside)
     problem = _problem(path)
     if problem is None and _looked(path).exists():
-        problem = "damage was met again where SQLite finds none"
+        problem = "damage was found again, but not by SQLite's own check"
     if problem is None:
         _marker(path).rename(_looked(path))
         log.warning("cold.looked_through", file=path.name, found="nothing")
@@ -63,8 +63,8 @@ def look_through(path: Path) -> Path | None:
 
 
 def set_aside(path: Path, why: str) -> Path:
-    """Moves the database and its log into the quarantine, and returns where it is then. CannotStart
-    if that is not possible."""
+    """Moves the database and its log into the quarantine, and returns where it is then. Raises
+    CannotStart if that is not possible."""
     name = f"{path.name}-{time.time_ns():x}"
     try:
         with _marker(path).open("w") as marker:
@@ -81,17 +81,17 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 def read_totals_of(path: Path) -> dict[str, ColdTotals]:
-    """The totals of a database that was set aside, of those queues where they make sense."""
+    """The totals of a database that was set aside, for the queues whose totals are consistent."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             found = read_totals(db)
     except (sqlite3.Error, UnicodeDecodeError, TypeError) as error:
         log.warning("cold.totals_unreadable", file=path.name, error=str(error))
         return {}
-    return {queue: totals for queue, totals in found.items() if _makes_sense(queue, totals)}
+    return {queue: totals for queue, totals in found.items() if _is_consistent(queue, totals)}
 
 
-def _makes_sense(queue: object, totals: ColdTotals) -> bool:
+def _is_consistent(queue: object, totals: ColdTotals) -> bool:
     counts = (
         totals.delivered,
         totals.dead,
@@ -120,7 +120,7 @@ def _move(path: Path, directory: Path) -> Path:
 
 
 def _problem(path: Path) -> str | None:
-    """What is wrong with a database; None: nothing, or nothing any more."""
+    """What is wrong with a database; None if nothing is, or if it was repaired."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             found = _first_finding(db)
@@ -144,7 +144,7 @@ def _marker(path: Path) -> Path:
 
 
 def _looked(path: Path) -> Path:
-    """There if a look has found nothing: a second one would find as much."""
+    """Exists if a check has found nothing: a second one would not either."""
     return path.with_name(path.name + ".looked")
 
 

@@ -69,9 +69,6 @@ from daemon.stores.sqlite.triggers import SqliteTriggers
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
 
-wall_clock_ms: Final = wall_ms
-
-
 class SqliteCold:
     def __init__(
         self,

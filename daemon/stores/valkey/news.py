@@ -69,7 +69,6 @@ class News:
         self._server = server
         self._look = look
         self._watches: defaultdict[str, _Watch] = defaultdict(_Watch)
-        self.heard_total = 0
 
     def note(self, queue: str, told: Told) -> None:
         watch = self._watches[queue]
@@ -160,7 +159,6 @@ class News:
     # In trio's thread again.
 
     def _hear(self, queue: str, data: bytes) -> None:
-        self.heard_total += 1
         came, fell, next_due_ms, now_ms = map(int, data[3:].split())
         self.note(queue, Told(data[:3], came, fell, next_due_ms, now_ms))
 

@@ -161,13 +161,7 @@ class OwnerSide(SharedQueues):
         owners = [journal_owner(self._daemon)]
         if positions is None:
             owners.append(b"C")
-        return await self._withdraw(queue, owners, _Which(flow, positions, run_id))
-
-    async def withdraw_owner(self, queue: str, daemon: bytes) -> list[Slice]:
-        """Takes out all that another daemon's journal has lent, and that is not leased."""
-        return await self._withdraw(queue, [journal_owner(daemon)], _Which())
-
-    async def _withdraw(self, queue: str, owners: Sequence[bytes], which: _Which) -> list[Slice]:
+        which = _Which(flow, positions, run_id)
         taken: list[Slice] = []
         await trio.lowlevel.checkpoint_if_cancelled()
         # What was taken so far is nowhere else now: from here on it ends with an answer.
