@@ -1,15 +1,15 @@
 """The schema of the cold tier in PostgreSQL, as numbered migrations, all in one transaction.
 
-Everything is in a schema of forebay's own in the database. One daemon migrates at a time: an
-advisory lock of the transaction, which PgBouncer does not mind, keeps the others waiting.
+All tables are in a schema of forebay's own. One daemon migrates at a time: an advisory lock of the
+transaction, which works through PgBouncer, makes the others wait.
 
-The tables are those of the SQLite store (daemon/stores/sqlite/schema.py), with what many daemons
-need besides. `brought_by` is the daemon that stored a row, `holder` the one that leases it. A row
-of `runs` or `history` needs its body, and the database sees to it: a transaction that stores a row
-and one that removes the body's last row at the same time cannot both succeed, and one is repeated.
-Counters are kept by daemon, so that no daemon waits for another's transaction, and are added up
-when they are read. The server's clock is the only one; so what is not due yet and what is leased is
-in one order by time.
+The tables are those of the SQLite store (daemon/stores/sqlite/schema.py), plus columns for many
+daemons: `brought_by` is the daemon that stored a row, `holder` the one that leases it. The database
+guarantees that a row of `runs` or `history` has its body: if one transaction stores a row while
+another removes the body's last row, only one of them succeeds, and the other is repeated. Counters
+are kept per daemon, so that no daemon waits for another's transaction, and are added up when they
+are read. All times use the server's clock, so rows that are not due yet and rows that are leased
+share one order by time.
 
 Bodies are compressed already: TOAST must not try it again (STORAGE EXTERNAL).
 """

@@ -162,7 +162,7 @@ for k = 1, tonumber(ARGV[2]) do
       end
       for item in pairs(mark(again, {})) do
         if not free[item] then
-          return {'', 'items are put back that were not leased, or twice, or none'}
+          return {'', 'items that are put back must have been leased, each once'}
         end
         free[item] = nil
       end

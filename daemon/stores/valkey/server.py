@@ -93,7 +93,7 @@ class Server:
         self._is_lost = False
         """A step had no answer: in a cluster, another node may have the slot by now."""
         self._look = 0
-        """How often it was asked where everything is."""
+        """How many times the map of the cluster was fetched."""
 
     async def run(
         self,
@@ -109,8 +109,8 @@ class Server:
     async def run_each(
         self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]
     ) -> list[Any]:
-        """The same script many times, in one hop and, without a cluster, one round trip. Each of
-        them is a step of its own."""
+        """Runs a script many times in one step; without a cluster, in one round trip. Each run is
+        atomic by itself."""
 
         async def work(client: Client) -> list[Any]:
             if isinstance(client, RedisCluster):
@@ -141,8 +141,7 @@ class Server:
         return await self.step(lambda client: client.execute_command(*args))
 
     async def step(self, work: Callable[[Client], Awaitable[T]], *, shield: bool = False) -> T:
-        """Anything else that is to happen within one deadline."""
-
+        """Does `work` within one deadline."""
         look = self._look
 
         async def attempt() -> T:
@@ -156,7 +155,7 @@ class Server:
         try:
             return await self.bridge.run(attempt, self.settings.timeout_s, shield=shield)
         except TooSlow:
-            # One that was under way when it was asked last knows nothing new.
+            # A step that began before the map was fetched says nothing about the new map.
             self._is_lost |= look == self._look
             raise
 
@@ -177,13 +176,13 @@ class Server:
             raise _translated(error, self._url) from error
 
     async def check_policy(self) -> None:
-        """A server that evicts keys forgets work that owners believe to be there."""
+        """Warns if the server evicts keys: it would forget slices that owners believe it has."""
 
         async def policy(client: Client) -> str:
             found = await client.info("memory")
             return str(found.get("maxmemory_policy", ""))
 
-        # Some services do not say; then nothing is known.
+        # Some services do not tell their policy.
         with suppress(StoreUnavailable):
             found = await self.step(policy)
             if found not in ("", "noeviction"):
@@ -303,7 +302,7 @@ class Sentinels(Sentinel):
 
 
 def connect(settings: ValkeySettings) -> tuple[Client, Sentinels | None]:
-    """Nothing is sent yet. In the loop's thread."""
+    """Makes the client; sends nothing yet. Runs in the loop's thread."""
     options: dict[str, Any] = {
         "socket_timeout": None,
         "socket_connect_timeout": settings.timeout_s,

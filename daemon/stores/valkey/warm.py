@@ -6,17 +6,18 @@ and costs one command per batch of slices. Once begun, `enter`, `end` and `withd
 within their deadline, so that the caller learns the outcome. Everything else may be cancelled; a
 lease whose answer is lost expires.
 
-StoreUnavailable: whether the step was taken is unknown. Repeating `enter` is harmless: what is
-there already of a run, under the same loan, is not entered twice. Repeating `end` says False.
+After StoreUnavailable it is unknown whether the step was taken. Repeating `enter` is harmless:
+items of a run that are there already, under the same loan, are not entered twice. Repeating `end`
+returns False.
 
-`withdraw` takes what this daemon's journal has lent, and rows of the cold store; other daemons'
-slices stay. A slice is leased only while its owner is valid (owner_side.py). Leases and due times
-run on the server's clock; when a lease ends is told in this host's time, from before the call.
+`withdraw` takes out slices that this daemon's journal has lent, and rows of the cold store; other
+daemons' slices stay. A slice is leased only while its owner is valid (owner_side.py). Leases and
+due times use the server's clock. The end of a lease is returned in this host's time, computed
+before the call.
 
-What it can't do: a lease looks past every slice of a flow that is left out, or whose owner is not
-valid (about 1 µs each, within the queue's limit of slices); a queue of more than 500 slices is not
-withdrawn in one step, but in steps of 500; a cap on all queues together is the server's own
-`maxmemory`.
+What it cannot do: skip excluded flows, or owners that are not valid, for free (a lease looks at
+each of their slices, at about 1 µs, within the queue's limit of slices); withdraw more than 500
+slices in one step; limit all queues together (that is the server's own `maxmemory`).
 """
 
 from collections import OrderedDict
@@ -48,10 +49,10 @@ from daemon.stores.valkey.shared_queue import millis
 
 ENTER_SLICES: Final = 256
 ENTER_BYTES: Final = 4 * 1024 * 1024
-"""So much goes in with one script; others wait for it."""
+"""At most this much enters with one script; other scripts wait for it."""
 EXPIRE_LEASES: Final = 500
 KNOWN_LEASES: Final = 65_536
-"""Of those that run out and never end, the oldest are forgotten."""
+"""If more leases expire without an end, the oldest are forgotten."""
 KNOWN_RUNS: Final = 32
 KNOWN_BYTES: Final = 16 * 1024 * 1024
 ROWS_VALID_S: Final = 60.0
@@ -76,8 +77,8 @@ class ValkeyWarm(OwnerSide):
         self._rows_valid_s = rows_valid_s
         self._known: dict[str, _KnownRuns] = {}
         self._leased: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        """What is leased in which queue under which number, as far as it was leased here: two
-        queues may give the same number."""
+        """The marks of this daemon's leases, by queue and token: two queues may give the same
+        token."""
         self._seen: dict[str, Mark] = {}
         """By queue, the latest arrival when a lease found nothing."""
         self._fell: dict[str, Mark] = {}
@@ -85,7 +86,7 @@ class ValkeyWarm(OwnerSide):
         self._flows = FlowCounts(self._run, flows_age_s)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listens for news. Without it those who wait are woken a second late."""
+        """Listens for news. Without it waiting tasks are woken a second late."""
         await self.news.run(task_status)
 
     async def close(self) -> None:
@@ -118,7 +119,8 @@ class ValkeyWarm(OwnerSide):
     async def _enter(
         self, queue: str, slices: Sequence[Slice], limits: Limits
     ) -> tuple[int, int, Fill]:
-        """How many entered as a whole, what is left of the next one, and how full it is."""
+        """How many slices entered as a whole, the items left of the next one, and the queue's
+        fill."""
         records: list[bytes] = []
         data: list[bytes] = []
         sent: set[bytes] = set()
@@ -193,7 +195,7 @@ class ValkeyWarm(OwnerSide):
         args: list[bytes | int] = [len(endings)]
         for token, again, post in endings:
             if not all(slice_.bits for slice_ in again):
-                raise ValueError("items are put back that were not leased, or twice, or none")
+                raise ValueError("items that are put back must have been leased, each once")
             args += (pack_token(token), self._leased.get((queue, token), b""), post, len(again))
             args += (pack_entry(slice_, self._daemon) for slice_ in again)
         found = await self._run(keys.END, queue, *args, shield=True)
@@ -226,7 +228,7 @@ class ValkeyWarm(OwnerSide):
         return answer.fill
 
     async def fills(self) -> Mapping[str, Fill]:
-        """Of all daemons' slices."""
+        """Counts the slices of all daemons."""
         found = await self._run_each(keys.LOOK, await self._queues(), "", 0)
         fills = {queue: self._answered(queue, answer).fill for queue, answer in found.items()}
         return {queue: fill for queue, fill in fills.items() if fill.items}
@@ -242,7 +244,7 @@ class ValkeyWarm(OwnerSide):
 
 
 class _KnownRuns:
-    """Runs of which this daemon had a part: further parts are sent without the run's bytes.
+    """Runs whose bytes this daemon has received: further parts of them come without the bytes.
 
     Without this a run of 4,096 items, leased 100 at a time, would be sent 41 times as a whole.
     """
@@ -263,7 +265,7 @@ class _KnownRuns:
 
 
 def _portion(slices: Sequence[Slice], start: int) -> int:
-    """The end of what goes in with one script."""
+    """The end of the slices that enter with one script."""
     size = 0
     for at in range(start, min(len(slices), start + ENTER_SLICES)):
         size += len(slices[at].run.data)
