@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from daemon.cli.stats.sampling import Asker
-from daemon.cli.top.app import TopApp, column_of
+from daemon.cli.top.app import TopApp
+from daemon.cli.top.view import column_of
 
 SIZE: Final = (130, 34)
 LOOKS: Final = 60

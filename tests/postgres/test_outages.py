@@ -33,8 +33,9 @@ class Rig(PostgresStores):
         await until_available(self.hasty.open)
 
     def make(self, daemon: bytes = DAEMON, **given: Any) -> PostgresCold:
-        given = {"timeout_s": TIMEOUT_S, "schema": self.schema} | given
-        return PostgresCold(PostgresSettings(self.url, **given), daemon, self._bridge)
+        given.setdefault("timeout_s", TIMEOUT_S)
+        settings = PostgresSettings(self.url, schema=self.schema, **given)
+        return PostgresCold(settings, daemon, self._bridge)
 
     async def works(self) -> None:
         """A row comes, is acquired, and goes."""
