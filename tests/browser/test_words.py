@@ -11,7 +11,7 @@ COUNTS = [0, 7, 999, 1000, 1_234_567]
 ASK = """async ([ages, counts]) => {
   const here = document.querySelector("script[type=module]").src;
   const words = await import(new URL("words.js", here));
-  return { ages: ages.map(views.age), counts: counts.map(views.count) };
+  return { ages: ages.map(words.age), counts: counts.map(words.count) };
 }"""
 SHAPES = """async () => {
   const here = document.querySelector("script[type=module]").src;
