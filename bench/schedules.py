@@ -29,11 +29,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from actors.config.queue import QueueSettings
 from actors.model.slices import InCold
 from actors.ports.tiers import ColdQueue, Ending, NewRow, Outlook, RowOutcome
-from actors.tiers.promoter import Promoter
-from actors.tiers.router import Routing
 from actors.tiers.warm import MemoryWarm
 from bench.items import crm_items
 from daemon.stores.bridge import Bridge
@@ -42,6 +39,7 @@ from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.servers.postgres import PostgresServer, postgres_server
+from tests.tiers_alone import make_tiers
 
 QUEUE: Final = "later"
 SIZES: Final = (10_000, 100_000, 1_000_000)
@@ -113,15 +111,8 @@ class Rig:
     def __post_init__(self) -> None:
         self.watched = Watched(self.cold)
         self.warm = MemoryWarm(None, self.clock)
-        self.promoter = Promoter(
-            Routing(),
-            self.warm,
-            self.watched.port,
-            lambda _: QueueSettings(),
-            lambda _: frozenset(),
-            LEASE_S,
-            self.clock,
-        )
+        tiers = make_tiers(self.warm, self.watched.port, self.clock, acquire_s=LEASE_S)
+        self.promoter = tiers.promoter
 
     async def fill(self) -> None:
         payloads = crm_items(1000)

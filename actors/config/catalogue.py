@@ -84,7 +84,7 @@ class Catalogue:
         kept: Definitions,
         save: Save,
         now_ms: Callable[[], int],
-        probe: Callable[[str, QueueSettings], None] = lambda _queue, _settings: None,
+        probe: Callable[[str, QueueSettings], object] = lambda _queue, _settings: None,
     ) -> None:
         """`probe` raises HandlerUnusable if a queue's handler cannot be opened."""
         self._probe = probe
@@ -133,6 +133,10 @@ class Catalogue:
 
     def paused_flows(self, queue: str) -> frozenset[str]:
         return self._flows.get(queue, frozenset())
+
+    def except_flows(self, queue: str) -> frozenset[str] | None:
+        """The flows that must not be leased; None: the whole queue is paused."""
+        return None if self.is_paused(queue) else self.paused_flows(queue)
 
     @property
     def priorities(self) -> Mapping[str, int]:

@@ -6,13 +6,20 @@ whole document (daemon/state/kept_file.py).
 """
 
 import json
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 VERSION: Final = 1
 SHOWN_MAX: Final = 200
+
+
+class Kept(NamedTuple, Generic[T]):
+    """What was read at the start, and how to keep a new value durably."""
+
+    value: T
+    save: Callable[[T], Awaitable[None]]
 
 
 def read_document(text: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ was installed (so that a schedule that disappears from the configuration is foun
 is durable when it returns, before any other task sees the change. The book belongs to this daemon:
 in a fleet, a schedule for all daemons must be in the configuration of each.
 
-One task may change it at a time, which actors/cron/cron.py ensures. All may read it between awaits.
+One task may change it at a time, which actors/cron/schedules.py ensures. All may read it between
+awaits.
 """
 
 import json

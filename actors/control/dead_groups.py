@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from actors.control.control import Fields, Operation, cursor_is_known, cursor_text, read_filter
+from actors.control.fields import Fields, Operation, cursor_is_known, cursor_text, read_filter
 from actors.ports.tiers import DeadLetter, DeadLetters
 
 PAGE: Final = 1000

@@ -19,10 +19,11 @@ from typing import Any, Final, Literal, TypeVar
 import structlog
 import trio
 
-from actors.control.control import STOP_AT, Fields, Operation, read_filter
+from actors.control.fields import STOP_AT, Fields, Operation, read_filter
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import bad_request
-from actors.ports.tiers import DeadChange, DeadFilter, DeadLetters, StoreCorrupt, StoreUnavailable
+from actors.ports.tiers import DeadChange, DeadFilter, StoreCorrupt, StoreUnavailable
+from actors.tiers.tiers import Tiers
 from forebay.errors import Refused
 
 log = structlog.get_logger()
@@ -74,13 +75,11 @@ class Job:
 class Jobs:
     def __init__(
         self,
-        dead: DeadLetters,
-        wake_promoter: Callable[[str], None],
-        now_ms: Callable[[], int],
+        tiers: Tiers,
     ) -> None:
-        self._dead = dead
-        self._wake_promoter = wake_promoter
-        self._now_ms = now_ms
+        self._tiers = tiers
+        self._dead = tiers.cold.dead_letters
+        self._now_ms = tiers.now_ms
         self._jobs: dict[str, Job] = {}
         self._to_run, self._inbox = trio.open_memory_channel[Job](WAITING_MAX)
         self.operations: Mapping[str, Operation] = {
@@ -160,7 +159,7 @@ class Jobs:
                 change = await self._patiently(partial(self._step, job, cursor))
                 job.done += change.done
                 for queue in change.queues:
-                    self._wake_promoter(queue)
+                    self._tiers.wake(queue)
                 cursor = change.cursor
                 if cursor is None:
                     break

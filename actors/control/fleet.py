@@ -19,18 +19,18 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.control.control import Fields, Operation
+from actors.control.fields import Fields, Operation
 from actors.fleet.adoption import (
     CLAIM_S,
     STORE_S,
     Adopting,
     LostOwnersPort,
-    MailBook,
     OwnerInQueue,
 )
+from actors.fleet.fleet import FleetStores
 from actors.model.refusals import bad_request
 from actors.ports.tiers import StoreUnavailable
-from actors.spooler.messages import SpoolerMessage
+from actors.spooler.client import SpoolerClient
 from forebay.errors import Refused
 
 log = structlog.get_logger()
@@ -68,18 +68,15 @@ class Standing:
 class FleetControl:
     def __init__(
         self,
-        owners: LostOwnersPort | None,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        this: bytes,
-        book: MailBook | None = None,
+        stores: FleetStores,
+        spooler: SpoolerClient,
         now: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`owners`: None if the daemon shares no warm queue. `this` is this daemon's id. `book`:
-        where receipts learn what a lost daemon's mail says."""
-        self._owners = owners
+        self._owners = stores.lost_owners
         self._spooler = spooler
-        self._this = this
-        self._book = book
+        self._this = stores.daemon
+        self._book = stores.decisions
+        """Where receipts learn what a lost daemon's mail says."""
         self._now = now
 
     @property

@@ -14,7 +14,7 @@ that has begun is completed, shielded, within a deadline. It cannot change an it
 consumer has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -23,10 +23,17 @@ import trio
 from actors.control.item_view import Sighting
 from actors.model.runs import Fate, Origin, pack_origin
 from actors.model.slices import InCold, InJournal, ItemError, Slice, remember
-from actors.ports.tiers import ColdItems, Limits, NewRow, StoreUnavailable, WarmQueue
-from actors.spooler.messages import HandedOver, JournalRun, Settle, Settled, SpoolerMessage, Voided
-from actors.tiers.handover import Asked, HandOver, Transfer
-from actors.tiers.line import Promotion
+from actors.ports.tiers import Limits, NewRow, StoreUnavailable
+from actors.spooler.messages import (
+    HandedOver,
+    JournalRun,
+    Reply,
+    Settle,
+    Settled,
+    Voided,
+)
+from actors.tiers.handover import Transfer
+from actors.tiers.tiers import Tiers
 from forebay.encode import encode_run
 from forebay.ids import new_run_id
 from forebay.run import KEYS, Run, RunHead, read_head
@@ -54,29 +61,20 @@ class Change(NamedTuple):
 class Changer:
     def __init__(
         self,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        warm: WarmQueue,
-        cold: ColdItems,
-        hand_over: HandOver,
-        wake_promoter: Callable[[str], None],
-        now_ms: Callable[[], int],
-        lines: Mapping[str, Promotion],
+        tiers: Tiers,
     ) -> None:
-        """`lines`: what the promoter has acquired for warm, by queue."""
-        self._lines = lines
-        self._spooler = spooler
-        self._warm = warm
-        self._cold = cold
-        self._hand_over = hand_over
-        self._wake_promoter = wake_promoter
-        self._now_ms = now_ms
+        self._tiers = tiers
+        self._spooler = tiers.spooler.client
+        self._warm = tiers.warm
+        self._cold = tiers.cold.items
+        self._hand_over = tiers.hand_over
 
     async def apply(self, sighting: Sighting, change: Change | None) -> bool:
         """Changes a waiting item, or deletes it (None). Raises BadRun if the result is invalid."""
-        new = None if change is None else new_row(sighting, change, self._now_ms())
+        new = None if change is None else new_row(sighting, change, self._tiers.now_ms())
         with trio.move_on_after(STEP_S, shield=True):
             is_done = await self._apply(sighting, new)
-            self._wake_promoter(sighting.head.queue)
+            self._tiers.wake(sighting.head.queue)
             return is_done
         raise StoreUnavailable(f"the change is not known to be recorded after {STEP_S:g} s")
 
@@ -117,7 +115,7 @@ class Changer:
         if rest := without(slices, bit):
             # They were here a moment ago, so they go back regardless of the limits.
             await self._warm.enter(queue, rest, NO_LIMITS)
-        line = None if own else self._lines.get(queue)
+        line = None if own else self._tiers.states.line(queue)
         if line is not None:
             waiting = line.withdraw(run_id=run_id)
             own = [part for part in waiting if part.bits & bit]
@@ -152,8 +150,8 @@ class Changer:
 
     async def _settle(self, outcome: Settled | Voided) -> bool:
         """Records the outcome in the journal; durable on return."""
-        asked = Asked()
-        await self._spooler.send(Settle((outcome,), asked.answer))
+        asked = Reply[list[bool]]()
+        await self._spooler.send(Settle((outcome,), asked))
         with trio.move_on_after(RECORD_S):
             return (await asked.wait())[0]
         raise Unrecorded(f"the journal has recorded nothing for {RECORD_S:g} s")

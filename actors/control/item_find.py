@@ -12,18 +12,16 @@ It cannot find an item in the journal whose run lists ids of other runs if nothi
 it, or if the queue's journal holds more than `AGAIN_BYTES_MAX`; a search finds it.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from actors.control.item_view import Sighting, of_cold, of_journal
-from actors.model.finished import FinishedRow
 from actors.model.refusals import bad_request, not_found
 from actors.model.slices import lowest_bit
 from actors.model.states import State
-from actors.ports.tiers import ColdItems, ColdSight, WarmQueue, Whereabouts
-from actors.spooler.client import Spooler, ask, readable
-from actors.spooler.messages import FindRun, JournalRun, ScanRuns
+from actors.observers.history import History
+from actors.ports.tiers import ColdSight, WarmQueue, Whereabouts
+from actors.spooler.messages import FindRun, ScanRuns
+from actors.tiers.tiers import Tiers
 from forebay.errors import BadRun
 from forebay.ids import pack_item_id, parse_item_id
 from forebay.run import IDS, Run, RunHead
@@ -38,18 +36,14 @@ AGAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 class Finder:
     def __init__(
         self,
-        spooler: Spooler,
-        warm: WarmQueue,
-        cold: ColdItems,
-        noted: Callable[[bytes], Sequence[FinishedRow]],
-        now_ms: Callable[[], int],
+        tiers: Tiers,
+        history: History,
     ) -> None:
-        """`noted`: rows on their way to the cold store's history, by run."""
-        self._spooler = spooler
-        self._warm = warm
-        self._cold = cold
-        self._noted = noted
-        self._now_ms = now_ms
+        self._spooler = tiers.spooler.client
+        self._warm = tiers.warm
+        self._cold = tiers.cold.items
+        self._noted = history.noted
+        self._now_ms = tiers.now_ms
 
     async def find(self, item_id: str) -> Sighting:
         """Where the item is now, or its outcome. Raises Refused if it is unknown."""
@@ -66,7 +60,7 @@ class Finder:
         raise not_found(f"item {item_id}")
 
     async def _in_journal(self, run_id: bytes, index: int) -> Sighting | None:
-        for found in await ask_for_run(self._spooler, run_id):
+        for found in await self._spooler.ask(FindRun(run_id)):
             head = found.run.head
             if head.flags & IDS:
                 continue
@@ -91,7 +85,7 @@ class Finder:
         """The item in another run of its queue that waits or was delivered a moment ago."""
         queue, after, room = deleted.head.queue, 0, AGAIN_BYTES_MAX
         while room > 0:
-            runs, rest = await scan_runs(self._spooler, queue, after, AGAIN_ROWS, AGAIN_BYTES)
+            runs, rest = await self._spooler.ask(ScanRuns(queue, after, AGAIN_ROWS, AGAIN_BYTES))
             for found in runs:
                 head, data = found.run.head, found.run.data
                 room -= len(data)
@@ -133,17 +127,3 @@ def bit_of(head: RunHead, data: bytes, run_id: bytes, index: int) -> int:
 
 async def whereabouts(warm: WarmQueue, queue: str, run_id: bytes) -> Whereabouts:
     return (await warm.locate(queue, frozenset((run_id,)))).get(run_id, Whereabouts())
-
-
-async def ask_for_run(spooler: Spooler, run_id: bytes) -> list[JournalRun]:
-    runs: list[JournalRun] = readable(await ask(spooler, partial(FindRun, run_id)))
-    return runs
-
-
-async def scan_runs(
-    spooler: Spooler, queue: str, after: int, runs_max: int, bytes_max: int
-) -> tuple[list[JournalRun], int | None]:
-    """Runs of a queue in the journal behind a position, and the position to continue behind."""
-    make = partial(ScanRuns, queue, after, runs_max, bytes_max)
-    found: tuple[list[JournalRun], int | None] = readable(await ask(spooler, make))
-    return found

@@ -18,23 +18,19 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from actors.control.item_find import scan_runs
 from actors.control.item_view import Sighting, of_cold, of_journal, of_letter, summary
 from actors.model.correlation import correlation_of, is_of_trace
 from actors.model.slices import ItemError, indexes, item_bits
 from actors.model.states import State
 from actors.ports.tiers import (
-    ColdItems,
     ColdScan,
     ColdSight,
     DeadFilter,
     DeadLetter,
-    DeadLetters,
-    WarmQueue,
     Whereabouts,
 )
-from actors.spooler.client import ask
-from actors.spooler.messages import Inquire, JournalRun, SpoolerMessage
+from actors.spooler.messages import Inquire, JournalRun, ScanRuns
+from actors.tiers.tiers import Tiers
 from forebay.errors import BadRun
 from forebay.item import FailureReason
 from forebay.run import KEYS, Run, RunHead
@@ -106,17 +102,13 @@ class Step(NamedTuple):
 class ItemSearch:
     def __init__(
         self,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        warm: WarmQueue,
-        cold: ColdItems,
-        dead: DeadLetters,
-        now_ms: Callable[[], int],
+        tiers: Tiers,
     ) -> None:
-        self._spooler = spooler
-        self._warm = warm
-        self._cold = cold
-        self._dead = dead
-        self._now_ms = now_ms
+        self._spooler = tiers.spooler.client
+        self._warm = tiers.warm
+        self._cold = tiers.cold.items
+        self._dead = tiers.cold.dead_letters
+        self._now_ms = tiers.now_ms
 
     async def search(
         self, which: ItemFilter, limit: int, cursor: str
@@ -185,7 +177,7 @@ class ItemSearch:
         queue = at.queue or await self._queue_after("", which)
         if not queue:
             return Step([], next_place(which, "journal"))
-        runs, after = await scan_runs(self._spooler, queue, at.at, STEP_ROWS, STEP_BYTES)
+        runs, after = await self._spooler.ask(ScanRuns(queue, at.at, STEP_ROWS, STEP_BYTES))
         lent = frozenset(found.run.head.run_id for found in runs if found.is_lent)
         warm = await self._warm.locate(queue, lent) if lent else {}
         now_ms = self._now_ms()
@@ -213,7 +205,7 @@ class ItemSearch:
         """The next queue that has items in the journal; empty: there is none."""
         if which.queue is not None:
             return which.queue if not queue else ""
-        report: dict[str, Any] = await ask(self._spooler, Inquire)
+        report = await self._spooler.ask(Inquire())
         names = (name for name, entry in report["queues"].items() if entry["held"])
         return min((name for name in names if name > queue), default="")
 

@@ -9,35 +9,31 @@ It owns nothing. A change is durable when it is answered. An item that moves bet
 change is looked for again, a few times; then the request is refused with BUSY and may be repeated.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
-from actors.control.control import LIMIT_MAX, Fields, Operation, cursor_is_known, read_reason
+from actors.control.fields import LIMIT_MAX, Fields, Operation, cursor_is_known, read_reason
 from actors.control.item_change import Change, Changer
 from actors.control.item_find import Finder
 from actors.control.item_search import ItemFilter, ItemSearch
 from actors.control.item_view import Sighting, describe_apart, held_now
-from actors.model.finished import FinishedRow, Keeps
+from actors.model.finished import FinishedRow
 from actors.model.refusals import bad_request, spent_job
 from actors.model.slices import cut_text
 from actors.model.states import IllegalChange, State, Who, allowed_from, next_state
 from actors.observers.history import History
 from actors.ports.tiers import (
-    ColdItems,
-    ColdQueue,
     ColdSight,
     DeadFilter,
-    DeadLetters,
     StoreUnavailable,
-    WarmQueue,
 )
-from actors.spooler.messages import JournalRun, SpoolerMessage
-from actors.tiers.handover import HandOver
-from actors.tiers.line import Promotion
-from actors.workers.in_hand import Task
+from actors.spooler.messages import JournalRun
+from actors.tiers.tiers import Tiers
+from actors.workers.workers import Workers
 from forebay.errors import Refused
 from forebay.limits import PRIORITY_MAX, TIME_MS_MAX
 
@@ -59,32 +55,16 @@ class WrongState(Refused):
 
 
 class Items:
-    def __init__(
-        self,
-        finder: Finder,
-        search: ItemSearch,
-        changer: Changer,
-        cold: ColdQueue,
-        dead: DeadLetters,
-        keeps: Keeps,
-        wake_promoter: Callable[[str], None],
-        now_ms: Callable[[], int],
-        payload_max: int,
-        tasks: Callable[[], Iterable[Task]] = tuple,
-        host: str = "",
-    ) -> None:
-        """`keeps`: what a queue's history keeps. `payload_max`: the limit for a new payload.
-        `tasks`: what workers and consumers are working on; `host`: this host's name."""
-        self._tasks = tasks
-        self._host = host
-        self._finder = finder
-        self._search = search
-        self._changer = changer
-        self._cold = cold
-        self._dead = dead
-        self._keeps = keeps
-        self._wake_promoter = wake_promoter
-        self._now_ms = now_ms
+    def __init__(self, tiers: Tiers, workers: Workers, history: History, payload_max: int) -> None:
+        """`payload_max`: the limit for a new payload."""
+        self._tiers = tiers
+        self._workers = workers
+        self._finder = Finder(tiers, history)
+        self._search = ItemSearch(tiers)
+        self._changer = Changer(tiers)
+        self._cold = tiers.cold
+        self._dead = tiers.cold.dead_letters
+        self._keeps = history.keep
         self._payload_max = payload_max
         self.operations: Mapping[str, Operation] = {
             "items.find": self._find_op,
@@ -110,7 +90,9 @@ class Items:
         item_id, payload = fields.text("id"), fields.flag("payload")
         whole = fields.flag("whole")
         fields.end()
-        sighting = held_now(await self._finder.find(item_id), self._tasks(), self._host)
+        sighting = held_now(
+            await self._finder.find(item_id), self._workers.tasks(), socket.gethostname()
+        )
         return await describe_apart(sighting, payload=payload or whole, whole=whole)
 
     async def _delete_op(self, fields: Fields) -> dict[str, Any]:
@@ -171,7 +153,7 @@ class Items:
         retried = await self._dead.retry(only, SAME_ID_MAX)
         if retried.spent:
             raise spent(item_id)
-        self._wake_promoter(seen.head.queue)
+        self._tiers.wake(seen.head.queue)
         return retried.done > 0
 
     async def _note(self, seen: Sighting) -> None:
@@ -185,44 +167,13 @@ class Items:
             seen.bit,
             seen.attempt,
             "deleted",
-            self._now_ms(),
+            self._tiers.now_ms(),
             seen.errors,
             seen.holder,
         )
         # The item is gone in any case, and history is best effort.
         with suppress(StoreUnavailable):
             await self._cold.note_history([row])
-
-
-def make_items(
-    spooler: trio.MemorySendChannel[SpoolerMessage],
-    warm: WarmQueue,
-    cold: ColdQueue,
-    cold_items: ColdItems,
-    dead: DeadLetters,
-    hand_over: HandOver,
-    history: History,
-    wake_promoter: Callable[[str], None],
-    now_ms: Callable[[], int],
-    payload_max: int,
-    lines: Mapping[str, Promotion],
-    tasks: Callable[[], Iterable[Task]] = tuple,
-    host: str = "",
-) -> Items:
-    """Builds Items with its parts."""
-    return Items(
-        Finder(spooler, warm, cold_items, history.noted, now_ms),
-        ItemSearch(spooler, warm, cold_items, dead, now_ms),
-        Changer(spooler, warm, cold_items, hand_over, wake_promoter, now_ms, lines),
-        cold,
-        dead,
-        history.keep,
-        wake_promoter,
-        now_ms,
-        payload_max,
-        tasks,
-        host,
-    )
 
 
 def check_change(before: State, wanted: State, who: Who) -> None:

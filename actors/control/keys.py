@@ -6,7 +6,7 @@ It owns nothing: the keys belong to the cold store. Each operation is one step t
 from collections.abc import Mapping
 from typing import Any
 
-from actors.control.control import Fields, Operation
+from actors.control.fields import Fields, Operation
 from actors.model.keys import Holder
 from actors.model.refusals import bad_request
 from actors.ports.tiers import ColdQueue

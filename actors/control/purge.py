@@ -22,14 +22,21 @@ from typing import Any, Final
 import structlog
 import trio
 
-from actors.control.control import Fields, Operation
-from actors.control.item_find import scan_runs
+from actors.control.fields import Fields, Operation
+from actors.control.queues import QueueControl
+from actors.metrics.books import Books
 from actors.model.runs import Fate
 from actors.model.slices import InCold, InJournal, Slice, item_bits, ranges
-from actors.ports.tiers import ColdItems, ColdPart, ColdQueue, Limits, StoreUnavailable, WarmQueue
-from actors.spooler.messages import JournalRun, Settle, Settled, SpoolerMessage, Voided
-from actors.tiers.handover import Asked
-from actors.tiers.line import Promotion
+from actors.ports.tiers import ColdPart, Limits, StoreUnavailable
+from actors.spooler.messages import (
+    JournalRun,
+    Reply,
+    ScanRuns,
+    Settle,
+    Settled,
+    Voided,
+)
+from actors.tiers.tiers import Tiers
 
 log = structlog.get_logger()
 
@@ -50,38 +57,30 @@ NO_LIMITS: Final = Limits(2**62, 2**62)
 class Purging:
     def __init__(
         self,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        warm: WarmQueue,
-        lines: Mapping[str, Promotion],
-        cold: ColdItems,
-        streams: ColdQueue,
-        report: Callable[[], Awaitable[dict[str, Any]]],
-        check_exists: Callable[[str], Awaitable[object]],
-        wake_promoter: Callable[[str], None],
+        tiers: Tiers,
+        books: Books,
+        queues: QueueControl,
     ) -> None:
-        """`lines`: what the promoter has acquired for warm, by queue. `streams`: the same cold
-        store, which knows what is claimed. `check_exists` refuses a queue that does not exist."""
-        self._spooler = spooler
-        self._warm = warm
-        self._lines = lines
-        self._cold = cold
-        self._streams = streams
-        self._report = report
-        self._check_exists = check_exists
-        self._wake_promoter = wake_promoter
+        self._tiers = tiers
+        self._spooler = tiers.spooler.client
+        self._warm = tiers.warm
+        self._cold = tiers.cold.items
+        self._streams = tiers.cold
+        self._books = books
+        self._queues = queues
         self.operations: Mapping[str, Operation] = {"queue.purge": self._purge_op}
 
     async def _purge_op(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        await self._check_exists(queue)
+        await self._queues.check_exists(queue)
         deleted, more = await self.purge(queue)
         return {"queue": queue, "deleted": deleted, "more": more}
 
     async def purge(self, queue: str) -> tuple[int, bool]:
         """How many items were deleted, and whether some are left. Items pushed meanwhile may be
         deleted too, but it ends once as many are deleted as waited at first."""
-        wanted = waiting(await self._report(), queue)
+        wanted = waiting(await self._books.report(), queue)
         deadline = trio.current_time() + TIME_S
         deleted = 0
         try:
@@ -93,14 +92,14 @@ class Purging:
                         break
                     await trio.sleep(PAUSE_S)
         finally:
-            self._wake_promoter(queue)
+            self._tiers.wake(queue)
             if deleted:
                 log.warning("queue.purged", queue=queue, items=deleted)
         return deleted, deleted < wanted and await self._is_waiting(queue)
 
     async def _is_waiting(self, queue: str) -> bool:
         """Whether the queue holds items that can be purged."""
-        left = waiting(await self._report(), queue)
+        left = waiting(await self._books.report(), queue)
         return left > 0 and left > await self._claimed(queue)
 
     async def _claimed(self, queue: str) -> int:
@@ -129,7 +128,7 @@ class Purging:
 
     async def _from_warm(self, queue: str) -> int:
         slices = await self._warm.withdraw(queue)
-        if line := self._lines.get(queue):
+        if line := self._tiers.states.line(queue):
             slices += line.withdraw()
         others = [part for part in slices if not isinstance(part.run.owner, InJournal | InCold)]
         if others:
@@ -175,7 +174,7 @@ class Purging:
     # The journal.
 
     async def _scan(self, queue: str, after: int) -> tuple[list[JournalRun], int | None]:
-        runs, rest = await scan_runs(self._spooler, queue, after, SCAN_RUNS, SCAN_BYTES)
+        runs, rest = await self._spooler.ask(ScanRuns(queue, after, SCAN_RUNS, SCAN_BYTES))
         return runs, None if rest is None else rest + 1
 
     async def _from_journal(self, runs: Sequence[JournalRun]) -> int:
@@ -187,8 +186,8 @@ class Purging:
         found = 0
         for first in range(0, len(outcomes), OUTCOMES_MAX):
             some = tuple(outcomes[first : first + OUTCOMES_MAX])
-            asked = Asked()
-            await self._spooler.send(Settle(some, asked.answer))
+            asked = Reply[list[bool]]()
+            await self._spooler.send(Settle(some, asked))
             for outcome, done in zip(some, await asked.wait(), strict=True):
                 if done:
                     found += (

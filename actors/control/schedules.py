@@ -1,17 +1,19 @@
 """Operations on schedules (docs/protocol.md, "Schedules"): `cron.list`, `cron.show`,
 `cron.next`, `cron.add`, `cron.change`, `cron.remove` and `cron.run`.
 
-It owns nothing: each operation is a step of actors/cron/cron.py. The next ticks follow this host's
-clock and are those of the grid, also for a disabled schedule.
+It owns nothing: each operation is a step of actors/cron/schedules.py. The next ticks follow this
+host's clock and are those of the grid, also for a disabled schedule.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from actors.config.grids import next_ticks
-from actors.control.control import Fields, Operation
-from actors.cron.cron import Cron
+from actors.config.trigger_book import TriggerBook
+from actors.control.fields import Fields, Operation
 from actors.cron.last_ticks import LastTick, LastTicks
+from actors.cron.schedules import Schedules
+from actors.model.clock import Clock
 from forebay.errors import Refused
 from forebay.ids import format_item_id
 
@@ -22,16 +24,14 @@ TICKS_MAX: Final = 100
 class CronControl:
     def __init__(
         self,
-        cron: Cron,
-        now_ms: Callable[[], int],
-        is_trigger: Callable[[str], bool] = lambda _: False,
+        schedules: Schedules,
+        triggers: TriggerBook,
+        now_ms: Clock,
     ) -> None:
-        """`is_trigger`: whether a trigger of type QUEUE has this name. Schedules and triggers share
-        their names, because a schedule is a trigger of type TIME."""
-        self._is_trigger = is_trigger
-        self._cron = cron
+        self._cron = schedules
+        self._triggers = triggers
         self._now_ms = now_ms
-        self._last = LastTicks(cron, now_ms)
+        self._last = LastTicks(schedules, now_ms)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -66,7 +66,8 @@ class CronControl:
     async def _add(self, fields: Fields) -> dict[str, Any]:
         name, settings = fields.text("name"), fields.settings()
         fields.end()
-        if self._is_trigger(name):
+        # Names are shared: a schedule is a trigger of type TIME.
+        if name in self._triggers.triggers:
             raise Refused("CONFLICT", f"there is a trigger {name} already, of type QUEUE")
         await self._cron.add(name, settings)
         return await self._shown(name)

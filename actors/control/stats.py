@@ -5,10 +5,11 @@ times come from the metrics and start at 0 with the daemon. `queue.stats` over t
 HTTP API return the same. It owns nothing and may be cancelled at any await.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.control.control import Fields, Operation
+from actors.control.fields import Fields, Operation
+from actors.control.queues import QueueControl
 from actors.metrics.metrics import Metrics, in_milliseconds
 
 STATES: Final[Mapping[str, str]] = {
@@ -27,21 +28,18 @@ STATES: Final[Mapping[str, str]] = {
 class QueueStats:
     def __init__(
         self,
-        report: Callable[[], Awaitable[Mapping[str, Any]]],
-        check_exists: Callable[[str], Awaitable[object]],
-        metrics: Callable[[], Metrics],
+        metrics: Metrics,
+        queues: QueueControl,
     ) -> None:
-        """`check_exists` refuses a queue that does not exist."""
-        self._report = report
-        self._check_exists = check_exists
         self._metrics = metrics
+        self._queues = queues
         self.operations: Mapping[str, Operation] = {"queue.stats": self._stats_op}
 
     async def _stats_op(self, fields: Fields) -> dict[str, Any]:
         queue = fields.text("queue")
         fields.end()
-        await self._check_exists(queue)
-        return queue_stats(queue, await self._report(), self._metrics())
+        await self._queues.check_exists(queue)
+        return queue_stats(queue, await self._metrics.books.report(), self._metrics)
 
 
 def queue_stats(queue: str, report: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:

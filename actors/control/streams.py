@@ -6,7 +6,7 @@ It owns nothing: actors/tiers/streams.py owns the streams.
 from collections.abc import Mapping
 from typing import Any
 
-from actors.control.control import Fields, Operation
+from actors.control.fields import Fields, Operation
 from actors.model.refusals import bad_request
 from actors.ports.tiers import Stream
 from actors.spooler.client import Journaled

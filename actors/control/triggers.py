@@ -3,18 +3,18 @@
 `trigger.resume`.
 
 It owns nothing. For a QUEUE trigger each operation is a step of actors/cron/triggers.py. A TIME
-trigger is a schedule: each operation is a step of actors/cron/cron.py, with `target` for its queue.
-Every schedule is listed, however it was defined.
+trigger is a schedule: each operation is a step of actors/cron/schedules.py, with `target` for its
+queue. Every schedule is listed, however it was defined.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from actors.config.grids import next_ticks
 from actors.config.triggers import with_queue
-from actors.control.control import Fields, Operation
+from actors.control.fields import Fields, Operation
 from actors.cron.cron import Cron
-from actors.cron.triggers import Triggers
+from actors.model.clock import Clock
 from actors.model.refusals import bad_request
 from actors.model.units import format_duration
 from actors.ports.trigger_jobs import TriggerJob
@@ -25,9 +25,9 @@ JOBS_SHOWN_MAX: Final = 100
 
 
 class TriggerControl:
-    def __init__(self, triggers: Triggers, cron: Cron, now_ms: Callable[[], int]) -> None:
-        self._triggers = triggers
-        self._cron = cron
+    def __init__(self, cron: Cron, now_ms: Clock) -> None:
+        self._triggers = cron.triggers
+        self._cron = cron.schedules
         self._now_ms = now_ms
 
     @property

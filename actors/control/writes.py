@@ -6,17 +6,16 @@ a fleet decide together (actors/fleet/writes.py), and their receipts cover all j
 nothing; every ten minutes it makes both stores forget receipts that are too old.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
 import trio
 
-from actors.control.control import LIMIT_MAX, Fields, Operation
+from actors.control.fields import LIMIT_MAX, Fields, Operation
 from actors.fleet.writes import Deciding
 from actors.model.refusals import bad_request, not_found
-from actors.ports.tiers import ColdQueue, StoreUnavailable
-from actors.spooler.client import ask, request
+from actors.ports.tiers import StoreUnavailable
 from actors.spooler.messages import (
     AbortWrite,
     AskReceipt,
@@ -25,8 +24,8 @@ from actors.spooler.messages import (
     ListWrites,
     Publish,
     Seal,
-    SpoolerMessage,
 )
+from actors.tiers.tiers import Tiers
 from forebay.limits import APP_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
 from forebay.stage_frames import RESERVED
 
@@ -39,17 +38,14 @@ STAGES_MAX: Final = 100_000
 class Receipts:
     def __init__(
         self,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        cold: ColdQueue,
-        receipt_ttl_s: float,
-        now_ms: Callable[[], int],
-        fleet: Deciding | None = None,
+        tiers: Tiers,
+        fleet: Deciding | None,
     ) -> None:
         """`fleet`: decides if daemons share a cold store."""
-        self._spooler = spooler
-        self._cold = cold
-        self._receipt_ttl_s = receipt_ttl_s
-        self._now_ms = now_ms
+        self._spooler = tiers.spooler.client
+        self._cold = tiers.cold
+        self._receipt_ttl_s = tiers.spooler.settings.receipt_ttl
+        self._now_ms = tiers.now_ms
         self._fleet = fleet
         self.operations: Mapping[str, Operation] = {
             "stage.seal": self._seal,
@@ -69,7 +65,7 @@ class Receipts:
     async def _forget(self, before_ms: int) -> None:
         gone: list[bytes] = []
         try:
-            gone = await ask(self._spooler, lambda answer: ForgetWrites(before_ms, answer))
+            gone = await self._spooler.ask(ForgetWrites(before_ms))
             await self._cold.forget_receipts(gone)
             if self._fleet is not None:
                 await self._fleet.forget(self._now_ms() - before_ms)
@@ -83,14 +79,14 @@ class Receipts:
         fields.end()
         if self._fleet is not None:
             return await self._fleet.seal(write, stage, runs, items)
-        return await request(self._spooler, lambda answer: Seal(write, stage, runs, items, answer))
+        return await self._spooler.ask(Seal(write, stage, runs, items))
 
     async def _drop(self, fields: Fields) -> dict[str, Any]:
         write, stage = identifier(fields, "write"), identifier(fields, "stage")
         fields.end()
         if self._fleet is not None:
             return await self._fleet.drop(write, stage)
-        return await request(self._spooler, lambda answer: DropStage(write, stage, answer))
+        return await self._spooler.ask(DropStage(write, stage))
 
     async def _publish(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
@@ -103,25 +99,21 @@ class Receipts:
             raise bad_request(f"app has 1 to {APP_BYTES_MAX} bytes")
         if self._fleet is not None:
             return await self._fleet.publish(write, stages, app, version)
-        return await request(
-            self._spooler, lambda answer: Publish(write, stages, app, version, answer)
-        )
+        return await self._spooler.ask(Publish(write, stages, app, version))
 
     async def _abort(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
         fields.end()
         if self._fleet is not None:
             return await self._fleet.abort(write)
-        return await request(self._spooler, lambda answer: AbortWrite(write, answer))
+        return await self._spooler.ask(AbortWrite(write))
 
     async def _list(self, fields: Fields) -> dict[str, Any]:
         also_over, chosen = fields.flag("all"), fields.text_or_none("write")
         limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
         fields.end()
         write = None if chosen is None else parse_id("write", chosen)
-        found: dict[str, Any] = await ask(
-            self._spooler, lambda answer: ListWrites(also_over, write, limit, answer)
-        )
+        found: dict[str, Any] = await self._spooler.ask(ListWrites(also_over, write, limit))
         return found
 
     async def _show(self, fields: Fields) -> dict[str, Any]:
@@ -133,7 +125,7 @@ class Receipts:
         if self._fleet is not None:
             found = await self._fleet.receipt(write)
         if found is None:
-            found = await ask(self._spooler, lambda answer: AskReceipt(write, answer))
+            found = await self._spooler.ask(AskReceipt(write))
         if found is None:
             raise not_found(f"receipt {write.hex()}")
         found["delivered"] += in_cold.delivered

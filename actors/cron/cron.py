@@ -1,367 +1,104 @@
-"""Cron: looks after schedules, so that the next ticks of each are always in the cold store.
+"""Cron: makes items at given times (schedules) or from other items (triggers).
 
-It owns the book of schedules (actors/config/schedule_book.py). The cold store owns the ticks, which
-are delayed items like any other: workers need not know of schedules, and ticks come due even while
-this daemon is down. actors/cron/look_ahead.py decides what to install; the store's marks
-(actors/ports/ticks.py) ensure that each tick is installed once in a fleet.
+This is the door of the package. It builds the two actors and their books of definitions. Both keep
+what they make in the cold store, so that it comes due even while this daemon is down.
 
-The first look comes before anything is delivered, so that missed ticks are decided first. While the
-store is away nothing happens; the first look after that makes up for it. On cancel the store
-completes a step that has begun, and the restarted daemon continues from the mark. On drain it
-simply ends: installed ticks come due whether or not this daemon runs.
-
-It cannot tick more often than once per second, or tell how late a tick was delivered.
+`run` returns from its start when missed ticks are decided, before anything is delivered. On `drain`
+triggers claim nothing more. On cancel the store completes a step that has begun.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import structlog
 import trio
 
-from actors.config.schedule_book import Check, Installed, ScheduleBook
-from actors.config.schedules import SCHEDULE_HEADER, TICK_HEADER, ScheduleSettings
-from actors.cron.look_ahead import FOREVER_MS, REFRESH_S_MAX, Step, Wanted, next_step
-from actors.model.internal_errors import INTERNAL_ERRORS
-from actors.model.keys import ItemRef, Offer, Phase
-from actors.ports.presence import Presence
-from actors.ports.ticks import (
-    Marks,
-    Span,
-    Tick,
-    TickChange,
-    TickMark,
-    TickOutcome,
-    TickStore,
-    tick_key,
-)
-from actors.ports.tiers import StoreCorrupt, StoreUnavailable
-from forebay.errors import Refused
-from forebay.run import Run, encode_run, read_head
+from actors.config import schedule_book
+from actors.config.catalogue import Catalogue, not_found
+from actors.config.kept import Kept
+from actors.config.schedule_book import ScheduleBook
+from actors.config.schedules import ScheduleSettings
+from actors.config.settings import Settings
+from actors.config.trigger_book import KeptTriggers, TriggerBook
+from actors.config.triggers import QueueTrigger, all_schedules, queue_triggers
+from actors.cron.schedules import Schedules
+from actors.cron.trigger_ports import TriggerPorts, Withdrawing
+from actors.cron.triggers import Triggers
+from actors.observers.observers import Observers
+from actors.tiers.tiers import Tiers
+from forebay.errors import BadRun, Refused
+from forebay.priorities import resolve
 
-log = structlog.get_logger()
-
-TRIES_MAX: Final = 10
-"""How many times a step is decided again because another daemon was quicker."""
-AWAY_PAUSE_S: Final = 5.0
-RUN: Final = "run"
-"""Replaces the fingerprint in the keys of manual runs."""
+TICK_STEPS: Final = ("marks", "change")
+TRIGGER_STEPS: Final = ("poll", "jobs", "end")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Planned:
-    change: TickChange
-    fingerprint: str
-    step: Step | None
-    """None: the schedule is removed."""
+class KeptCron(NamedTuple):
+    """What was defined at run time."""
+
+    schedules: Kept[schedule_book.Kept]
+    triggers: Kept[KeptTriggers]
+    daemon: bytes = b""
+    """This daemon's id: the owner of leases on triggers, the same after a restart."""
 
 
 class Cron:
     def __init__(
         self,
-        book: ScheduleBook,
-        ticks: TickStore,
-        check: Check,
-        has_come: Callable[[str], None],
-        presence: Presence | None = None,
-        failed: Callable[[str, str, str], None] = lambda *_: None,
+        settings: Settings,
+        kept: KeptCron,
+        tiers: Tiers,
+        catalogue: Catalogue,
+        observers: Observers,
+        items: Withdrawing,
     ) -> None:
-        """`has_come` is called with each queue that has new ticks; `failed` with a schedule that
-        cannot be installed, the reason, and its queue."""
-        self._failed = failed
-        self._presence = presence or Presence()
-        self._book = book
-        self._ticks = ticks
-        self._check = check
-        self._has_come = has_come
-        self._changing = trio.Lock()
-        self._woken = trio.Event()
-        self._look_at: dict[str, float] = {}
-        """When each schedule is looked at next; at once if it is missing."""
-        self._problems: dict[str, str] = {}
-        self._marks: dict[str, TickMark] = {}
-        """The marks as last seen, for queries."""
-        self._disputed: set[str] = set()
-        self._broken: set[str] = set()
-        """Schedules whose planning raises an unexpected exception that is already logged."""
-        self._is_away = False
-        self.installed_total = 0
-        self.missed_total = 0
+        self._catalogue = catalogue
+        self.schedules = Schedules(
+            ScheduleBook(
+                all_schedules(settings.schedules, settings.triggers),
+                *kept.schedules,
+                self.check_schedule,
+            ),
+            tiers.watch(tiers.cold.ticks, TICK_STEPS),
+            self.check_schedule,
+            tiers.announce,
+            observers.notifier.trigger_failed,
+        )
+        self.triggers = Triggers(
+            TriggerBook(queue_triggers(settings.triggers), *kept.triggers, self.check_trigger),
+            tiers.watch(tiers.cold.triggers, TRIGGER_STEPS),
+            kept.daemon,
+            TriggerPorts(tiers, catalogue, observers, items),
+        )
 
-    @property
-    def book(self) -> ScheduleBook:
-        return self._book
+    def check_schedule(self, schedule: ScheduleSettings) -> int:
+        """The priority of a schedule's ticks. Refused if its queue or priority does not exist."""
+        return self._checked_priority(schedule.priority, schedule.queue)
 
-    def problem(self, name: str) -> str:
-        """Why a schedule is not installed; empty if it is."""
-        return self._problems.get(name, "")
+    def check_trigger(self, trigger: QueueTrigger) -> int:
+        """The priority of its jobs. Refused if one of its queues or its priority does not exist."""
+        return self._checked_priority(trigger.priority, trigger.queue, trigger.target)
 
-    def mark(self, name: str) -> TickMark | None:
-        """How far its ticks, or those of another configuration, are installed, as this daemon last
-        saw it, at most a minute ago; None: none are."""
-        return self._marks.get(name)
+    def _checked_priority(self, priority: int | str, *queues: str) -> int:
+        for queue in queues:
+            if self._catalogue.queue(queue) is None:
+                raise not_found(queue)
+        try:
+            return resolve(priority, lambda: self._catalogue.priorities)
+        except BadRun as problem:
+            raise Refused("BAD_REQUEST", str(problem)) from problem
 
-    async def phases(self, ticks: Sequence[Tick]) -> list[Phase | None]:
-        """Raises StoreUnavailable if the store does not answer."""
-        return await self._ticks.phases(ticks)
+    async def reload(self, settings: Settings) -> None:
+        await self.schedules.reload(all_schedules(settings.schedules, settings.triggers))
+        await self.triggers.reload(queue_triggers(settings.triggers))
 
-    def figures(self) -> dict[str, int]:
-        return {
-            "schedules": len(self._book.schedules),
-            "installed_total": self.installed_total,
-            "missed_total": self.missed_total,
-        }
+    def figures(self) -> dict[str, Any]:
+        """For STATS."""
+        return {"cron": self.schedules.figures(), "triggers": self.triggers.figures()}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await self.look()
-        task_status.started()
-        while True:
-            with trio.move_on_after(self._pause_s()):
-                await self._woken.wait()
-            self._woken = trio.Event()
-            await self.look()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.schedules.run)
+            await nursery.start(self.triggers.run)
+            task_status.started()
 
-    def _pause_s(self) -> float:
-        if self._is_away:
-            return AWAY_PAUSE_S
-        now = trio.current_time()
-        first = min(self._look_at.values(), default=now + REFRESH_S_MAX)
-        return min(max(0.0, first - now), REFRESH_S_MAX)
-
-    # Requests of operators. The book is changed durably first; if the store is away, the ticks
-    # follow when it is back.
-
-    async def add(self, name: str, keys: Mapping[str, Any]) -> None:
-        async with self._changing:
-            await self._book.add(name, keys)
-        await self._look_at_once(name)
-
-    async def change(self, name: str, keys: Mapping[str, Any]) -> None:
-        async with self._changing:
-            await self._book.change(name, keys)
-        await self._look_at_once(name)
-
-    async def remove(self, name: str) -> None:
-        async with self._changing:
-            await self._book.remove(name)
-        await self._look_at_once(name)
-
-    async def run_now(self, name: str) -> ItemRef:
-        """Pushes what a tick would push, in addition to the ticks. May raise StoreUnavailable."""
-        settings = self._book.find(name)
-        priority = self._check(settings)
-        async with self._changing:
-            for more_ms in range(TRIES_MAX):
-                marks = await self._ticks.marks()
-                mark = marks.by_name.get(name)
-                at_ms = marks.now_ms + more_ms
-                offer = make_offer(name, settings, priority, RUN, at_ms, due_ms=0)
-                # The mark stays as it is: only the offer of this step matters.
-                change = TickChange(name, mark, mark, None, (offer,))
-                (done,) = await self._ticks.change([change])
-                if done.installed:
-                    self._has_come(settings.queue)
-                    return ItemRef(offer.run.head.run_id, 0)
-        raise StoreUnavailable(f"{name} is being changed by other daemons all the time")
-
-    async def reload(self, configured: Mapping[str, ScheduleSettings]) -> None:
-        async with self._changing:
-            self._book.reload(configured)
-            self._look_at.clear()
-        self._woken.set()
-
-    # Looking.
-
-    async def _look_at_once(self, name: str) -> None:
-        self._look_at.pop(name, None)
-        await self.look()
-        # The looking task must wake up at another time now.
-        self._woken.set()
-
-    async def look(self) -> None:
-        """Updates the ticks of all schedules that are due for a look."""
-        async with self._changing:
-            try:
-                for _ in range(TRIES_MAX):
-                    if await self._look():
-                        break
-            except (StoreUnavailable, StoreCorrupt, OSError) as problem:
-                # All schedules are looked at when it is back.
-                self._look_at.clear()
-                self._see(problem)
-            except Exception as problem:
-                # Without new ticks the daemon can still deliver; an error here must not stop it.
-                self._look_at.clear()
-                if not self._is_away:
-                    INTERNAL_ERRORS.note(problem, "cron")
-                self._is_away = True
-            else:
-                self._see(None)
-
-    async def _look(self) -> bool:
-        """False: another daemon was quicker, and some schedules must be decided again."""
-        names = self._due_names()
-        if not names:
-            return True
-        marks = await self._ticks.marks()
-        self._marks = dict(marks.by_name)
-        planned: list[_Planned] = []
-        for name in names:
-            found = self._plan_alone(name, marks)
-            if found is not None:
-                planned.append(found)
-            # A configuration may have a thousand schedules.
-            await trio.lowlevel.checkpoint()
-        if not planned:
-            return True
-        await self._note(planned, is_done=False)
-        outcomes = await self._ticks.change([each.change for each in planned])
-        done = [each for each, out in zip(planned, outcomes, strict=True) if out.is_done]
-        for each, outcome in zip(planned, outcomes, strict=True):
-            self._tell(each, outcome)
-        await self._note(done, is_done=True)
-        return len(done) == len(planned)
-
-    def _due_names(self) -> list[str]:
-        known = {*self._book.schedules, *self._book.installed}
-        self._look_at = {name: at for name, at in self._look_at.items() if name in known}
-        now = trio.current_time()
-        return sorted(name for name in known if self._look_at.get(name, now) <= now)
-
-    def _plan_alone(self, name: str, marks: Marks) -> _Planned | None:
-        """Plans one schedule; a bug there must stop neither the other schedules nor the daemon."""
-        try:
-            found = self._plan(name, marks)
-        except Exception as problem:
-            if name not in self._broken:
-                self._broken.add(name)
-                INTERNAL_ERRORS.note(problem, "cron", schedule=name)
-            self._problems[name] = "unexpected error: see daemon.internal_error in the log"
-            return None
-        self._broken.discard(name)
-        return found
-
-    def _plan(self, name: str, marks: Marks) -> _Planned | None:
-        self._look_at[name] = trio.current_time() + REFRESH_S_MAX
-        settings = self._book.schedules.get(name)
-        mark, installed = marks.by_name.get(name), self._book.installed.get(name)
-        if settings is None or not settings.enabled:
-            self._problems.pop(name, None)
-            return None if installed is None else removal(name, mark, installed, marks.now_ms)
-        priority = self._usable(name, settings)
-        if priority is None:
-            return None
-        print_ = settings.fingerprint
-        is_new = installed != Installed(print_, is_done=True)
-        wanted = Wanted(settings.queue, print_, settings.grid, settings.missed, is_new)
-        step = next_step(mark, wanted, marks.now_ms)
-        self._look_at[name] = trio.current_time() + step.refresh_s
-        self._see_dispute(name, mark, step, print_)
-        if not step.is_due:
-            return None
-        offers = tuple(
-            make_offer(name, settings, priority, print_, tick, marks.now_ms) for tick in step.ticks
-        )
-        change = TickChange(name, mark, step.mark, step.drop, offers, step.missed_ms)
-        return _Planned(change, print_, step)
-
-    def _usable(self, name: str, settings: ScheduleSettings) -> int | None:
-        try:
-            priority = self._check(settings)
-        except Refused as problem:
-            if self._problems.get(name) != problem.text:
-                log.error("cron.unusable", schedule=name, error=problem.text)
-                self._failed(name, problem.text, settings.queue)
-            self._problems[name] = problem.text
-            return None
-        self._problems.pop(name, None)
-        return priority
-
-    async def _note(self, planned: Sequence[_Planned], *, is_done: bool) -> None:
-        """Records what is about to be installed, and then what was."""
-        installed = dict(self._book.installed)
-        for each in planned:
-            name = each.change.name
-            if each.step is None:
-                if is_done:
-                    installed.pop(name, None)
-            elif installed.get(name) != Installed(each.fingerprint, is_done=True):
-                installed[name] = Installed(each.fingerprint, is_done)
-        await self._book.note_installed(installed)
-
-    def _tell(self, planned: _Planned, outcome: TickOutcome) -> None:
-        change, step = planned.change, planned.step
-        if not outcome.is_done:
-            self._look_at[change.name] = trio.current_time()
-            return
-        self.installed_total += outcome.installed
-        after = change.mark_after(outcome.dropped)
-        if after is not None:
-            self._marks[change.name] = after
-        if step is None:
-            if change.before is not None:
-                log.info("cron.removed", schedule=change.name, ticks=outcome.dropped)
-            return
-        assert change.after is not None
-        if change.offers:
-            self._has_come(change.after.queue)
-        missed = 0 if step.missed_ms is None else step.given_up + outcome.dropped
-        if missed:
-            self.missed_total += missed
-            log.warning("cron.missed", schedule=change.name, ticks=missed)
-        if change.before is None:
-            log.info("cron.installed", schedule=change.name, queue=change.after.queue)
-        elif change.before.fingerprint != change.after.fingerprint:
-            log.info("cron.changed", schedule=change.name, queue=change.after.queue)
-
-    def _see_dispute(self, name: str, mark: TickMark | None, step: Step, print_: str) -> None:
-        is_disputed = mark is not None and mark.fingerprint != print_ and not step.is_due
-        if is_disputed and name not in self._disputed:
-            log.warning(
-                "cron.disputed", schedule=name, hint="another daemon has a different definition"
-            )
-        (self._disputed.add if is_disputed else self._disputed.discard)(name)
-
-    def _see(self, problem: Exception | None) -> None:
-        if problem is None:
-            self._presence.passed("install ticks")
-        elif not isinstance(problem, OSError):
-            self._presence.lost("install ticks", problem)
-        elif not self._is_away:
-            # An error of this host's own disk: what is installed is not recorded.
-            log.error("cron.cannot_write", error=str(problem))
-        self._is_away = problem is not None
-
-
-def removal(name: str, mark: TickMark | None, installed: Installed, now_ms: int) -> _Planned:
-    """Removes ticks whose time has not come, unless another daemon has a different definition."""
-    if mark is None or mark.fingerprint != installed.fingerprint:
-        # The store is not changed; only this daemon's record of the schedule ends.
-        return _Planned(TickChange(name, mark, mark), "", None)
-    span = Span(now_ms, FOREVER_MS)
-    return _Planned(TickChange(name, mark, None, span), installed.fingerprint, None)
-
-
-def make_offer(
-    name: str,
-    settings: ScheduleSettings,
-    priority: int,
-    print_: str,
-    tick_ms: int,
-    now_ms: int | None = None,
-    due_ms: int | None = None,
-) -> Offer:
-    """A tick, as it is pushed."""
-    data = encode_run(
-        [settings.payload_bytes],
-        queue=settings.queue,
-        keys=[tick_key(name, print_, tick_ms)],
-        flow=settings.flow,
-        action=settings.action,
-        priority=priority,
-        due_ms=tick_ms if due_ms is None else due_ms,
-        enqueued_ms=tick_ms if now_ms is None else now_ms,
-        headers={**settings.headers, SCHEDULE_HEADER: name, TICK_HEADER: str(tick_ms)},
-    )
-    return Offer(Run(read_head(data), data))
+    def drain(self) -> None:
+        self.triggers.drain()

@@ -6,8 +6,8 @@ only queries the store about ticks under way: 1,000 of them in one step. (Comput
 expressions anew takes a second, in steps of one.)
 
 Nothing is durable here. The store knows how far ticks are installed and how many were missed;
-actors/cron/cron.py has its latest view. While the store is away the state of ticks is reported as
-unknown; nothing waits for it longer than `PATIENCE_S`.
+actors/cron/schedules.py has its latest view. While the store is away the state of ticks is reported
+as unknown; nothing waits for it longer than `PATIENCE_S`.
 
 It cannot tell a tick that was delivered from one that was deleted. Both are done.
 """
@@ -20,7 +20,7 @@ import trio
 
 from actors.config.grids import latest_ticks, next_ticks
 from actors.config.schedules import ScheduleSettings
-from actors.cron.cron import Cron
+from actors.cron.schedules import Schedules
 from actors.model.keys import Phase
 from actors.ports.ticks import Tick, TickMark, tick_key
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
@@ -72,7 +72,7 @@ class _Asked(NamedTuple):
 
 
 class LastTicks:
-    def __init__(self, cron: Cron, now_ms: Callable[[], int]) -> None:
+    def __init__(self, cron: Schedules, now_ms: Callable[[], int]) -> None:
         self._cron = cron
         self._now_ms = now_ms
         self._looked: dict[str, _Look] = {}

@@ -41,7 +41,6 @@ from actors.cron.trigger_watch import (
 )
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import draining
-from actors.ports.presence import Presence
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from actors.ports.trigger_jobs import (
     JOBS_PAGE,
@@ -72,14 +71,12 @@ class Triggers:
         store: TriggerStore,
         daemon: bytes,
         ports: TriggerPorts,
-        presence: Presence | None = None,
     ) -> None:
         """`daemon`: the owner of these leases; the same after a restart."""
         self._book = book
         self._store = store
         self._daemon = daemon
         self._ports = ports
-        self._presence = presence or Presence()
         self._changing = trio.Lock()
         self._woken = trio.Event()
         self._watches: dict[str, Watch] = {}
@@ -348,11 +345,7 @@ class Triggers:
         self._ports.failed(name, trigger.queue, error)
 
     def _see(self, problem: Exception | None) -> None:
-        if problem is None:
-            self._presence.found("poll for triggers")
-        elif not isinstance(problem, OSError):
-            self._presence.lost("poll for triggers", problem)
-        elif not self._is_away:
-            # An error of this host's own disk: the held queues are not recorded.
+        if isinstance(problem, OSError | StoreCorrupt) and not self._is_away:
+            # Not an outage of the store, which is logged where the store is watched.
             log.error("triggers.cannot_write", error=str(problem))
         self._is_away = problem is not None

@@ -28,7 +28,8 @@ from actors.fleet.mailbox import readable
 from actors.model.slices import Slice
 from actors.ports.tiers import StoreUnavailable
 from actors.ports.writes import Part
-from actors.spooler.messages import Append, SpoolerMessage
+from actors.spooler.client import SpoolerClient
+from actors.spooler.messages import Append
 from actors.spooler.moved_runs import moved_run
 from forebay.errors import BadRun, Refused
 from forebay.run import read_head
@@ -119,7 +120,7 @@ class Adopting:
     def __init__(
         self,
         owners: LostOwnersPort,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
+        spooler: SpoolerClient,
         book: MailBook | None,
         now: Callable[[], float],
     ) -> None:

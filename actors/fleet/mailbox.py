@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
-import trio
 
 from actors.fleet.entered import shrunk
 from actors.fleet.shared_warm import SharedWarm
-from actors.spooler.client import Borrowed, borrow
-from actors.spooler.messages import SpoolerMessage
+from actors.spooler.client import Borrowed, SpoolerClient
+from actors.spooler.messages import Reply
 from actors.tiers.router import lent
 from actors.workers.posts import BadPost, Post, conclusion_of, read_post
 from actors.workers.settlement import Concluded, Settlement
@@ -40,7 +39,7 @@ class Mailbox:
     def __init__(
         self,
         shared: SharedWarm,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
+        spooler: SpoolerClient,
         settlement: Settlement,
     ) -> None:
         self._shared = shared
@@ -75,7 +74,7 @@ class Mailbox:
             for post in posts
             if out.run_at(queue, post.position, post.run_id) is None
         }
-        leases = await borrow(self._spooler, queue, unknown)
+        leases = await self._spooler.borrow(queue, unknown)
         heard.runs |= {at: unknown[at] for at, (_, is_new) in leases.items() if is_new}
         ended = []
         for post in posts:
@@ -86,8 +85,8 @@ class Mailbox:
                     at = post.position
                     heard.passing[at] = heard.passing.get(at, 0) | part.bits
         if ended:
-            recorded = trio.Event()
-            await self._settlement.conclude(ended, lambda _: recorded.set())
+            recorded = Reply[list[bool]]()
+            await self._settlement.conclude(ended, recorded)
             await recorded.wait()
 
     def _conclude(self, queue: str, post: Post, leases: Borrowed) -> Concluded | None:

@@ -36,11 +36,9 @@ from actors.fleet.entered import shrunk
 from actors.fleet.mailbox import Mailbox
 from actors.fleet.shared_warm import SharedWarm
 from actors.model.slices import InCold, InJournal, Slice
-from actors.ports.presence import Presence
-from actors.ports.tiers import ColdQueue, StoreUnavailable
-from actors.spooler.client import borrow
-from actors.spooler.messages import SpoolerMessage
+from actors.ports.tiers import StoreUnavailable
 from actors.tiers.router import parts, unlocked
+from actors.tiers.tiers import Tiers
 from actors.workers.settlement import NO_LIMITS, Settlement
 
 log = structlog.get_logger()
@@ -59,29 +57,19 @@ class Owner:
     def __init__(
         self,
         shared: SharedWarm,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
+        tiers: Tiers,
         settlement: Settlement,
-        cold: ColdQueue,
-        place: Place,
-        wake_promoter: Callable[[str], None],
-        seen: Callable[[str], None],
-        presence: Presence | None = None,
     ) -> None:
-        """`place` sends slices of the journal to the tier where they belong. `seen` is told of
-        queues that have something in the shared queue, whoever has entered it."""
-        self._seen = seen
-        self._presence = presence or Presence()
+        self._tiers = tiers
         self._shared = shared
         self._remote = shared.remote
-        self._spooler = spooler
-        self._cold = cold
-        self._place = place
-        self._wake_promoter = wake_promoter
+        self._spooler = tiers.spooler.client
+        self._cold = tiers.cold
         self._generation = ""
         self._missing: dict[str, set[tuple[bytes, bytes]]] = {}
         """Rows of the cold store, by queue, that the last look did not find."""
         self._settlement = settlement
-        self._mailbox = Mailbox(shared, spooler, settlement)
+        self._mailbox = Mailbox(shared, self._spooler, settlement)
         self._mail = trio.Lock()
         self._looking = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -112,7 +100,7 @@ class Owner:
             runs[present.position] = present.run_id
         await self._mailbox.read(queue)
         heard = self._mailbox.heard(queue)
-        leases = await borrow(self._spooler, queue, runs | heard.runs)
+        leases = await self._spooler.borrow(queue, runs | heard.runs)
         done: list[int] = []
         for position, bits in there.items():
             left = parts(leases[position][0]) if position in leases else []
@@ -138,7 +126,7 @@ class Owner:
             nursery.start_soon(self._verify)
             self._nursery = nursery
             for queue, slices in self._adopted:
-                nursery.start_soon(self._place, queue, slices)
+                nursery.start_soon(self._tiers.place, queue, slices)
             self._adopted.clear()
             task_status.started()
 
@@ -155,7 +143,7 @@ class Owner:
                 shared.regain()
                 await self._hand_back()
                 for queue in await self._remote.fills():
-                    self._seen(queue)
+                    self._tiers.spooler.arrivals.see_shared(queue)
             except StoreUnavailable as problem:
                 shared.lose(problem)
                 if trio.current_time() >= shared.valid_until:
@@ -205,12 +193,11 @@ class Owner:
         try:
             for queue, lock, rows in self._shared.out.rows():
                 await self._cold.release(lock, [row for row in rows if row not in in_hand])
-                self._presence.found("release")
                 self._shared.out.forget_locks([lock])
-                self._wake_promoter(queue)
-        except StoreUnavailable as problem:
+                self._tiers.wake(queue)
+        except StoreUnavailable:
             # Others take them when their lease is over, or we do, the next time.
-            self._presence.lost("release", problem)
+            pass
 
     async def _hand_back(self) -> None:
         """What waits in this process's own queue goes where others can take it, too."""
@@ -225,11 +212,9 @@ class Owner:
     async def _give_back(self, queue: str, rows: Sequence[Slice]) -> None:
         try:
             await self._cold.settle([unlocked(slice_) for slice_ in rows])
-            self._presence.found("release")
-            self._wake_promoter(queue)
-        except StoreUnavailable as problem:
+            self._tiers.wake(queue)
+        except StoreUnavailable:
             # They are still ours, and are delivered from here.
-            self._presence.lost("release", problem)
             await self._shared.own.enter(queue, rows, NO_LIMITS)
 
     async def _sort_out(self, queue: str) -> None:
@@ -271,7 +256,7 @@ class Owner:
         """What is left of runs that waited, and were found in the mail, goes its way."""
         heard = self._mailbox.heard(queue)
         if heard.runs:
-            leases = await borrow(self._spooler, queue, heard.runs)
+            leases = await self._spooler.borrow(queue, heard.runs)
             out = self._shared.out.positions(queue)
             for at, (lease, _) in leases.items():
                 elsewhere = out.get(at, 0) | heard.passing.get(at, 0)
@@ -346,7 +331,7 @@ class Owner:
                 self._missing[queue] = set()
                 return
             self._shared.out.forget_rows(queue, lock, rows)
-            self._wake_promoter(queue)
+            self._tiers.wake(queue)
 
     async def _cold_answers(self, queue: str) -> bool:
         try:
@@ -362,7 +347,7 @@ class Owner:
 
     def _send_on(self, queue: str, slices: list[Slice]) -> None:
         if slices and self._nursery is not None:
-            self._nursery.start_soon(self._place, queue, slices)
+            self._nursery.start_soon(self._tiers.place, queue, slices)
         elif slices:
             self._adopted.append((queue, slices))
 

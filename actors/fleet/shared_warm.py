@@ -21,7 +21,7 @@ which is a small number.
 
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -391,6 +391,9 @@ class SharedWarm:
             self.lose(problem)
 
     # How full it is.
+
+    def forget_locks(self, locks: Collection[bytes]) -> None:
+        self.out.forget_locks(locks)
 
     async def fill(self, queue: str) -> Fill:
         own = await self.own.fill(queue)

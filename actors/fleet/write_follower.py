@@ -14,16 +14,14 @@ marked is asked for again. While the store is away nothing is followed and nothi
 """
 
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
 
-from actors.ports.presence import Presence
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
-from actors.ports.writes import VERDICTS_MAX, Decisions, OpenWrite, Part, Unheard, Verdict
-from actors.spooler.client import Make, Spooler, ask, ask_all
+from actors.ports.writes import VERDICTS_MAX, Decisions, Part, Unheard, Verdict
+from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import AbortWrite, AskOpenWrites, AskParts, FollowPublish
 from forebay.errors import Refused
 
@@ -40,11 +38,10 @@ Step = Callable[[], Awaitable[None]]
 class Follower:
     def __init__(
         self,
-        spooler: Spooler,
+        spooler: SpoolerClient,
         decisions: Decisions,
         stage_ttl_s: float,
         now_ms: Callable[[], int],
-        presence: Presence | None = None,
     ) -> None:
         self._spooler = spooler
         self._decisions = decisions
@@ -53,7 +50,6 @@ class Follower:
         self._now_ms = now_ms
         self._woken = trio.Event()
         self._running = trio.CancelScope()
-        self._presence = presence or Presence()
         self._unfinished: set[bytes] | None = None
         """Published writes of which this journal may hold items; None: not asked for yet."""
         self._noted: dict[bytes, Part] = {}
@@ -98,17 +94,18 @@ class Follower:
     async def _try(self, name: str, step: Step) -> None:
         try:
             await step()
-        except (StoreUnavailable, StoreCorrupt) as problem:
-            self._presence.lost(name, problem)
-        else:
-            self._presence.passed(name)
+        except StoreUnavailable:
+            # The next try repeats it.
+            pass
+        except StoreCorrupt as problem:
+            log.error("decisions.store_corrupt", step=name, error=str(problem))
 
     # Steps. Each may be taken at any time, by anybody.
 
     async def follow(self) -> None:
         """Carries out all that is decided and not carried out here."""
         while True:
-            here: list[OpenWrite] = await ask(self._spooler, AskOpenWrites)
+            here = await self._spooler.ask(AskOpenWrites())
             verdicts = await self._decisions.verdicts([entry.write for entry in here])
             applied = await self._apply(verdicts)
             if applied:
@@ -118,7 +115,9 @@ class Follower:
 
     async def _apply(self, verdicts: list[Verdict]) -> list[bytes]:
         """Those that are durable in the journal. The others (a full disk) come again."""
-        answers = await ask_all(self._spooler, [carrying_out(verdict) for verdict in verdicts])
+        answers: list[dict[str, Any] | Refused] = await self._spooler.ask_all(
+            [carrying_out(verdict) for verdict in verdicts]
+        )
         applied: list[bytes] = []
         for verdict, answer in zip(verdicts, answers, strict=True):
             if isinstance(answer, Refused):
@@ -137,7 +136,7 @@ class Follower:
         if self._unfinished is None:
             self._unfinished = set(await self._decisions.unfinished())
         asked = tuple(self._unfinished)
-        found: list[Part] = await ask(self._spooler, partial(AskParts, asked, also_moved=True))
+        found = await self._spooler.ask(AskParts(asked, also_moved=True))
         # More of these may be moved here at any time: what was told of them is kept.
         self._moved = {part.write for part in found} - self._unfinished
         changed = [part for part in found if self._noted.get(part.write) != part]
@@ -153,7 +152,7 @@ class Follower:
     async def expire(self) -> None:
         """Drops writes of which no daemon has heard for `stage_ttl`."""
         now_ms = self._now_ms()
-        here: list[OpenWrite] = await ask(self._spooler, AskOpenWrites)
+        here = await self._spooler.ask(AskOpenWrites())
         heard = [
             Unheard(entry.write, max(0, now_ms - entry.heard_ms), entry.is_kept) for entry in here
         ]
@@ -164,8 +163,8 @@ class Follower:
             await self.follow()
 
 
-def carrying_out(verdict: Verdict) -> Make:
+def carrying_out(verdict: Verdict) -> FollowPublish | AbortWrite:
     """The request that makes it so in this journal."""
     if verdict.is_published:
-        return partial(FollowPublish, verdict)
-    return partial(AbortWrite, verdict.write)
+        return FollowPublish(verdict)
+    return AbortWrite(verdict.write)

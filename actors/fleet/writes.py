@@ -9,27 +9,24 @@ the same request may be made again: nothing is decided by one daemon alone. Owns
 """
 
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from actors.fleet.write_follower import Follower
 from actors.ports.tiers import StoreUnavailable
-from actors.ports.writes import Decisions, Part, Published, PublishWish, SealedStage, WriteView
-from actors.spooler.client import Spooler, ask, request
+from actors.ports.writes import Decisions, Published, PublishWish, SealedStage, WriteView
+from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import AbortWrite, AskParts, AskWrite, DropStage, Seal
 from forebay.errors import Refused
 
 
 class Deciding:
-    def __init__(self, spooler: Spooler, decisions: Decisions, follower: Follower) -> None:
+    def __init__(self, spooler: SpoolerClient, decisions: Decisions, follower: Follower) -> None:
         self._spooler = spooler
         self._decisions = decisions
         self._follower = follower
 
     async def seal(self, write: bytes, stage: bytes, runs: int, items: int) -> dict[str, Any]:
-        result = await request(
-            self._spooler, lambda answer: Seal(write, stage, runs, items, answer)
-        )
+        result = await self._spooler.ask(Seal(write, stage, runs, items))
         view = await self._view(write, (stage,))
         # Not there any more: it was decided meanwhile, and the store says how.
         (sealed,) = view.sealed or (SealedStage(stage, runs, items, ()),)
@@ -37,14 +34,12 @@ class Deciding:
         return result
 
     async def drop(self, write: bytes, stage: bytes) -> dict[str, Any]:
-        result = await request(
-            self._spooler, lambda answer: DropStage(write, stage, answer, also_sealed=False)
-        )
+        result = await self._spooler.ask(DropStage(write, stage, also_sealed=False))
         if not result.get("is_sealed"):
             return result
         if not await self._decisions.drop(write, stage):
             return {"write": write.hex(), "stage": stage.hex(), "items": 0}
-        return await request(self._spooler, partial(DropStage, write, stage))
+        return await self._spooler.ask(DropStage(write, stage))
 
     async def publish(
         self, write: bytes, stages: tuple[bytes, ...], app: str | None, version: int | None
@@ -63,7 +58,7 @@ class Deciding:
         if ended.outcome == "aborted":
             # Whether or not this journal had heard of it: a straggler is refused.
             with suppress(Refused):
-                await request(self._spooler, partial(AbortWrite, write))
+                await self._spooler.ask(AbortWrite(write))
         await self._carry_out()
         return {"outcome": ended.outcome, "items": ended.items}
 
@@ -73,7 +68,7 @@ class Deciding:
         if known is None:
             return None
         # This journal's part as it is now, the others' as they told it last.
-        found: list[Part] = await ask(self._spooler, partial(AskParts, (write,)))
+        found = await self._spooler.ask(AskParts((write,)))
         (own,) = found or (known.own,)
         return {
             "write": write.hex(),
@@ -94,10 +89,7 @@ class Deciding:
     async def _view(
         self, write: bytes, stages: tuple[bytes, ...] = (), app: str | None = None
     ) -> WriteView:
-        view: WriteView | Refused = await ask(self._spooler, partial(AskWrite, write, stages, app))
-        if isinstance(view, Refused):
-            raise view
-        return view
+        return await self._spooler.ask(AskWrite(write, stages, app))
 
     async def _carry_out(self) -> None:
         """It is decided: if it cannot be carried out now, it will be."""

@@ -16,7 +16,6 @@ of its inbox.
 """
 
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -26,11 +25,11 @@ import trio
 from actors.config.settings import SocketSettings
 from actors.ingest.connection import Connection
 from actors.ingest.peer import Peer, denied, is_allowed, read_peer, read_peer_groups
-from actors.ingest.requests import Control, Rows, Shared
+from actors.ingest.requests import Control, KeyedQueues, Queues, Rows, Shared
 from actors.ingest.window import Budget
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import busy
-from actors.spooler.messages import Inquire, OfferRun, SpoolerMessage
+from actors.spooler.client import SpoolerClient
 from actors.workers.pull import Pull
 from forebay import wire
 from forebay.errors import Refused
@@ -44,29 +43,24 @@ class Ingest:
     def __init__(
         self,
         settings: SocketSettings,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        inquiries: trio.MemorySendChannel[Inquire],
-        known_queue: Callable[[str], bool],
-        pull: Pull | None = None,
-        control: Control | None = None,
-        rows: Rows | None = None,
-        keyed: trio.MemorySendChannel[OfferRun] | None = None,
-        is_keyed: Callable[[str], bool] = lambda _: False,
+        catalogue: Queues,
+        spooler: SpoolerClient,
+        keys: KeyedQueues,
+        pull: Pull,
+        rows: Rows,
+        control: Control,
     ) -> None:
         self._settings = settings
         self._shared = Shared(
             settings=settings,
+            catalogue=catalogue,
             spooler=spooler,
-            inquiries=inquiries,
-            known_queue=known_queue,
+            keys=keys,
+            pull=pull,
+            rows=rows,
+            control=control,
             budget=Budget(settings.inflight_bytes),
             unread=Budget(settings.inflight_bytes),
-            figures=self.figures,
-            pull=pull,
-            control=control,
-            rows=rows,
-            keyed=keyed,
-            is_keyed=is_keyed,
         )
         self._connections: set[Connection] = set()
         self._is_full = False

@@ -25,6 +25,7 @@ import msgspec
 import structlog
 import trio
 
+from actors.config.queue import QueueSettings
 from actors.config.settings import SocketSettings
 from actors.ingest.large_bodies import VALUES_MAX, LargeBodies, has_too_many_values
 from actors.ingest.window import Budget
@@ -34,11 +35,11 @@ from actors.model.refusals import (
     lease_lost,
     too_large,
     unavailable,
-    unknown_op,
     unknown_queue,
 )
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
-from actors.spooler.messages import Answers, Append, Inquire, OfferRun, SpoolerMessage
+from actors.spooler.client import SpoolerClient
+from actors.spooler.messages import Answers, Append, OfferRun
 from actors.workers.pull import Holdings, Pull
 from forebay import lease_frames, wire
 from forebay.errors import BadFrame, BadRun, Refused
@@ -50,6 +51,7 @@ from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, unpack_stage, wr
 from forebay.wire import Kind
 
 M = TypeVar("M")
+N = TypeVar("N", contravariant=True)
 Work = Callable[[int, bytes], Awaitable[bytes]]
 """Carries out a request, given its number and body; returns the frame that answers it."""
 
@@ -66,6 +68,30 @@ class Control(Protocol):
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The RESULT of an operation of docs/protocol.md. Raises Refused or StoreUnavailable."""
+
+    async def report(self) -> dict[str, Any]:
+        """What STATS answers. Raises StoreUnavailable."""
+
+
+class Queues(Protocol):
+    def queue(self, name: str) -> QueueSettings | None:
+        """None: the queue does not exist and pushing would not create it."""
+
+
+class KeyedQueues(Protocol):
+    @property
+    def offers(self) -> trio.MemorySendChannel[OfferRun]:
+        """Takes pushes to queues for which `is_keyed` is true."""
+
+    def is_keyed(self, queue: str) -> bool: ...
+
+
+class Channel(Protocol[N]):
+    """The inbox of an actor that stores runs."""
+
+    async def send(self, message: N) -> None: ...
+
+    def send_nowait(self, message: N) -> None: ...
 
 
 class Rows(Protocol):
@@ -102,21 +128,16 @@ class Shared:
     """What the connections of one ingest share."""
 
     settings: SocketSettings
-    spooler: trio.MemorySendChannel[SpoolerMessage]
-    inquiries: trio.MemorySendChannel[Inquire]
-    known_queue: Callable[[str], bool]
+    catalogue: Queues
+    spooler: SpoolerClient
+    keys: KeyedQueues
+    pull: Pull
+    rows: Rows
+    control: Control
     budget: Budget
     """For bytes in flight."""
     unread: Budget
     """For answers that clients have not read."""
-    figures: Callable[[], dict[str, Any]]
-    """The ingest's part of a report."""
-    pull: Pull | None = None
-    control: Control | None = None
-    rows: Rows | None = None
-    keyed: trio.MemorySendChannel[OfferRun] | None = None
-    """Receives pushes to queues for which `is_keyed` is true."""
-    is_keyed: Callable[[str], bool] = field(default=lambda _: False)
     refused: Counter[str] = field(default_factory=Counter)
     is_draining: bool = False
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
@@ -133,8 +154,7 @@ class Requests:
     @property
     def holds_leases(self) -> bool:
         """Expired leases do not count, even before their items are put back."""
-        pull = self._shared.pull
-        return pull is not None and pull.is_awaited(self._holdings)
+        return self._shared.pull.is_awaited(self._holdings)
 
     async def take(self, kind: Kind, sequence: int, body: bytes) -> None:
         """Takes a request that is whole and in the window."""
@@ -169,7 +189,7 @@ class Requests:
 
     async def close(self) -> None:
         """The connection has ended."""
-        if self._shared.pull is not None and self._holdings.keys:
+        if self._holdings.keys:
             await self._shared.pull.give_back(self._holdings)
 
     async def _push(self, sequence: int, data: bytes) -> None:
@@ -178,9 +198,10 @@ class Requests:
         except Refused as refused:
             self._replies.refuse(sequence, refused)
             return
-        keyed = self._shared.keyed
-        if keyed is not None and self._shared.is_keyed(head.queue):
-            await self._hand_over(sequence, OfferRun(head, data, self._replies, sequence), keyed)
+        keys = self._shared.keys
+        if keys.is_keyed(head.queue):
+            offer = OfferRun(head, data, self._replies, sequence)
+            await self._hand_over(sequence, offer, keys.offers)
             return
         append = Append(head, data, self._replies, sequence)
         await self._hand_over(sequence, append, self._shared.spooler)
@@ -220,7 +241,7 @@ class Requests:
             verify(head, data)
         except BadRun as problem:
             raise self._bad_run(problem) from problem
-        if not shared.known_queue(head.queue):
+        if shared.catalogue.queue(head.queue) is None:
             raise unknown_queue(head.queue)
         return head
 
@@ -228,9 +249,7 @@ class Requests:
         self._replies.note_bad_run(problem)
         return Refused("BAD_RUN", str(problem))
 
-    async def _hand_over(
-        self, sequence: int, message: M, channel: trio.MemorySendChannel[M]
-    ) -> None:
+    async def _hand_over(self, sequence: int, message: M, channel: Channel[M]) -> None:
         try:
             try:
                 channel.send_nowait(message)
@@ -280,22 +299,7 @@ class Requests:
             return await work(sequence, body)
 
     async def _stats(self, sequence: int, _: bytes) -> bytes:
-        answers: list[dict[str, Any] | Refused] = []
-        has_come = trio.Event()
-
-        def take(answer: dict[str, Any] | Refused) -> None:
-            answers.append(answer)
-            has_come.set()
-
-        try:
-            await self._shared.inquiries.send(Inquire(take, take))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise draining() from None
-        await has_come.wait()
-        report = answers[0]
-        if isinstance(report, Refused):
-            raise report
-        return _document(Kind.REPORT, sequence, {**report, "ingest": self._shared.figures()})
+        return _document(Kind.REPORT, sequence, await self._shared.control.report())
 
     async def _lease(self, sequence: int, body: bytes) -> bytes:
         if self._shared.is_draining:
@@ -305,7 +309,7 @@ class Requests:
             raise bad_request(f"{LEASES_AT_ONCE} LEASE requests of this connection wait already")
         self._leasing += 1
         try:
-            leased = await self._pull().lease(wish, self._holdings)
+            leased = await self._shared.pull.lease(wish, self._holdings)
             # The wait for items may be long: the answer's turn begins when they are there.
             return await self._in_turn(partial(_leased, leased), sequence, body)
         finally:
@@ -314,11 +318,11 @@ class Requests:
     async def _settle(self, sequence: int, body: bytes) -> bytes:
         await self._shared.large_bodies.wait(len(body))
         queue, reports = lease_frames.read_settle(body)
-        return _statuses(Kind.SETTLED, sequence, await self._pull().settle(queue, reports))
+        return _statuses(Kind.SETTLED, sequence, await self._shared.pull.settle(queue, reports))
 
     async def _extend(self, sequence: int, body: bytes) -> bytes:
         queue, lease_ms, tokens = lease_frames.read_extend(body)
-        extended = await self._pull().extend(queue, tokens, lease_ms)
+        extended = await self._shared.pull.extend(queue, tokens, lease_ms)
         return _statuses(Kind.EXTENDED, sequence, extended)
 
     async def _control(self, sequence: int, body: bytes) -> bytes:
@@ -329,21 +333,12 @@ class Requests:
         op = fields.pop("op", None)
         if not isinstance(op, str):
             raise bad_request("op is missing, or is not a text")
-        if self._shared.control is None:
-            raise unknown_op(op)
         return _document(Kind.RESULT, sequence, await self._shared.control.perform(op, fields))
 
     async def _fetch(self, sequence: int, body: bytes) -> bytes:
         wish = unpack_fetch(body)
-        if self._shared.rows is None:
-            raise bad_request("this daemon has no claims")
         about, rows = await self._shared.rows.fetch(wish)
         return wire.frame(Kind.FETCHED, sequence, pack_fetched(about, rows))
-
-    def _pull(self) -> Pull:
-        if self._shared.pull is None:
-            raise bad_request("this daemon does not lend items to consumers")
-        return self._shared.pull
 
 
 async def _leased(leased: list[LeasedRun], sequence: int, _: bytes) -> bytes:

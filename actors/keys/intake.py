@@ -18,7 +18,7 @@ It cannot bound a queue: only the disk bounds what is pushed here, so `full_poli
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -29,10 +29,10 @@ from actors.keys.take_back import TakingBack
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import ItemRef, Offer
 from actors.model.refusals import other_content, unavailable
-from actors.ports.presence import Presence
-from actors.ports.tiers import ColdQueue, StoreCorrupt, StoreUnavailable
-from actors.spooler.intake import QUEUES_MAX, RecentRuns, fingerprint
-from actors.spooler.messages import OfferRun, Pinned, QueueSeen
+from actors.ports.tiers import StoreCorrupt, StoreUnavailable
+from actors.spooler.intake import QUEUES_MAX, fingerprint
+from actors.spooler.messages import OfferRun
+from actors.tiers.tiers import Tiers
 from forebay.errors import BadRun, Refused
 from forebay.keyed import KeyOutcome, count_outcomes, decided, only_if
 from forebay.run import KEYS, Run
@@ -58,27 +58,17 @@ class _Candidate:
 class KeyedIntake:
     def __init__(
         self,
-        inbox: trio.MemoryReceiveChannel[OfferRun],
-        cold: ColdQueue,
-        seen: trio.MemorySendChannel[QueueSeen | Pinned],
-        has_come: Callable[[str], None],
-        disk_is_low: Callable[[], bool],
-        recent: RecentRuns,
-        presence: Presence | None = None,
-        taking_back: TakingBack | None = None,
+        tiers: Tiers,
+        taking_back: TakingBack,
     ) -> None:
-        """`has_come` is called with each queue that has new items in the cold store. `recent`: the
-        runs pushed here and to the journal."""
-        self._inbox = inbox
-        self._cold = cold
-        self._seen = seen
-        self._has_come = has_come
-        self._disk_is_low = disk_is_low
-        self._recent = recent
+        self.offers, self._inbox = trio.open_memory_channel[OfferRun](WAITING_MAX)
+        self._tiers = tiers
+        self._cold = tiers.cold
+        self._recent = tiers.spooler.recent
+        """The runs pushed here and to the journal."""
         self._known: set[str] = set()
         """Queues that dispatch has been told about."""
         self._counts: Counter[KeyOutcome] = Counter()
-        self._presence = presence or Presence()
         self._taking_back = taking_back
 
     def figures(self) -> dict[str, int]:
@@ -104,7 +94,7 @@ class KeyedIntake:
         return group
 
     async def _store(self, group: Sequence[OfferRun]) -> None:
-        if self._disk_is_low():
+        if self._tiers.spooler.disk_is_low:
             text = "the disk is nearly full"
             refuse(group, Refused("DISK_FULL", text, retry_after_ms=DISK_RETRY_MS))
             return
@@ -116,11 +106,9 @@ class KeyedIntake:
             # Cancelling here would leave stored pushes without an answer.
             with trio.CancelScope(shield=True):
                 offers = [each.offer for each in candidates]
-                if self._taking_back is not None:
-                    await self._taking_back.make_way(offers)
+                await self._taking_back.make_way(offers)
                 answers = await self._cold.offer(offers)
         except (StoreUnavailable, StoreCorrupt) as problem:
-            self._presence.lost("offer", problem)
             self._refuse(candidates, unavailable(problem))
             return
         except Exception as problem:
@@ -131,7 +119,6 @@ class KeyedIntake:
             else:
                 self._refuse(candidates, INTERNAL_ERRORS.note(problem, "PUSH"))
             return
-        self._presence.found("offer")
         pushes = [each.push for each in candidates]
         for push, outcomes in zip(pushes, answers, strict=True):
             if not outcomes:
@@ -149,7 +136,7 @@ class KeyedIntake:
         refuse((each.push for each in candidates), refused)
         for queue in {each.push.head.queue for each in candidates}:
             # Items that were taken back wait there.
-            self._has_come(queue)
+            self._tiers.wake(queue)
 
     def _is_allowed(self, push: OfferRun) -> bool:
         """Queue names are kept in memory, so their number is bounded."""
@@ -167,8 +154,8 @@ class KeyedIntake:
             self._known.add(queue)
             # While draining there is no receiver; after the restart the books name the queue.
             with suppress(trio.BrokenResourceError):
-                await self._seen.send(QueueSeen(queue))
-        self._has_come(queue)
+                await self._tiers.spooler.arrivals.see(queue)
+        self._tiers.wake(queue)
 
     async def _forget(self) -> None:
         while True:

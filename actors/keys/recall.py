@@ -21,7 +21,6 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from actors.ports.presence import Presence
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 
 RECALL_S: Final = 1.0
@@ -69,13 +68,8 @@ class Recalls(Protocol):
 
 
 class Recalling:
-    def __init__(
-        self, recalls: Recalls, give_back: GiveBack | None = None, presence: Presence | None = None
-    ) -> None:
-        """`give_back`: takes items from this daemon's line and warm queue to the cold store."""
+    def __init__(self, recalls: Recalls) -> None:
         self._recalls = recalls
-        self.give_back = give_back
-        self._presence = presence or Presence()
         self._woken = trio.Event()
         self._silent: dict[bytes, float] = {}
         """Until when a daemon is not asked."""
@@ -111,22 +105,18 @@ class Recalling:
             with trio.CancelScope(shield=True), suppress(StoreUnavailable):
                 await self._recalls.forget([question.number for question in asked])
 
-    async def run(self) -> None:
-        """Answers what this daemon is asked for; never returns."""
+    async def run(self, give_back: GiveBack) -> None:
+        """Answers what this daemon is asked for; never returns. `give_back` takes items from this
+        daemon's line and warm queue to the cold store."""
         while True:
             woken = self._woken
-            try:
-                await self.answer()
-            except (StoreUnavailable, StoreCorrupt) as problem:
-                self._presence.lost("recall", problem)
-            else:
-                self._presence.passed("recall")
+            with suppress(StoreUnavailable, StoreCorrupt):
+                await self.answer(give_back)
             await woken.wait()
 
-    async def answer(self) -> None:
+    async def answer(self, give_back: GiveBack) -> None:
         """All that is asked now, a queue at a time: whoever asks for many items waits no longer
         than for one."""
-        assert self.give_back is not None
         while recalls := await self._recalls.asked():
             for queue in {recall.queue: None for recall in recalls}:
                 asked = [recall for recall in recalls if recall.queue == queue]
@@ -134,5 +124,5 @@ class Recalling:
                 for recall in asked:
                     for run_id, bits in recall.wanted.items():
                         wanted[run_id] = wanted.get(run_id, 0) | bits
-                await self.give_back(queue, wanted)
+                await give_back(queue, wanted)
                 await self._recalls.answer([recall.number for recall in asked])

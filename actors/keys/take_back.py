@@ -27,10 +27,10 @@ import trio
 from actors.keys.recall import Recalling
 from actors.model.keys import KeyRule, Offer
 from actors.model.slices import InCold, Slice
-from actors.ports.tiers import ColdQueue, Limits, StoreUnavailable, WarmQueue
-from actors.tiers.failover import Failover, Held
-from actors.tiers.line import Promotion
+from actors.ports.tiers import Limits, StoreUnavailable
+from actors.tiers.failover import Held
 from actors.tiers.router import unlocked
+from actors.tiers.tiers import Tiers
 
 RUNS_ONE_BY_ONE: Final = 8
 """Of more than so many runs, all that is in warm is looked at once, not once for each."""
@@ -42,19 +42,14 @@ REST_S: Final = 0.25
 class TakingBack:
     def __init__(
         self,
-        warm: WarmQueue,
-        cold: ColdQueue,
-        failover: Failover,
-        lines: Mapping[str, Promotion],
+        tiers: Tiers,
         rule: Callable[[str], KeyRule],
         recalling: Recalling | None = None,
     ) -> None:
-        """`lines`: what the promoter has in hand for warm, by queue. `recalling`: where daemons
-        share a cold store."""
-        self._warm = warm
-        self._cold = cold
-        self._failover = failover
-        self._lines = lines
+        """`recalling`: where daemons share a cold store."""
+        self._tiers = tiers
+        self._warm = tiers.warm
+        self._cold = tiers.cold
         self._rule = rule
         self._recalling = recalling
 
@@ -72,7 +67,7 @@ class TakingBack:
         seen = await self._warm.locate(queue, frozenset(wanted))
         leased = {run_id: where.leased for run_id, where in seen.items()}
         if left := beyond(wanted, leased):
-            if (line := self._lines.get(queue)) is not None:
+            if (line := self._tiers.states.line(queue)) is not None:
                 line.rest(REST_S)
             await recalling.recall(queue, left)
 
@@ -80,7 +75,7 @@ class TakingBack:
         """`started`: by run, bits of the items that are wanted back; which of them are."""
         taken: dict[bytes, int] = {}
         # From the line things go to warm, and never back.
-        line = self._lines.get(queue)
+        line = self._tiers.states.line(queue)
         if line is not None:
             own, rest = split(line.withdraw(), started)
             line.put_back(rest)
@@ -114,7 +109,7 @@ class TakingBack:
         except (StoreUnavailable, trio.Cancelled):
             with trio.CancelScope(shield=True):
                 size = sum(slice_.bytes for slice_ in slices)
-                await self._failover.hold(Held(size, again, let_go))
+                await self._tiers.failover.hold(Held(size, again, let_go))
             raise
         except Exception:
             # The step was undone, and would fail again.

@@ -12,38 +12,34 @@ stores at one moment.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from actors.breaker.breaker import Breakers
 from actors.config.catalogue import Catalogue
-from actors.config.settings import SpoolSettings
+from actors.cron.cron import Cron
+from actors.keys.keys import Keys
+from actors.metrics.books import Books
 from actors.metrics.flow_states import FlowStates, not_known
 from actors.metrics.forecast import Forecast, forecast
 from actors.metrics.samples import EVERY_S, SAMPLES_MAX, WHOLE, Samples, sample_of
 from actors.metrics.snapshot import FlowKey, QueueFigures, Snapshot, freeze
+from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.observers.latencies import Percentiles
-from actors.observers.tallies import Tallies
+from actors.observers.observers import Observers
 from actors.ports.tiers import (
-    ColdQueue,
     Fill,
     FlowCount,
     Limits,
     StoreUnavailable,
     WarmFlow,
-    WarmQueue,
     limits_of,
 )
-from actors.spooler.upkeep import SpoolCounts
-from actors.workers.in_hand import Task
-from actors.workers.pull import Pull
-from actors.workers.rate import SendLimit
-from actors.workers.workers import WorkerGroup
+from actors.tiers.tiers import Tiers
+from actors.workers.workers import Workers
 from forebay.item import FAILURE_REASONS
 
 FRESH_S: Final = 1.0
@@ -58,27 +54,8 @@ STEP: Final = 100
 """How many queues are processed before other tasks get a turn: at most a millisecond's work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What the metrics read."""
-
-    report: Callable[[], Awaitable[dict[str, Any]]]
-    warm: WarmQueue
-    cold: ColdQueue
-    catalogue: Catalogue
-    tallies: Tallies
-    groups: Callable[[], Iterable[WorkerGroup]]
-    breakers: Breakers
-    spool: SpoolCounts
-    spool_settings: SpoolSettings
-    pull: Pull
-    ingest: Callable[[], Mapping[str, Any]]
-    send_limit: SendLimit
-    streams: Collection[str]
-    """Queues that consumers read as a stream."""
-    is_away: Mapping[str, Callable[[], bool]]
-    """Whether each store is away, by name."""
-    now_ms: Callable[[], int]
+class HasFigures(Protocol):
+    def figures(self) -> dict[str, Any]: ...
 
 
 class SpoolPoint(NamedTuple):
@@ -98,8 +75,27 @@ class Failed(NamedTuple):
 
 
 class Metrics:
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        tiers: Tiers,
+        workers: Workers,
+        keys: Keys,
+        cron: Cron,
+        observers: Observers,
+        *,
+        is_shared: bool,
+    ) -> None:
+        """`is_shared`: other daemons use the same cold store."""
+        self.catalogue = catalogue
+        self.books = Books(tiers, is_shared=is_shared)
+        self.ingest: HasFigures | None = None
+        """The socket, once it is there: it is built last, because its requests ask the metrics."""
+        self._tiers = tiers
+        self._workers = workers
+        self._keys = keys
+        self._cron = cron
+        self._observers = observers
         self._making = trio.Lock()
         self._nursery: trio.Nursery | None = None
         self._refreshed = trio.Event()
@@ -120,10 +116,6 @@ class Metrics:
         """The number of catalogue changes at which the limits were read."""
         self.samples = Samples()
         self._spool: deque[SpoolPoint] = deque(maxlen=SAMPLES_MAX)
-
-    @property
-    def catalogue(self) -> Catalogue:
-        return self._sources.catalogue
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -167,24 +159,18 @@ class Metrics:
     def processing(self, queue: str) -> Percentiles | None:
         """How long items took from the start to the end of their send (for consumers: from lease to
         report), since the start; None: there were none."""
-        tally = self._sources.tallies.queues.get(queue)
+        tally = self._observers.tallies.queues.get(queue)
         found = None if tally is None else tally.processing.frozen()
         return found.percentiles() if found is not None and found.items else None
 
     def failed(self, queue: str) -> Failed:
-        tally = self._sources.tallies.queues.get(queue)
+        tally = self._observers.tallies.queues.get(queue)
         if tally is None:
             return Failed(0, 0)
         return Failed(tally.failed["application"], tally.failed["business"])
 
-    def tasks(self) -> Iterator[Task]:
-        """What workers and consumers are working on at this moment."""
-        for group in self._sources.groups():
-            yield from group.tasks()
-        yield from self._sources.pull.tasks()
-
     def is_stream(self, queue: str) -> bool:
-        return queue in self._sources.streams
+        return self._tiers.states.is_stream(queue)
 
     def spool_points(self, seconds: float) -> list[SpoolPoint]:
         if not self._spool:
@@ -194,12 +180,29 @@ class Metrics:
 
     @property
     def spool_max_bytes(self) -> int:
-        return self._sources.spool_settings.max_bytes
+        return self._tiers.spooler.settings.max_bytes
 
     def spool_forecast(self) -> Forecast:
         """When the journal will reach `max_bytes`, or be empty."""
         points = [(point.at_ms / 1000, float(point.bytes)) for point in self._spool]
         return forecast(points, self.spool_max_bytes)
+
+    async def report(self) -> dict[str, Any]:
+        """What STATS reports: the books, and the figures of all actors."""
+        return {
+            **await self.books.report(),
+            **self._tiers.figures(),
+            **self._workers.figures(),
+            **self._observers.figures(),
+            **self._cron.figures(),
+            "keyed": self._keys.figures(),
+            "internal_errors_total": INTERNAL_ERRORS.total,
+            "ingest": self._ingest_figures(),
+            **self.for_report(),
+        }
+
+    def _ingest_figures(self) -> dict[str, Any]:
+        return {} if self.ingest is None else self.ingest.figures()
 
     def for_report(self) -> dict[str, Any]:
         """What STATS reports besides the books, from the last snapshot; asks no store."""
@@ -220,12 +223,11 @@ class Metrics:
     # Making one.
 
     async def _make(self) -> Snapshot:
-        sources = self._sources
         report: list[dict[str, Any]] = []
 
         async def ask() -> None:
             with suppress(StoreUnavailable):
-                report.append(await sources.report())
+                report.append(await self.report())
 
         with trio.move_on_after(ANSWER_S):
             # In parallel: a store that serves one request at a time makes them wait only once.
@@ -239,7 +241,7 @@ class Metrics:
         return self._latest
 
     async def _look_at_warm(self) -> None:
-        warm = self._sources.warm
+        warm = self._tiers.warm
         with suppress(StoreUnavailable):
             self._fills = await warm.fills()
             await trio.lowlevel.checkpoint()
@@ -247,7 +249,7 @@ class Metrics:
             self._warm_flows = flows if flows != self._warm_flows else self._warm_flows
 
     async def _look_at_cold(self) -> None:
-        cold = self._sources.cold
+        cold = self._tiers.cold
         with suppress(StoreUnavailable):
             # Equal data stays the same object, and so does everything derived from it.
             flows = await cold.flows()
@@ -260,32 +262,32 @@ class Metrics:
                 self._oldest = self._oldest if oldest == self._oldest else oldest
 
     async def _put_together(self, report: dict[str, Any]) -> Snapshot:
-        sources = self._sources
+        workers = self._workers
         told = self._warm_flows, self._cold_flows, self._oldest
         waiting = await trio.to_thread.run_sync(self._flow_states.merged, *told)
         self._oldest_ms = waiting.oldest_ms
         tallies = await self._figures()
         return Snapshot(
-            at_ms=sources.now_ms(),
+            at_ms=self._tiers.now_ms(),
             report=report,
-            defined=frozenset(sources.catalogue.defined()),
+            defined=frozenset(self.catalogue.defined()),
             fills=self._fills,
             limits=self._limits_now(report["queues"]),
             flows=waiting.flows,
             tallies=tallies,
-            staff={group.queue: group.staff() for group in sources.groups()},
-            breakers=sources.breakers.figures(),
-            spool=deepcopy(sources.spool),
-            stores={store: not is_away() for store, is_away in sources.is_away.items()},
-            ingest=sources.ingest(),
-            sends_in_flight=sources.send_limit.inside,
-            sends_waiting=sources.send_limit.waiting,
-            pull_leases=sources.pull.leases,
+            staff={group.queue: group.staff() for group in workers.dispatch.groups()},
+            breakers=workers.breakers.figures(),
+            spool=deepcopy(self._tiers.spooler.counts),
+            stores={store: not is_away for store, is_away in self._tiers.is_away().items()},
+            ingest=self._ingest_figures(),
+            sends_in_flight=workers.send_limit.inside,
+            sends_waiting=workers.send_limit.waiting,
+            pull_leases=workers.pull.leases,
         )
 
     def _limits_now(self, queues: Mapping[str, Any]) -> Mapping[str, Limits]:
         """The limits of these queues; read again when a definition has changed."""
-        catalogue = self._sources.catalogue
+        catalogue = self.catalogue
         if self._limits_of != catalogue.changes or self._limits.keys() != queues.keys():
             self._limits_of = catalogue.changes
             settings_of = catalogue.settings_of
@@ -294,7 +296,7 @@ class Metrics:
 
     async def _figures(self) -> dict[str, QueueFigures]:
         figures: dict[str, QueueFigures] = {}
-        for number, (queue, tally) in enumerate(list(self._sources.tallies.queues.items()), 1):
+        for number, (queue, tally) in enumerate(list(self._observers.tallies.queues.items()), 1):
             figures[queue] = freeze(tally)
             if not number % STEP:
                 await trio.lowlevel.checkpoint()

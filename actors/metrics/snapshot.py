@@ -14,7 +14,7 @@ from actors.observers.latencies import Distribution
 from actors.observers.tallies import QueueTally
 from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
 from actors.spooler.upkeep import SpoolCounts
-from actors.workers.workers import Staff
+from actors.workers.group import Staff
 from forebay.item import FailureReason
 
 FlowKey = tuple[str, str, str]

@@ -37,10 +37,6 @@ def other_content(run_id: bytes) -> Refused:
     return Refused("BAD_RUN", text)
 
 
-def unknown_op(op: str) -> Refused:
-    return bad_request(f"this daemon has no operation {op[:60]!r}")
-
-
 def not_found(what: str) -> Refused:
     """`what`, for example: queue crm."""
     return Refused("NOT_FOUND", f"there is no {what}")

@@ -21,9 +21,10 @@ import structlog
 import trio
 
 from actors.config.observers import EventSettings
+from actors.model.clock import Clock
 from actors.model.masking import masked
+from actors.observers.batch import Batch
 from actors.observers.events import Event, EventsLost, Sending, StoreChanged, slices_ended
-from actors.observers.observers import Batch
 from actors.ports.thread import OwnThread
 
 EVENTS_KEPT: Final = 1000
@@ -213,16 +214,17 @@ class EventLog:
 
 
 async def watch_stores(
-    events: EventLog, is_away: Mapping[str, Callable[[], bool]], now_ms: Callable[[], int]
+    events: EventLog, is_away: Callable[[], Mapping[str, bool]], now_ms: Clock
 ) -> None:
     """Notes when stores go away and come back, as seen by the actors that use them.
 
     Looks once per second, so that those actors need not report it; shorter outages may be missed.
     """
-    away = dict.fromkeys(is_away, False)
+    before: Mapping[str, bool] = {}
     while True:
-        for store, look in is_away.items():
-            if look() != away[store]:
-                away[store] = not away[store]
-                events.note(StoreChanged(now_ms(), store, away[store]))
+        after = is_away()
+        for store, is_gone in after.items():
+            if is_gone != before.get(store, False):
+                events.note(StoreChanged(now_ms(), store, is_gone))
+        before = after
         await trio.sleep(WATCH_S)

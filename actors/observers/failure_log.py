@@ -19,7 +19,7 @@ import trio
 
 from actors.model.correlation import correlated
 from actors.model.slices import Slice, first_item_id
-from actors.observers.observers import Batch
+from actors.observers.batch import Batch
 from forebay.ids import format_run_id
 
 log = structlog.get_logger()

@@ -15,17 +15,18 @@ delivers twice appear twice.
 It cannot give disk space back: deleted rows make room inside the cold store's file.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
 import structlog
 import trio
 
-from actors.config.queue import QueueSettings
+from actors.config.catalogue import Catalogue
+from actors.model.clock import Clock
 from actors.model.finished import FinishedRow, Keep, by_result, keeps_delivered
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold
-from actors.observers.observers import Batch
+from actors.observers.batch import Batch
 from actors.ports.tiers import ColdQueue, Leased, StoreUnavailable
 from forebay.run import IDS
 
@@ -44,19 +45,24 @@ QUIET_S: Final = 10.0
 ROOM_FACTOR: Final = 2
 
 
+class Disk(Protocol):
+    @property
+    def free_bytes(self) -> int: ...
+
+
 class History:
     def __init__(
         self,
         cold: ColdQueue,
-        queue_settings: Callable[[str], QueueSettings],
-        free_bytes: Callable[[], int],
+        catalogue: Catalogue,
+        disk: Disk,
         min_free_bytes: int,
-        now_ms: Callable[[], int],
+        now_ms: Clock,
     ) -> None:
-        """`free_bytes`: of the disk; `min_free_bytes`: below this pushes are refused."""
+        """`min_free_bytes`: below this pushes are refused."""
         self._cold = cold
-        self._queue_settings = queue_settings
-        self._free_bytes = free_bytes
+        self._catalogue = catalogue
+        self.disk = disk
         self._free_bytes_min = ROOM_FACTOR * min_free_bytes
         self._now_ms = now_ms
         self._rows: list[FinishedRow] = []
@@ -74,9 +80,9 @@ class History:
 
     def keep(self, queue: str) -> Keep:
         """What is kept of a queue now. Safe in any thread."""
-        if self._free_bytes() < self._free_bytes_min:
+        if self.disk.free_bytes < self._free_bytes_min:
             return "none"
-        return self._queue_settings(queue).history
+        return self._catalogue.settings_of(queue).history
 
     # Called by other actors.
 
@@ -161,12 +167,12 @@ class History:
             self._lost = 0
 
     def _look_at_the_disk(self) -> None:
-        is_paused = self._free_bytes() < self._free_bytes_min
+        is_paused = self.disk.free_bytes < self._free_bytes_min
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             (log.warning if is_paused else log.info)(
                 "history.paused" if is_paused else "history.resumed",
-                free_bytes=self._free_bytes(),
+                free_bytes=self.disk.free_bytes,
                 needed_bytes=self._free_bytes_min,
             )
 
@@ -184,7 +190,7 @@ class History:
 
     async def _forget(self) -> None:
         for queue in await self._cold.history_queues():
-            retention_ms = round(self._queue_settings(queue).retention * 1000)
+            retention_ms = round(self._catalogue.settings_of(queue).retention * 1000)
             before_ms = self._now_ms() - retention_ms
             while await self._cold.forget_history(queue, before_ms):
                 pass

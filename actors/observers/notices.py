@@ -20,8 +20,8 @@ from typing import Any, Final
 from actors.config.observers import NotificationSettings, Occasion
 from actors.model.error_types import error_type
 from actors.model.slices import ERROR_TEXT_MAX, Slice, first_item_id, indexes
+from actors.observers.batch import Batch
 from actors.observers.failure_log import UNPACK_BYTES_MAX
-from actors.observers.observers import Batch
 from forebay.ids import format_item_id
 from forebay.run import IDS
 

@@ -30,9 +30,9 @@ from actors.config.observers import NotificationSettings, WebhookSettings, notic
 from actors.model.error_types import error_type
 from actors.model.masking import masked_address
 from actors.model.slices import ERROR_TEXT_MAX
+from actors.observers.batch import Batch
 from actors.observers.events import NoticeMade
 from actors.observers.notices import Grouping, Incident, Notice, dead_incidents
-from actors.observers.observers import Batch
 from forebay.ids import format_run_id, new_run_id
 
 PAUSES_S: Final = (1.0, 5.0, 25.0)

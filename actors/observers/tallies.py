@@ -14,8 +14,8 @@ from typing import Final
 from actors.model.error_types import ErrorType, error_type
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
+from actors.observers.batch import Batch
 from actors.observers.latencies import Histogram
-from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from forebay.item import FailureReason
 

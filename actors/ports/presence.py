@@ -48,11 +48,6 @@ class Presence:
         if self._failing:
             self._see(still_failing(self._failing, step, trio.current_time()))
 
-    def passed(self, step: str) -> None:
-        """A step has succeeded, perhaps without the store: this clears only its own failure."""
-        if step in self._failing:
-            self._see({name: at for name, at in self._failing.items() if name != step})
-
     def _see(self, failing: dict[str, float]) -> None:
         self._failing = failing
         if not failing:

@@ -15,9 +15,9 @@ A store that is unreachable, too slow or refuses raises `StoreUnavailable`; then
 whether the step was taken, and repeating it is harmless. Times are milliseconds since 1970.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from actors.config.queue import QueueSettings
 from actors.model.finished import FinishedRow, Keeps, Past
@@ -25,6 +25,10 @@ from actors.model.keys import Holder, KeyRules, Offer
 from actors.model.slices import HeldBy, ItemError, Slice
 from forebay.item import FailureReason
 from forebay.run import RunHead
+
+if TYPE_CHECKING:
+    from actors.ports.ticks import TickStore
+    from actors.ports.trigger_jobs import TriggerStore
 
 
 class StoreUnavailable(Exception):
@@ -173,6 +177,18 @@ class WarmQueue(Protocol):
     async def flows(self) -> Sequence[WarmFlow]:
         """Counts per flow, for the metrics: from maintained counters, or at most 5 s old. Raises
         `StoreUnavailable` like the others."""
+
+
+class WarmTier(WarmQueue, Protocol):
+    """Warm as the tiers use it: it works on while its server, if it has one, does not answer."""
+
+    is_away: bool
+    """The server does not answer, and this daemon's memory takes its place."""
+    away_total: int
+    """How many times that happened."""
+
+    def forget_locks(self, locks: Collection[bytes]) -> None:
+        """These locks of the cold store protect no row any more."""
 
 
 # Cold.
@@ -347,6 +363,18 @@ class Look(NamedTuple):
 
 
 class ColdQueue(Protocol):
+    @property
+    def items(self) -> "ColdItems": ...
+
+    @property
+    def dead_letters(self) -> "DeadLetters": ...
+
+    @property
+    def ticks(self) -> "TickStore": ...
+
+    @property
+    def triggers(self) -> "TriggerStore": ...
+
     async def open(self) -> None:
         """Connects and migrates. Called once, before anything else."""
 

@@ -17,10 +17,11 @@ import trio
 
 from actors.model.runs import Fate, Place, StoredRun
 from actors.ports.journal import Journal, Unreadable
+from actors.spooler.arrivals import Arrivals
 from actors.spooler.backlog import Backlog, Dropped, Lane
 from actors.spooler.ledger import Ledger
 from actors.spooler.loans import Loans
-from actors.spooler.messages import Borrow, Lease, Pinned, QueueSeen, Take
+from actors.spooler.messages import Borrow, Lease, Take, Taken
 
 log = structlog.get_logger()
 
@@ -37,7 +38,7 @@ class Lending:
         backlog: Backlog,
         loans: Loans,
         reader: trio.Lock,
-        seen: trio.MemorySendChannel[QueueSeen | Pinned],
+        arrivals: Arrivals,
         wake: Callable[[], None],
     ) -> None:
         """`reader` allows one read at a time. `wake` is called when runs were read."""
@@ -46,7 +47,7 @@ class Lending:
         self._backlog = backlog
         self._loans = loans
         self._reader = reader
-        self._seen = seen
+        self._arrivals = arrivals
         self._wake = wake
         self._takes: dict[str, deque[Take]] = {}
         self._queues_seen: set[str] = set()
@@ -74,7 +75,7 @@ class Lending:
             takes = self._takes.get(queue)
             while takes:
                 take = takes[0]
-                bytes_max = take.bytes_max()
+                bytes_max = take.budget.bytes_max()
                 if not bytes_max:
                     self._waiting[queue] = None
                     break
@@ -84,7 +85,9 @@ class Lending:
                     break
                 takes.popleft()
                 leases = [self._loans.lend(run) for run in runs]
-                take.answer(leases, self._backlog.has_spilled(queue))
+                taken = Taken(leases, self._backlog.has_spilled(queue))
+                take.budget.spend(taken.bytes)
+                take.reply.put(taken)
 
     async def borrow(self, wish: Borrow) -> None:
         """Lends runs out of turn. Runs that cannot be read stay in line and are lent in turn."""
@@ -96,7 +99,7 @@ class Lending:
         try:
             runs = await self._read_at(waiting)
         except OSError as error:
-            wish.answer(error)
+            wish.reply.refuse(error)
             return
         leases: dict[int, tuple[Lease, bool]] = {}
         for position, run_id in wish.runs.items():
@@ -109,7 +112,7 @@ class Lending:
                 leases[position] = self._loans.lend(run), True
             elif (lease := self._loans.lease_of(position, run_id)) is not None:
                 leases[position] = lease, False
-        wish.answer(leases)
+        wish.reply.put(leases)
 
     async def _read_at(self, waiting: Mapping[int, StoredRun | Place]) -> dict[int, StoredRun]:
         runs = {at: run for at, run in waiting.items() if isinstance(run, StoredRun)}
@@ -124,10 +127,9 @@ class Lending:
 
     def _announce(self, queue: str) -> None:
         """Tells dispatch about a queue it may not know; later, if dispatch is busy."""
-        try:
-            self._seen.send_nowait(QueueSeen(queue))
+        if self._arrivals.see_nowait(queue):
             self._queues_seen.add(queue)
-        except trio.WouldBlock:
+        else:
             self.ready.add(queue)
 
     def _start_reading(self, queue: str, nursery: trio.Nursery) -> None:

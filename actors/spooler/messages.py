@@ -1,9 +1,14 @@
-"""The messages between actors and the spooler. Requests are imperative, facts are past tense."""
+"""The messages between actors and the spooler. Requests are imperative, facts are past tense.
+
+A message that is answered carries a `Reply`. Send it with `SpoolerClient.ask`
+(actors/spooler/client.py).
+"""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import trio
 
 from actors.model.failures import Portions, RetryNote
 from actors.model.runs import Fate, StoredRun
@@ -12,6 +17,35 @@ from actors.ports.writes import OpenWrite, Part, Verdict, WriteView
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
+
+T = TypeVar("T")
+
+
+class Reply(Generic[T]):
+    """The answer to one message. The spooler puts it; the task that asked waits for it."""
+
+    __slots__ = ("_answer", "_problem", "_there")
+
+    def __init__(self) -> None:
+        self._there = trio.Event()
+        self._answer: T
+        self._problem: Exception | None = None
+
+    def put(self, answer: T) -> None:
+        self._answer = answer
+        self._there.set()
+
+    def refuse(self, problem: Exception) -> None:
+        """Makes `wait` raise this problem."""
+        self._problem = problem
+        self._there.set()
+
+    async def wait(self) -> T:
+        """The answer, as often as it is asked for."""
+        await self._there.wait()
+        if self._problem is not None:
+            raise self._problem
+        return self._answer
 
 
 class Answers(Protocol):
@@ -73,28 +107,49 @@ class Lease:
     """Items that failed before, and when they are due again."""
 
 
+class Budget(Protocol):
+    """How much a taker may take. The spooler asks when it has runs to lend, so that takers of many
+    queues can share one limit."""
+
+    def bytes_max(self) -> int:
+        """0: nothing for now, ask again later."""
+
+    def spend(self, size: int) -> None:
+        """Runs of this size were lent."""
+
+
+class Taken(NamedTuple):
+    """The runs that the spooler lends in one answer."""
+
+    leases: list[Lease]
+    is_spilled: bool = False
+    """More runs of the queue wait on disk, which is read back only in its turn."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(lease.run.data) for lease in self.leases)
+
+
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Lend the next runs of a queue, in order; `answer` gets at least one, once there is one."""
+    """Lend the next runs of a queue, in order: at least one, once there is one."""
 
     queue: str
     runs_max: int
-    bytes_max: Callable[[], int]
-    """Called when there are runs to lend; 0: not now, call again later."""
-    answer: Callable[[list[Lease], bool], None]
-    """Also told whether more of the queue waits on disk, which is read back only in its turn."""
+    budget: "Budget"
     items_max: int = sys.maxsize
+    reply: Reply[Taken] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Borrow:
     """Lend the runs of a queue at these positions with these ids, out of turn; runs that are lent
-    already keep their lease. `answer` gets a lease for each live run, by position, and whether it
+    already keep their lease. Answered with a lease for each live run, by position, and whether it
     was lent just now. OSError: the disk cannot be read for now."""
 
     queue: str
     runs: dict[int, bytes]
-    answer: Callable[[dict[int, tuple[Lease, bool]] | OSError], None]
+    reply: Reply[dict[int, tuple[Lease, bool]]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +205,12 @@ class Voided:
 class Settle:
     """Outcomes of leased items, many at a time.
 
-    `recorded`, if given, is called when all of them are durable, with one entry per outcome: False
-    if the token was stale or an item had met its fate before, and nothing was changed.
+    `reply`, if given, comes when all of them are durable, with one entry per outcome: False if the
+    token was stale or an item had met its fate before, and nothing was changed.
     """
 
     outcomes: tuple[Settled | Retried | HandedOver | Voided, ...]
-    recorded: Callable[[list[bool]], None] | None = None
+    reply: Reply[list[bool]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +239,7 @@ class Seal:
     stage: bytes
     runs: int
     items: int
-    answer: Callable[[dict[str, Any] | Refused], None]
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +250,7 @@ class Publish:
     stages: tuple[bytes, ...]
     app: str | None
     version: int | None
-    answer: Callable[[dict[str, Any] | Refused], None]
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +258,7 @@ class AbortWrite:
     """Drop all stages of a write, unless it is published."""
 
     write: bytes
-    answer: Callable[[dict[str, Any] | Refused], None]
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +267,9 @@ class DropStage:
 
     write: bytes
     stage: bytes
-    answer: Callable[[dict[str, Any] | Refused], None]
     also_sealed: bool = True
     """False: leave a sealed stage as it is, because other daemons know it; `is_sealed` says so."""
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +277,8 @@ class FollowPublish:
     """Make visible what was published elsewhere, as far as it is here, and drop the rest."""
 
     verdict: Verdict
-    answer: Callable[[dict[str, Any] | Refused], None]
-    """Told how many of its items are `missing` here."""
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
+    """How many of its items are `missing` here."""
 
     @property
     def write(self) -> bytes:
@@ -238,14 +293,14 @@ class AskWrite:
     write: bytes
     stages: tuple[bytes, ...]
     app: str | None
-    answer: Callable[[WriteView | Refused], None]
+    reply: Reply[WriteView] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class AskOpenWrites:
     """Answer with all writes that are neither published nor aborted."""
 
-    answer: Callable[[list[OpenWrite]], None]
+    reply: Reply[list[OpenWrite]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +309,9 @@ class AskParts:
     were moved here."""
 
     writes: tuple[bytes, ...]
-    answer: Callable[[list[Part]], None]
     also_moved: bool = False
     """Also of all other writes with items that were moved here."""
+    reply: Reply[list[Part]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +322,7 @@ class ListWrites:
     all: bool
     write: bytes | None
     limit: int
-    answer: Callable[[dict[str, Any]], None]
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +330,7 @@ class AskReceipt:
     """Answer with what the journal knows about a published write; None if nothing."""
 
     write: bytes
-    answer: Callable[[dict[str, Any] | None], None]
+    reply: Reply[dict[str, Any] | None] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +338,7 @@ class ForgetWrites:
     """Forget writes that ended before then and that nothing on disk needs; answer which."""
 
     before_ms: int
-    answer: Callable[[list[bytes]], None]
+    reply: Reply[list[bytes]] = field(default_factory=Reply, compare=False)
 
 
 WriteRequest = Seal | Publish | AbortWrite | DropStage | FollowPublish
@@ -298,7 +353,7 @@ class Peek:
     after_position: int
     rows_max: int
     bytes_max: int
-    answer: Callable[[Look | OSError | Refused], None]
+    reply: Reply[Look] = field(default_factory=Reply, compare=False)
     """The look's cursor is a position. OSError: the disk cannot be read for now."""
 
 
@@ -317,7 +372,7 @@ class FindRun:
     """Answer with the run of this id, if items of it are held; several if it came twice."""
 
     run_id: bytes
-    answer: Callable[[list[JournalRun] | OSError | Refused], None]
+    reply: Reply[list[JournalRun]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +383,7 @@ class ScanRuns:
     after_position: int
     rows_max: int
     bytes_max: int
-    answer: Callable[[tuple[list[JournalRun], int | None] | OSError | Refused], None]
+    reply: Reply[tuple[list[JournalRun], int | None]] = field(default_factory=Reply, compare=False)
     """The runs, and the position behind which the next ones lie; None: there are no more."""
 
 
@@ -336,9 +391,7 @@ class ScanRuns:
 class Inquire:
     """Answer with the books and the state of the spool."""
 
-    answer: Callable[[dict[str, Any]], None]
-    refuse: Callable[[Refused], None] = lambda _: None
-    """Called instead if the report cannot be made."""
+    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,21 +407,6 @@ class Drain:
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Handle earlier messages, seal the journal, and end."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSeen:
-    """The spooler holds, or has held, runs of this queue."""
-
-    queue: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """A few items of this queue, at these positions, keep an old chunk on disk."""
-
-    queue: str
-    positions: range
 
 
 SpoolerMessage = (

@@ -58,10 +58,10 @@ class Peeking:
         try:
             read = await self._read_seen(seen)
         except OSError as problem:
-            peek.answer(problem)
+            peek.reply.refuse(problem)
             return
         rows = [row for sight in seen if (row := row_of(sight, read)) is not None]
-        peek.answer(Look(rows, None if after is None else str(after)))
+        peek.reply.put(Look(rows, None if after is None else str(after)))
 
     async def scan(self, scan: ScanRuns) -> None:
         """As `look`, with everything known about each run."""
@@ -69,10 +69,10 @@ class Peeking:
         try:
             read = await self._read_seen(seen)
         except OSError as problem:
-            scan.answer(problem)
+            scan.reply.refuse(problem)
             return
         runs = [found for sight in seen if (found := self._as_found(sight, read)) is not None]
-        scan.answer((runs, after))
+        scan.reply.put((runs, after))
 
     async def find(self, find: FindRun) -> None:
         """Finds a run by its id; twice if it was stored twice, long after each other."""
@@ -81,9 +81,9 @@ class Peeking:
             try:
                 runs = await self._read_by_id(find.run_id)
             except OSError as problem:
-                find.answer(problem)
+                find.reply.refuse(problem)
                 return
-        find.answer([self._described(run) for run in runs])
+        find.reply.put([self._described(run) for run in runs])
 
     def _choose(self, peek: Peek | ScanRuns) -> tuple[list[Sight], int | None]:
         """The first runs behind the position, and where the next look begins."""

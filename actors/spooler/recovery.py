@@ -6,7 +6,7 @@ marks them as handed over, unless some of them were settled here after all.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -33,16 +33,20 @@ class Adoption:
         backlog: Backlog,
         loans: Loans,
         staging: Staging,
-        disowned: Mapping[int, Sequence[Origin]],
     ) -> None:
-        """`disowned`, by position: what the cold store had stored before the restart."""
         self._writes = writes
         self._ledger = ledger
         self._backlog = backlog
         self._loans = loans
         self._staging = staging
-        self._disowned = disowned
+        self._disowned: dict[int, list[Origin]] = {}
+        """By position: what the cold store had stored before the restart."""
         self._ended: set[Origin] = set()
+
+    def disown(self, origins: Iterable[Origin]) -> None:
+        """The cold store has items from there; call it before `adopt`."""
+        for origin in origins:
+            self._disowned.setdefault(origin.position, []).append(origin)
 
     def has_let_go(self, origin: Origin) -> bool:
         """Whether the cold store may keep what it took from there. Not if some of it was settled

@@ -18,21 +18,23 @@ It cannot tell a disk that hangs from a slow one. A commit has no deadline; push
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, TypeVar, assert_never
 
 import structlog
 import trio
 
-from actors.config.queue import QueueSettings
+from actors.config.catalogue import Catalogue
 from actors.config.settings import SpoolSettings
 from actors.model.clock import steady_ms, wall_ms
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.runs import Origin, Place, StoredRun
 from actors.ports.journal import Committed, Journal, Recovered
 from actors.ports.thread import OwnThread
+from actors.spooler.arrivals import Arrivals
 from actors.spooler.backlog import Backlog
+from actors.spooler.client import SpoolerClient
 from actors.spooler.intake import DRAINING, Group, Intake, RecentRuns, answer
 from actors.spooler.ledger import Ledger
 from actors.spooler.lending import Lending
@@ -56,9 +58,8 @@ from actors.spooler.messages import (
     Inquire,
     ListWrites,
     Peek,
-    Pinned,
     Publish,
-    QueueSeen,
+    Reply,
     ScanRuns,
     Seal,
     Settle,
@@ -80,6 +81,7 @@ log = structlog.get_logger()
 
 M = TypeVar("M", Peek, FindRun, ScanRuns)
 
+INBOX: Final = 2048
 TICK_S: Final = 0.1
 MARKS_SYNC_S: Final = 1.0
 MARKS_WAITING_MAX: Final = 256
@@ -103,24 +105,20 @@ class Spooler:
     def __init__(
         self,
         settings: SpoolSettings,
-        queue_settings: Callable[[str], QueueSettings | None],
         journal: Journal,
-        inbox: trio.MemoryReceiveChannel[SpoolerMessage],
-        own_inbox: trio.MemorySendChannel[SpoolerMessage],
-        seen: trio.MemorySendChannel[QueueSeen | Pinned],
-        disowned: Mapping[int, Sequence[Origin]] | None = None,
+        catalogue: Catalogue,
+        arrivals: Arrivals,
         *,
         decides: bool = True,
     ) -> None:
-        """`disowned`, by position: what the cold store had stored before the restart. `decides`:
-        whether this spooler decides which writes expire; False: the daemons of a fleet decide
-        together."""
-        self._settings = settings
+        """`decides`: whether this spooler decides which writes expire; False: the daemons of a
+        fleet decide together."""
+        self.settings = settings
         self._decides = decides
         self._journal = journal
-        self._inbox = inbox
-        self._own_inbox = own_inbox
-        self._seen = seen
+        self._sender, self._inbox = trio.open_memory_channel[SpoolerMessage](INBOX)
+        self.client = SpoolerClient(self._sender)
+        self.arrivals = arrivals
         self._thread = OwnThread("forebay-commit")
         reader = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -132,7 +130,7 @@ class Spooler:
         self._backlog = Backlog(settings.inmemory_runs, settings.inmemory_bytes)
         self._loans = Loans(self._ledger)
         self._intake = Intake(
-            settings, queue_settings, self._ledger, self._backlog, self._writes, self.counts
+            settings, catalogue.queue, self._ledger, self._backlog, self._writes, self.counts
         )
         self._staging = Staging(self._writes, self._ledger, self._backlog)
         self._adoption = Adoption(
@@ -141,10 +139,9 @@ class Spooler:
             self._backlog,
             self._loans,
             self._staging,
-            disowned or {},
         )
         self._lending = Lending(
-            journal, self._ledger, self._backlog, self._loans, reader, seen, self._wake
+            journal, self._ledger, self._backlog, self._loans, reader, arrivals, self._wake
         )
         self._peeking = Peeking(journal, self._ledger, self._backlog, self._loans, reader)
         self._upkeep = Upkeep(
@@ -155,8 +152,8 @@ class Spooler:
             settings.min_free_bytes,
             self.counts,
         )
-        self._recordings: list[tuple[Callable[[list[bool]], None], list[bool]]] = []
-        """Callbacks that wait for outcomes to be durable, and which outcomes were accepted."""
+        self._recordings: list[tuple[Reply[list[bool]], list[bool]]] = []
+        """Replies that wait for outcomes to be durable, and which outcomes were accepted."""
         self._inquiries: list[Inquire] = []
         self._is_finishing = False
         self.has_disowned = False
@@ -189,7 +186,7 @@ class Spooler:
     @property
     def wants_the_disk(self) -> bool:
         """Whether pushes arrive and there is room for them: other disk work should wait."""
-        has_room = 2 * self._ledger.live_bytes <= self._settings.max_bytes
+        has_room = 2 * self._ledger.live_bytes <= self.settings.max_bytes
         return has_room and trio.current_time() - self._stored_at < BUSY_S
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -224,7 +221,11 @@ class Spooler:
                 said = time.monotonic()
                 log.info("spooler.recovering", chunks_done=done, chunks=chunks)
 
-        return await self._thread.call(self._journal.recover, self._settings.dedup_runs, progress)
+        return await self._thread.call(self._journal.recover, self.settings.dedup_runs, progress)
+
+    def disown(self, origins: Iterable[Origin]) -> None:
+        """The cold store had items from there before the restart; call it before `run`."""
+        self._adoption.disown(origins)
 
     def has_let_go(self, origin: Origin) -> bool:
         """Whether the cold store may keep what it took from there."""
@@ -309,7 +310,7 @@ class Spooler:
             try:
                 await look(message)
             except Exception as problem:
-                message.answer(INTERNAL_ERRORS.note(problem, "looking at the journal"))
+                message.reply.refuse(INTERNAL_ERRORS.note(problem, "looking at the journal"))
 
         assert self._nursery is not None
         self._nursery.start_soon(answer)
@@ -321,8 +322,8 @@ class Spooler:
             else self._loans.settle(outcome)
             for outcome in message.outcomes
         ]
-        if message.recorded is not None:
-            self._recordings.append((message.recorded, accepted))
+        if message.reply is not None:
+            self._recordings.append((message.reply, accepted))
             self._loans.must_be_durable = True
 
     def _take_back(self, message: GiveBack) -> None:
@@ -348,7 +349,7 @@ class Spooler:
         dropped_items = 0
         for dropped in group.dropped:
             dropped_items += self._lending.drop(dropped)
-        if self._settings.durability == "memory":
+        if self.settings.durability == "memory":
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
         decided = self._staging.decide(wall_ms())
@@ -441,8 +442,8 @@ class Spooler:
         if committed.marks_failure is None:
             self._loans.written(marks)
             recordings, self._recordings = self._recordings, []
-            for recorded, accepted in recordings:
-                recorded(accepted)
+            for reply, accepted in recordings:
+                reply.put(accepted)
             self._has_unsynced_marks = not durable and (self._has_unsynced_marks or bool(marks))
             return
         self._has_unsynced_marks = True
@@ -468,23 +469,22 @@ class Spooler:
         if trio.current_time() < self._next_pinned:
             return
         self._next_pinned = trio.current_time() + PINNED_S
-        for queue, positions in self._ledger.pinned(PINNED_CHUNKS * self._settings.chunk_size):
-            with suppress(trio.WouldBlock):
-                self._seen.send_nowait(Pinned(queue, positions))
+        for queue, positions in self._ledger.pinned(PINNED_CHUNKS * self.settings.chunk_size):
+            self.arrivals.pin(queue, positions)
 
     # Writes that are over.
 
     def _expire_writes(self) -> None:
         if self._decides and trio.current_time() >= self._next_expiry:
             self._next_expiry = trio.current_time() + EXPIRY_S
-            self._staging.expire(wall_ms() - round(self._settings.stage_ttl * 1000))
+            self._staging.expire(wall_ms() - round(self.settings.stage_ttl * 1000))
 
     def _forget_writes(self, message: ForgetWrites) -> None:
         gone = self._writes.forget(message.before_ms, self._ledger.writes_on_disk())
         if gone:
             self._ledger.forget_writes(gone)
         self._has_forgotten |= bool(gone)
-        message.answer(gone)
+        message.reply.put(gone)
 
     async def _keep_records(self) -> None:
         """Rewrites the record log with only what must be remembered."""
@@ -508,14 +508,14 @@ class Spooler:
     def _wake(self) -> None:
         # A full inbox is read anyway; a closed one means that the spooler ends.
         with suppress(trio.WouldBlock, trio.BrokenResourceError):
-            self._own_inbox.send_nowait(Tick())
+            self._sender.send_nowait(Tick())
 
     def _answer_inquiries(self) -> None:
         inquiries, self._inquiries = self._inquiries, []
         for inquiry in inquiries:
             room = self._upkeep.room
-            inquiry.answer(
-                make_report(self._ledger, self._backlog, self._loans, room, self._settings)
+            inquiry.reply.put(
+                make_report(self._ledger, self._backlog, self._loans, room, self.settings)
             )
 
     async def _close(self) -> None:

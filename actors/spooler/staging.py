@@ -121,8 +121,11 @@ class Staging:
                 busy |= names
                 continue
             decision = self._decision(request, now_ms)
-            if isinstance(decision, Refused) or decision.record is None:
-                request.answer(decision if isinstance(decision, Refused) else decision.result)
+            if isinstance(decision, Refused):
+                request.reply.refuse(decision)
+                continue
+            if decision.record is None:
+                request.reply.put(decision.result)
                 continue
             busy |= names
             decided.append(Decided(request, decision.record, decision.result))
@@ -150,7 +153,7 @@ class Staging:
         queues: set[str] = set()
         for request, record, result in decided:
             if failure is not None:
-                request.answer(failure)
+                request.reply.refuse(failure)
                 continue
             self._recorded += 1
             gone = self._writes.apply(record)
@@ -158,7 +161,7 @@ class Staging:
                 queues |= self._show(request.write, stage)
             for stage in gone.dropped:
                 self._drop(stage)
-            request.answer(result)
+            request.reply.put(result)
         return queues
 
     @property
@@ -187,7 +190,7 @@ class Staging:
         """Aborts writes that were not heard of since then."""
         for write in self._writes.expired(before_ms):
             log.warning("spooler.write_expired", write=write.hex())
-            self.arrive(AbortWrite(write, _nobody))
+            self.arrive(AbortWrite(write))
 
     # Questions.
 
@@ -197,15 +200,19 @@ class Staging:
             case AskReceipt():
                 self._answer_receipt(ask)
             case ListWrites():
-                ask.answer(self._writes.describe(ask.write, ask.limit, also_over=ask.all))
+                ask.reply.put(self._writes.describe(ask.write, ask.limit, also_over=ask.all))
             case AskWrite():
-                ask.answer(self._writes.view(ask.write, ask.stages, ask.app))
+                view = self._writes.view(ask.write, ask.stages, ask.app)
+                if isinstance(view, Refused):
+                    ask.reply.refuse(view)
+                else:
+                    ask.reply.put(view)
             case AskOpenWrites():
-                ask.answer(self._writes.open_writes())
+                ask.reply.put(self._writes.open_writes())
             case AskParts():
                 moved = self._writes.moved if ask.also_moved else ()
                 parts = [self._part(write) for write in dict.fromkeys((*ask.writes, *moved))]
-                ask.answer([part for part in parts if part is not None])
+                ask.reply.put([part for part in parts if part is not None])
             case _:
                 assert_never(ask)
 
@@ -230,14 +237,14 @@ class Staging:
         """Counts what is here now: moved-in items are accepted here, moved-out items are not."""
         part = self._part(ask.write)
         if part is None:
-            ask.answer(None)
+            ask.reply.put(None)
             return
         found = self._writes.published(ask.write) or Write(
             heard_ms=self._writes.moved[ask.write],
             queues=tuple(sorted(self._ledger.queues_of(ask.write))),
         )
         moved_out = self._ledger.receipts.get(ask.write, Totals()).moved_out
-        ask.answer(
+        ask.reply.put(
             {
                 "write": ask.write.hex(),
                 "published_ms": found.heard_ms,
@@ -256,8 +263,4 @@ class Staging:
         """Refuses all waiting requests at the end."""
         requests, self._requests = self._requests, []
         for request in requests:
-            request.answer(refused)
-
-
-def _nobody(_answer: dict[str, Any] | Refused) -> None:
-    """An expiry has no client that waits for the answer."""
+            request.reply.refuse(refused)

@@ -41,8 +41,8 @@ class Held:
 
 class Failover:
     def __init__(self, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._entries_max = entries_max
-        self._bytes_max = bytes_max
+        self.entries_max = entries_max
+        self.bytes_max = bytes_max
         self._held: deque[Held] = deque()
         self._trying: Held | None = None
         self._turn = trio.Lock()
@@ -67,7 +67,7 @@ class Failover:
     def _too_much(self) -> Held | None:
         """The oldest entry that may be dropped, if the bounds are exceeded."""
         loose = [held for held in self._held if held.let_go is not None]
-        is_over = len(loose) > self._entries_max or self.bytes > self._bytes_max
+        is_over = len(loose) > self.entries_max or self.bytes > self.bytes_max
         return next((held for held in loose if held is not self._trying), None) if is_over else None
 
     def _remove(self, entry: Held) -> None:

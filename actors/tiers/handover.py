@@ -23,9 +23,9 @@ import trio
 
 from actors.model.runs import Origin, pack_origin
 from actors.model.slices import InJournal, Slice, indexes, item_bits
-from actors.ports.presence import Presence
 from actors.ports.tiers import ColdQueue, NewRow, StoreUnavailable
-from actors.spooler.messages import Doubt, HandedOver, Settle, SpoolerMessage, Voided
+from actors.spooler.client import SpoolerClient
+from actors.spooler.messages import Doubt, HandedOver, Reply, Settle, Voided
 from actors.tiers.failover import Failover, Held
 from forebay.errors import BadRun
 from forebay.ids import RUN_ID_BYTES, new_run_id
@@ -50,22 +50,6 @@ class Transfer:
     from_: HandedOver | Voided
 
 
-class Asked:
-    """A Settle message to the spooler and the answer to it."""
-
-    def __init__(self) -> None:
-        self._accepted: list[bool] = []
-        self._there = trio.Event()
-
-    def answer(self, accepted: list[bool]) -> None:
-        self._accepted = accepted
-        self._there.set()
-
-    async def wait(self) -> list[bool]:
-        await self._there.wait()
-        return self._accepted
-
-
 @dataclass(slots=True, eq=False)
 class Passage:
     """A hand-over under way."""
@@ -75,7 +59,7 @@ class Passage:
     """The queues concerned, each with its most urgent priority."""
     is_in_doubt: bool = False
     """The spooler was told to keep the chunks: from now on rows may be stored."""
-    asked: Asked | None = None
+    asked: Reply[list[bool]] | None = None
     """Set once the journal was asked to mark the items."""
 
     @classmethod
@@ -99,16 +83,15 @@ class HandOver:
     def __init__(
         self,
         cold: ColdQueue,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
+        spooler: SpoolerClient,
         failover: Failover,
-        wake_promoter: Callable[[str, int], None],
-        presence: Presence | None = None,
+        wake: Callable[[str, int], None],
     ) -> None:
-        self._presence = presence or Presence()
+        """`wake` is called with each queue that has new rows in cold, and their priority."""
         self._cold = cold
         self._spooler = spooler
         self._failover = failover
-        self._wake_promoter = wake_promoter
+        self._wake = wake
         self._rests_until = 0.0
         self._to_undo = 0
 
@@ -127,8 +110,8 @@ class HandOver:
             try:
                 await self._clear()
                 await self._carry_out(passage)
-            except StoreUnavailable as problem:
-                self._rest(problem)
+            except StoreUnavailable:
+                self._rest()
                 await self._hold(passage, part, let_go)
 
     async def move(self, slices: Sequence[Slice]) -> None:
@@ -149,8 +132,8 @@ class HandOver:
         try:
             await self._clear()
             return await self._carry_out(passage)
-        except StoreUnavailable as problem:
-            self._rest(problem)
+        except StoreUnavailable:
+            self._rest()
             if not passage.is_in_doubt:
                 raise
             if passage.asked is not None:
@@ -194,8 +177,7 @@ class HandOver:
         if self._to_undo:
             raise StoreUnavailable("an earlier hand-over is not undone yet")
 
-    def _rest(self, problem: StoreUnavailable) -> None:
-        self._presence.lost("hand over", problem)
+    def _rest(self) -> None:
         self._rests_until = trio.current_time() + REST_S
 
     async def _carry_out(self, passage: Passage) -> list[bool]:
@@ -214,10 +196,9 @@ class HandOver:
         await self._cold.confirm(
             [row for row, ok in zip(passage.rows, accepted, strict=True) if ok]
         )
-        self._presence.found("hand over")
         await self._end_doubt(passage)
         for queue, priority in passage.queues.items():
-            self._wake_promoter(queue, priority)
+            self._wake(queue, priority)
         return accepted
 
     async def _end_doubt(self, passage: Passage) -> None:
@@ -229,9 +210,9 @@ class HandOver:
         The journal is asked once. It does not answer while its disk takes no marks.
         """
         if passage.asked is None:
-            asked = Asked()
+            asked = Reply[list[bool]]()
             outcomes = tuple(transfer.from_ for transfer in passage.transfers)
-            await self._spooler.send(Settle(outcomes, asked.answer))
+            await self._spooler.send(Settle(outcomes, asked))
             passage.asked = asked
         with trio.move_on_after(RECORD_S):
             return await passage.asked.wait()

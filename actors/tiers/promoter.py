@@ -14,18 +14,18 @@ On cancel nothing is given back: warm forgets its slices, and the restarted daem
 free, or free soon.
 """
 
-from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Final
 
 import trio
 
-from actors.config.queue import QueueSettings
 from actors.model.slices import InCold, LentRun, Slice
-from actors.ports.presence import Presence
-from actors.ports.tiers import ColdQueue, ColdRow, Limits, StoreUnavailable, WarmQueue, limits_of
+from actors.ports.tiers import ColdRow, Limits, StoreUnavailable
+from actors.spooler.arrivals import Arrivals
 from actors.tiers.hysteresis import headroom
 from actors.tiers.line import Promotion, to_acquire
-from actors.tiers.router import Routing, unlocked
+from actors.tiers.queue_tiers import TierStates
+from actors.tiers.router import unlocked
 from forebay.ids import new_run_id
 
 TICK_S: Final = 5.0
@@ -36,43 +36,30 @@ RENEW_SHARE: Final = 3
 class Promoter:
     def __init__(
         self,
-        routing: Routing,
-        warm: WarmQueue,
-        cold: ColdQueue,
-        queue_settings: Callable[[str], QueueSettings],
-        paused_flows: Callable[[str], frozenset[str]],
+        states: TierStates,
+        arrivals: Arrivals,
         acquire_s: float,
-        now_ms: Callable[[], int],
         bytes_max: int | None = None,
-        locks_over: Callable[[Collection[bytes]], None] | None = None,
-        seen: Callable[[str], None] | None = None,
-        presence: Presence | None = None,
     ) -> None:
-        """`bytes_max` caps all queues in warm together. `locks_over` gets locks that no longer
-        protect any row. `seen` gets queues that have something in cold."""
-        self._locks_over = locks_over
-        self._seen = seen
+        """`acquire_s`: the lease time of rows. `bytes_max` caps all queues in warm together."""
+        self._states = states
+        self._warm = states.warm
+        self._cold = states.cold
+        self._arrivals = arrivals
+        self._acquire_s = acquire_s
         self._bytes_max = bytes_max
         self._turn = trio.Lock()
-        self._routing = routing
-        self._warm = warm
-        self._cold = cold
-        self._queue_settings = queue_settings
-        self._paused_flows = paused_flows
-        self._acquire_s = acquire_s
-        self._now_ms = now_ms
         self._locks: set[bytes] = set()
-        self._presence = presence or Presence()
 
     def wake(self, queue: str, priority: int | None = None) -> None:
         """Cold may have something due; `priority` is given for a run that has just come to cold."""
-        line = self._routing.lines.get(queue)
+        line = self._states.line(queue)
         if line is not None:
             if priority is not None:
                 line.overtake(priority)
             line.tell_enterer()
             # A full line needs nothing more; its acquirer is woken when a run leaves.
-            is_full = line.items >= self._limits(queue).items
+            is_full = line.items >= self._states.limits(queue).items
             if not is_full or line.is_to_look(trio.current_time(), TICK_S):
                 line.tell_acquirer()
 
@@ -82,23 +69,20 @@ class Promoter:
         renew_at = trio.current_time() + self._acquire_s / RENEW_SHARE
         while True:
             await trio.sleep(min(TICK_S, self._acquire_s / RENEW_SHARE))
-            try:
+            with suppress(StoreUnavailable):
                 for queue, totals in (await self._cold.totals()).items():
                     # A queue with a line is woken when a slice leaves it. Waking 500 queues
                     # for nothing took 300 ms.
                     if totals.held and not self._has_line(queue):
                         self.wake(queue)
-                    if self._seen is not None and (totals.held or totals.dead):
-                        self._seen(queue)
+                    if totals.held or totals.dead:
+                        self._arrivals.see_shared(queue)
                 if trio.current_time() >= renew_at:
                     await self._renew()
                     renew_at = trio.current_time() + self._acquire_s / RENEW_SHARE
-                self._presence.found("tick")
-            except StoreUnavailable as problem:
-                self._presence.lost("tick", problem)
 
     def _has_line(self, queue: str) -> bool:
-        line = self._routing.lines.get(queue)
+        line = self._states.line(queue)
         return line is not None and bool(line.slices)
 
     async def _renew(self) -> None:
@@ -108,38 +92,33 @@ class Promoter:
             over = {lock for lock, rows in zip(locks, counts, strict=True) if not rows}
             self._locks -= over
             if over:
-                for line in self._routing.lines.values():
+                for line in self._states.lines():
                     line.forget(over)
-            if self._locks_over is not None:
-                self._locks_over(over)
+                self._warm.forget_locks(over)
 
     async def promote(self, queue: str) -> None:
         """Runs the tasks of one queue; never returns."""
-        self._routing.lines[queue] = Promotion()
+        line = self._states.of(queue).line = Promotion()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._acquire_ahead, queue)
-            nursery.start_soon(self._enter, queue)
-            nursery.start_soon(self._watch_room, queue)
+            nursery.start_soon(self._acquire_ahead, queue, line)
+            nursery.start_soon(self._enter, queue, line)
+            nursery.start_soon(self._watch_room, queue, line)
 
-    async def _acquire_ahead(self, queue: str) -> None:
-        line = self._routing.lines[queue]
+    async def _acquire_ahead(self, queue: str, line: Promotion) -> None:
         while True:
             told = line.acquirer_told
             next_due_ms = None
-            try:
-                next_due_ms = await self._bring(queue)
-            except StoreUnavailable as problem:
-                self._presence.lost("acquire", problem)
+            with suppress(StoreUnavailable):
+                next_due_ms = await self._bring(queue, line)
             pause_s = float("inf")
             if next_due_ms is not None:
-                pause_s = max(0.0, (next_due_ms - self._now_ms()) / 1000)
+                pause_s = max(0.0, (next_due_ms - self._states.now_ms()) / 1000)
             with trio.move_on_after(pause_s):
                 await told.wait()
 
-    async def _bring(self, queue: str) -> int | None:
+    async def _bring(self, queue: str, line: Promotion) -> int | None:
         """Acquires until the line is long enough or nothing is due; returns the next due time."""
-        line = self._routing.lines[queue]
-        while queue not in self._routing.streams:
+        while not self._states.is_stream(queue):
             if line.rests_until > trio.current_time():
                 await trio.sleep_until(line.rests_until)
             async with self._turn:
@@ -147,9 +126,9 @@ class Promoter:
                     # It was told to rest while other queues had their turn.
                     continue
                 # One queue at a time, so that no other queue uses the memory it finds free.
-                wanted = await self._wanted(queue)
+                wanted = await self._wanted(queue, line)
                 if not wanted.items:
-                    if not await self._may_overtake(queue):
+                    if not await self._may_overtake(queue, line):
                         return None
                     wanted = Limits(1, 1)
                 line.look()
@@ -157,29 +136,36 @@ class Promoter:
                 line.seen_urgent(slices)
                 line.join(slices)
             if not slices:
-                return (await self._cold.outlook(queue, self._paused_flows(queue))).next_due_ms
+                return (
+                    await self._cold.outlook(queue, self._states.paused_flows(queue))
+                ).next_due_ms
         return None
 
     async def _acquire(self, queue: str, wanted: Limits) -> list[Slice]:
         lock = new_run_id()
-        acquired = self._routing.acquiring[queue] = trio.Event()
+        state = self._states.of(queue)
+        acquired = state.acquired = trio.Event()
         try:
             rows = await self._cold.acquire(
-                queue, lock, wanted.items, wanted.bytes, self._acquire_s, self._paused_flows(queue)
+                queue,
+                lock,
+                wanted.items,
+                wanted.bytes,
+                self._acquire_s,
+                self._states.paused_flows(queue),
             )
         finally:
-            del self._routing.acquiring[queue]
+            state.acquired = None
             acquired.set()
-        self._presence.found("acquire")
         if rows:
             self._locks.add(lock)
         return [slice_of(row, lock) for row in rows]
 
-    async def _wanted(self, queue: str) -> Limits:
+    async def _wanted(self, queue: str, line: Promotion) -> Limits:
         """How much to acquire now."""
-        line, limits = self._routing.lines[queue], self._limits(queue)
+        state, limits = self._states.of(queue), self._states.limits(queue)
         fill = await self._warm.fill(queue)
-        pending = self._routing.routed[queue] + self._routing.unrecorded[queue]
+        pending = state.routed + state.unrecorded
         room, in_hand = headroom(fill, pending, limits), Limits(line.items, line.bytes)
         wanted = to_acquire(room, in_hand, limits, None)
         if self._bytes_max is None or not wanted.items:
@@ -193,28 +179,26 @@ class Promoter:
         # No queue may starve because others fill the memory: one row enters item by item.
         return Limits(0, 0) if fill.items or line.items else Limits(1, 1)
 
-    async def _may_overtake(self, queue: str) -> bool:
+    async def _may_overtake(self, queue: str, line: Promotion) -> bool:
         """Whether to acquire one more row beyond the limit because it may be more urgent."""
-        line = self._routing.lines[queue]
         line.look_again(trio.current_time(), TICK_S)
-        if not line.is_overtaken or line.items > 2 * self._limits(queue).items:
+        if not line.is_overtaken or line.items > 2 * self._states.limits(queue).items:
             return False
         return self._bytes_max is None or await self._free_bytes(self._bytes_max) > 0
 
     async def _free_bytes(self, bytes_max: int) -> int:
         """Memory that all queues together may still use, after their slices in warm and in line."""
-        lines = sum(line.bytes for line in self._routing.lines.values())
+        lines = sum(line.bytes for line in self._states.lines())
         return bytes_max - lines - sum(fill.bytes for fill in (await self._warm.fills()).values())
 
-    async def _enter(self, queue: str) -> None:
+    async def _enter(self, queue: str, line: Promotion) -> None:
         """Moves slices from the line to warm as room comes."""
-        line = self._routing.lines[queue]
         while True:
             told = line.enterer_told
             if not line.slices:
                 await told.wait()
                 continue
-            stuck = await self._give_back(queue)
+            stuck = await self._give_back(queue, line)
             entered = await self._warm.enter(queue, line.enter(), self._limits_now(queue))
             line.entered(entered.rest)
             line.put_back(stuck)
@@ -223,38 +207,31 @@ class Promoter:
                 with trio.move_on_after(TICK_S):
                     await told.wait()
 
-    async def _watch_room(self, queue: str) -> None:
+    async def _watch_room(self, queue: str, line: Promotion) -> None:
         """Wakes the entering task when warm's fill has fallen and the line needs room."""
-        line = self._routing.lines[queue]
         while True:
             await line.room_wanted.wait()
             line.room_wanted = trio.Event()
             await self._warm.wait_change(queue)
             line.tell_enterer()
 
-    async def _give_back(self, queue: str) -> list[Slice]:
+    async def _give_back(self, queue: str, line: Promotion) -> list[Slice]:
         """Returns slices to cold that must not enter warm any more, because consumers claim the
         queue or the flow is paused. Slices that cold does not take now stay in the line: this
         daemon holds their lock, so no other would bring them."""
-        line = self._routing.lines[queue]
         stuck: list[Slice] = []
-        for flow in (None,) if queue in self._routing.streams else self._paused_flows(queue):
+        for flow in (None,) if self._states.is_stream(queue) else self._states.paused_flows(queue):
             if back := line.withdraw(flow):
                 try:
                     await self._cold.settle([unlocked(slice_) for slice_ in back])
-                    self._presence.found("give back")
-                except StoreUnavailable as problem:
-                    self._presence.lost("give back", problem)
+                except StoreUnavailable:
                     stuck += back
         return stuck
 
     def _limits_now(self, queue: str) -> Limits:
         """The limits, less the items that are not recorded yet."""
-        limits = self._limits(queue)
-        return Limits(max(0, limits.items - self._routing.unrecorded[queue]), limits.bytes)
-
-    def _limits(self, queue: str) -> Limits:
-        return limits_of(self._queue_settings(queue))
+        limits = self._states.limits(queue)
+        return Limits(max(0, limits.items - self._states.of(queue).unrecorded), limits.bytes)
 
 
 def slice_of(row: ColdRow, lock: bytes) -> Slice:

@@ -20,38 +20,30 @@ On cancel it drops what it borrowed; the journal lends it again after the restar
 """
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 import trio
 
-from actors.config.queue import QueueSettings
 from actors.model.failures import slices_of
 from actors.model.slices import InCold, InJournal, LentRun, Slice
 from actors.ports.tiers import (
-    ColdQueue,
-    Limits,
     NewRow,
     RowOutcome,
     StoreUnavailable,
-    WarmQueue,
-    limits_of,
 )
-from actors.spooler.messages import GiveBack, Lease, SpoolerMessage, Take
+from actors.spooler.messages import GiveBack, Lease, Take, Taken
+from actors.spooler.spooler import Spooler
 from actors.tiers.handover import HandOver
 from actors.tiers.hysteresis import RESUME_SHARE, SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
-from actors.tiers.line import Promotion
+from actors.tiers.queue_tiers import IN_HAND_BYTES_MAX, TierStates
 from forebay.ids import new_run_id
 
 log = structlog.get_logger()
 
 TAKE_RUNS_MAX: Final = 64
 TAKE_BYTES_MAX: Final = 4 * 1024 * 1024
-IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes that all lanes together may borrow. Above it each lane may still borrow one run."""
 TURN_S: Final = 0.2
 """How long a queue in cold mode waits for other lanes to finish. Transactions of a few megabytes
 cost half as much per run as transactions of one run."""
@@ -66,77 +58,44 @@ AWAY_S: Final = 1.0
 """How often an unusable cold store is tried again."""
 
 
-class Routing:
-    """State that the router and the promoter share."""
+class LaneBudget:
+    """How many bytes one lane may borrow now, given what all lanes have borrowed."""
 
-    def __init__(self) -> None:
-        self.tiers: dict[str, Tier] = {}
-        self.routed: Counter[str] = Counter()
-        """Items per queue that the router has borrowed for warm and not entered yet."""
-        self.lines: dict[str, Promotion] = {}
-        """Slices per queue that the promoter has acquired for warm and not entered yet."""
-        self.unrecorded: Counter[str] = Counter()
-        """Items that have left warm but are not recorded at their owner yet. They count as warm: a
-        crash delivers them again, so their number must stay bounded."""
-        self.in_hand_bytes = 0
-        """Bytes that the router has taken from the journal and not yet sent to a tier."""
-        self.acquiring: dict[str, trio.Event] = {}
-        """Queues whose rows the promoter is acquiring from cold right now."""
-        self.streams: set[str] = set()
-        """Queues whose consumers claim from cold: all their runs go there and stay there."""
+    def __init__(self, router: "Router", queue: str) -> None:
+        self._router = router
+        self._queue = queue
+        self._turn_at = trio.current_time() + TURN_S
 
-    def promoted(self, queue: str) -> int:
-        """Items that the promoter has acquired and not entered yet."""
-        line = self.lines.get(queue)
-        return 0 if line is None else line.items
+    def bytes_max(self) -> int:
+        return self._router.bytes_to_take(self._queue, self._turn_at)
 
-
-@dataclass(slots=True, eq=False)
-class Taken:
-    """The runs that the journal lent in one answer."""
-
-    leases: Sequence[Lease] = ()
-    is_spilled: bool = False
-    """More runs of the queue wait on disk."""
-
-    @property
-    def bytes(self) -> int:
-        return sum(len(lease.run.data) for lease in self.leases)
+    def spend(self, size: int) -> None:
+        self._router.in_hand_bytes += size
 
 
 class Router:
     def __init__(
         self,
-        routing: Routing,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        warm: WarmQueue,
-        cold: ColdQueue,
+        states: TierStates,
+        spooler: Spooler,
         hand_over: HandOver,
-        queue_settings: Callable[[str], QueueSettings],
-        paused_flows: Callable[[str], frozenset[str]],
-        disk_is_low: Callable[[], bool],
-        spool_is_busy: Callable[[], bool],
-        now_ms: Callable[[], int],
         in_hand_max: int = IN_HAND_BYTES_MAX,
     ) -> None:
-        self._in_hand_max = in_hand_max
-        self._routing = routing
+        self._states = states
+        self._warm = states.warm
+        self._cold = states.cold
         self._spooler = spooler
-        self._warm = warm
-        self._cold = cold
         self._hand_over = hand_over
-        self._queue_settings = queue_settings
-        self._paused_flows = paused_flows
-        self._disk_is_low = disk_is_low
-        self._spool_is_busy = spool_is_busy
-        self._now_ms = now_ms
+        self._in_hand_max = in_hand_max
+        self.in_hand_bytes = 0
+        """Bytes that all lanes have borrowed from the journal and not yet sent to a tier."""
         self._said_cold: set[str] = set()
 
     async def route(self, queue: str) -> None:
         """Runs the lane of one queue; never returns."""
         # Rows that were in cold at the start are delivered first.
         has_due = await self._cold_has_due(queue)
-        self._routing.tiers[queue] = Tier.COLD if has_due else Tier.WARM
+        self._states.of(queue).tier = Tier.COLD if has_due else Tier.WARM
         while True:
             await self._send_on(queue, await self._take(queue))
 
@@ -156,22 +115,24 @@ class Router:
                 await self._send_away(away)
             await self._place(queue, here, is_spilled=taken.is_spilled)
         finally:
-            self._routing.in_hand_bytes -= taken.bytes
+            self.in_hand_bytes -= taken.bytes
 
     async def place(self, queue: str, slices: Sequence[Slice]) -> None:
         """Sends slices that another actor has borrowed from the journal to their tier."""
-        self._routing.tiers.setdefault(queue, Tier.COLD)
+        state = self._states.of(queue)
+        if state.tier is None:
+            state.tier = Tier.COLD
         await self._place(queue, slices, is_spilled=False)
 
     async def set_aside(
         self, queue: str, flow: str | None = None, positions: range | None = None
     ) -> None:
         """Moves waiting slices from warm to cold: those of a paused flow or of an old chunk."""
-        if self._hand_over.cold_is_away or self._disk_is_low():
+        if self._hand_over.cold_is_away or self._spooler.disk_is_low:
             return
         slices = await self._warm.withdraw(queue, flow, positions)
-        if positions is None and queue in self._routing.lines:
-            slices += self._routing.lines[queue].withdraw(flow)
+        if positions is None and (line := self._states.line(queue)) is not None:
+            slices += line.withdraw(flow)
         of_journal = [s for s in slices if isinstance(s.run.owner, InJournal)]
         if of_journal and not await self._move(of_journal):
             await self._place(queue, of_journal, is_spilled=False)
@@ -187,7 +148,7 @@ class Router:
     async def _put_back(self, queue: str, slices: Sequence[Slice]) -> None:
         """Enters slices into warm again, as room comes."""
         rest = list(slices)
-        while rest := (await self._warm.enter(queue, rest, self._limits(queue))).rest:
+        while rest := (await self._warm.enter(queue, rest, self._states.limits(queue))).rest:
             await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
     async def _take(self, queue: str) -> Taken:
@@ -195,27 +156,13 @@ class Router:
         items_max = sys.maxsize
         if self._was_warm(queue):
             fill = await self._warm.fill(queue)
-            items_max = self._limits(queue).items - fill.items
-        taken = Taken()
-        there = trio.Event()
+            items_max = self._states.limits(queue).items - fill.items
+        take = Take(queue, TAKE_RUNS_MAX, LaneBudget(self, queue), items_max)
+        return await self._spooler.client.ask(take)
 
-        def answer(leases: list[Lease], is_spilled: bool) -> None:
-            taken.leases, taken.is_spilled = leases, is_spilled
-            self._routing.in_hand_bytes += taken.bytes
-            there.set()
-
-        turn_at = trio.current_time() + TURN_S
-
-        def bytes_max() -> int:
-            return self._bytes_to_take(queue, turn_at)
-
-        await self._spooler.send(Take(queue, TAKE_RUNS_MAX, bytes_max, answer, items_max))
-        await there.wait()
-        return taken
-
-    def _bytes_to_take(self, queue: str, turn_at: float) -> int:
+    def bytes_to_take(self, queue: str, turn_at: float) -> int:
         """How many bytes to take now; 0 if a queue in cold mode should wait for its turn."""
-        room = min(TAKE_BYTES_MAX, self._in_hand_max - self._routing.in_hand_bytes)
+        room = min(TAKE_BYTES_MAX, self._in_hand_max - self.in_hand_bytes)
         if room * TURN_SHARE >= self._in_hand_max or trio.current_time() >= turn_at:
             return max(1, room)
         is_to_wait = not self._was_warm(queue) and not self._hand_over.cold_is_away
@@ -223,12 +170,12 @@ class Router:
 
     async def _must_be_cold(self, queue: str, lease: Lease) -> bool:
         head = lease.run.head
-        if head.flow in self._paused_flows(queue):
+        if head.flow in self._states.paused_flows(queue):
             return True
         if lease.portions or not head.due_ms:
             return False
         fill = await self._warm.fill(queue)
-        return belongs_in_cold(head.due_ms, self._now_ms(), fill, self._limits(queue))
+        return belongs_in_cold(head.due_ms, self._states.now_ms(), fill, self._states.limits(queue))
 
     async def _send_away(self, leases: Sequence[Lease]) -> None:
         """Hands the runs over to cold in one step. If cold cannot take them now, gives them back to
@@ -236,12 +183,12 @@ class Router:
         33."""
         if await self._move([part for lease in leases for part in parts(lease)]):
             return
-        now_ms = self._now_ms()
+        now_ms = self._states.now_ms()
         for lease in leases:
             again_ms, due_ms = now_ms + GIVEN_BACK_MS, lease.run.head.due_ms
             if due_ms:
                 again_ms = min(again_ms, max(now_ms + 1, due_ms - SCHEDULED_MS))
-            await self._spooler.send(GiveBack((lease,), not_before_ms=again_ms))
+            await self._spooler.client.send(GiveBack((lease,), not_before_ms=again_ms))
 
     async def _store(self, queue: str, slices: Sequence[Slice]) -> None:
         """Hands over runs of a stream or keyed queue, retrying for as long as the queue is one.
@@ -250,7 +197,7 @@ class Router:
         is claimed, the space freed by the last claim takes the next runs.
         """
         while self._is_of_cold(queue):
-            is_drained = self._disk_is_low() and not await self._cold_has_due(queue)
+            is_drained = self._spooler.disk_is_low and not await self._cold_has_due(queue)
             if await self._move(slices, is_drained=is_drained):
                 return
             await trio.sleep(AWAY_S)
@@ -265,7 +212,7 @@ class Router:
                 await self._store(queue, rest)
                 return
             if await self._choose(queue) is Tier.WARM:
-                rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
+                rest = (await self._warm.enter(queue, rest, self._states.limits(queue))).rest
                 if not rest:
                     return
                 # A slice that does not fit means that a limit is reached, even if the remaining
@@ -276,7 +223,7 @@ class Router:
             self._note(queue, Tier.COLD)
             began = trio.current_time()
             if await self._move(rest):
-                if self._spool_is_busy():
+                if self._spooler.wants_the_disk:
                     now = trio.current_time()
                     await self._rest(queue, now + LEISURE * (now - began))
                 return
@@ -285,41 +232,44 @@ class Router:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
                 continue
             # Cold may be away for long: deliver what is here, regardless of what waits there.
-            rest = (await self._warm.enter(queue, rest, self._limits(queue))).rest
+            rest = (await self._warm.enter(queue, rest, self._states.limits(queue))).rest
             if rest:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
 
     async def _rest(self, queue: str, until: float) -> None:
         """Leaves the disk to other work until then, or until warm runs low."""
         with trio.move_on_at(until):
-            enough = RESUME_SHARE * self._limits(queue).items
+            enough = RESUME_SHARE * self._states.limits(queue).items
             while (await self._warm.fill(queue)).items > enough:
                 await self._warm.wait_change(queue)
 
     async def _choose(self, queue: str) -> Tier:
-        fill, limits = await self._warm.fill(queue), self._limits(queue)
-        before = self._routing.tiers[queue]
-        pending = self._routing.promoted(queue) + self._routing.unrecorded[queue]
+        fill, limits = await self._warm.fill(queue), self._states.limits(queue)
+        state = self._states.of(queue)
+        before = state.tier
+        assert before is not None
+        pending = state.promoted + state.unrecorded
         tier = choose_tier(before, fill, pending, limits, cold_has_due=False)
         if before is Tier.COLD and tier is Tier.WARM:
             # Ask cold only now, when the answer matters. Meanwhile the promoter may have
             # entered more; what it has acquired comes first.
-            has_due = await self._cold_has_due(queue) or self._routing.promoted(queue) > 0
+            has_due = await self._cold_has_due(queue) or state.promoted > 0
             fill = await self._warm.fill(queue)
-            pending = self._routing.promoted(queue) + self._routing.unrecorded[queue]
+            pending = state.promoted + state.unrecorded
             tier = choose_tier(before, fill, pending, limits, cold_has_due=has_due)
             self._note(queue, tier)
         return tier
 
     def _was_warm(self, queue: str) -> bool:
-        return self._routing.tiers[queue] is Tier.WARM and not self._is_of_cold(queue)
+        return self._states.of(queue).tier is Tier.WARM and not self._is_of_cold(queue)
 
     def _is_of_cold(self, queue: str) -> bool:
         """Whether all runs that the journal holds of the queue go to cold."""
-        return queue in self._routing.streams or self._queue_settings(queue).unique != "off"
+        is_keyed = self._states.catalogue.settings_of(queue).unique != "off"
+        return is_keyed or self._states.is_stream(queue)
 
     def _note(self, queue: str, tier: Tier) -> None:
-        self._routing.tiers[queue] = tier
+        self._states.of(queue).tier = tier
         if tier is Tier.COLD and queue not in self._said_cold:
             self._said_cold.add(queue)
             log.info("router.went_cold", queue=queue)
@@ -329,23 +279,24 @@ class Router:
 
     async def _wait_for_room(self, queue: str, rest: Sequence[Slice], until: float) -> None:
         """Returns when the queue's warm fill has fallen, or at that time."""
-        self._routing.routed[queue] = sum(slice_.items for slice_ in rest)
+        state = self._states.of(queue)
+        state.routed = sum(slice_.items for slice_ in rest)
         try:
             with trio.move_on_at(until):
                 await self._warm.wait_change(queue)
         finally:
-            del self._routing.routed[queue]
+            state.routed = 0
 
     async def _cold_has_due(self, queue: str) -> bool:
         if self._hand_over.cold_is_away:
             # A server that hangs would use up its whole deadline again.
             return True
         try:
-            outlook = await self._cold.outlook(queue, self._paused_flows(queue))
-            while (acquired := self._routing.acquiring.get(queue)) is not None:
+            outlook = await self._cold.outlook(queue, self._states.paused_flows(queue))
+            while (acquired := self._states.of(queue).acquired) is not None:
                 # Rows that are no longer due in cold may be on their way to warm.
                 await acquired.wait()
-                outlook = await self._cold.outlook(queue, self._paused_flows(queue))
+                outlook = await self._cold.outlook(queue, self._states.paused_flows(queue))
         except StoreUnavailable:
             return True
         return outlook.has_due
@@ -353,16 +304,13 @@ class Router:
     async def _move(self, slices: Sequence[Slice], *, is_drained: bool = False) -> bool:
         """Hands slices over to cold; False if that is not possible now. `is_drained`: do it even if
         the disk is nearly full."""
-        if self._hand_over.cold_is_away or (self._disk_is_low() and not is_drained):
+        if self._hand_over.cold_is_away or (self._spooler.disk_is_low and not is_drained):
             return False
         try:
             await self._hand_over.move(slices)
         except StoreUnavailable:
             return False
         return True
-
-    def _limits(self, queue: str) -> Limits:
-        return limits_of(self._queue_settings(queue))
 
 
 def unlocked(slice_: Slice) -> RowOutcome:

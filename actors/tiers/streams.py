@@ -1,7 +1,7 @@
 """Streams: queues that consumers read claim by claim (docs/protocol.md "Claims"), and FETCH.
 
 The cold store owns every claim: numbered, durable, made and acknowledged in one transaction. This
-actor leads to it. While a queue has a consumer it is in *stream mode* (`Routing.streams`): the
+actor leads to it. While a queue has a consumer it is in *stream mode* (`QueueTiers.is_stream`): the
 router sends all its runs to cold, the promoter leaves them there, and slices waiting in warm are
 set aside to cold when the mode begins, and again when a claim finds nothing while warm holds some.
 
@@ -14,30 +14,27 @@ claim is still alive. A consumer that is never dropped keeps its claim, and its 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
-from actors.config.catalogue import Catalogue
 from actors.model.finished import FinishedRow
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import bad_request, unknown_queue
 from actors.model.slices import item_bits
 from actors.ports.tiers import (
-    ColdQueue,
     SeenRow,
     StoreCorrupt,
     StoreUnavailable,
     Stream,
-    WarmQueue,
     WrongClaim,
 )
-from actors.spooler.client import Journaled, ask_journal, look_at_journal
-from actors.spooler.messages import SpoolerMessage
+from actors.spooler.client import Journaled, SpoolerClient
 from actors.tiers.hysteresis import Tier
-from actors.tiers.router import Router, Routing
+from actors.tiers.promoter import Promoter
+from actors.tiers.queue_tiers import TierStates
+from actors.tiers.router import Router
 from forebay.errors import Refused
 from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
 
@@ -48,22 +45,15 @@ TO_CLEAR_MAX: Final = 64
 
 class Streams:
     def __init__(
-        self,
-        routing: Routing,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        warm: WarmQueue,
-        cold: ColdQueue,
-        router: Router,
-        catalogue: Catalogue,
-        wake_promoter: Callable[[str], None],
+        self, states: TierStates, spooler: SpoolerClient, router: Router, promoter: Promoter
     ) -> None:
-        self._routing = routing
+        self._states = states
+        self._warm = states.warm
+        self._cold = states.cold
+        self._catalogue = states.catalogue
         self._spooler = spooler
-        self._warm = warm
-        self._cold = cold
         self._router = router
-        self._catalogue = catalogue
-        self._wake_promoter = wake_promoter
+        self._promoter = promoter
         self._consumers: defaultdict[str, set[str]] = defaultdict(set)
         self._arrivals: dict[str, trio.Event] = {}
         self._to_clear, self._inbox = trio.open_memory_channel[str](TO_CLEAR_MAX)
@@ -100,7 +90,7 @@ class Streams:
         if self._catalogue.queue(queue) is None:
             raise unknown_queue(queue)
         deadline = trio.current_time() + ARRIVAL_S
-        if queue not in self._routing.streams:
+        if not self._states.is_stream(queue):
             # Slices in warm come before rows in cold.
             await self._step(queue, consumer, after, 0)
             with trio.move_on_at(deadline):
@@ -109,7 +99,7 @@ class Streams:
             # Arrivals from here on set the event.
             arrival = self._arrivals.setdefault(queue, trio.Event())
             stream = await self._step(queue, consumer, after, items)
-            journal = await ask_journal(self._spooler, queue)
+            journal = await self._spooler.journaled(queue)
             is_over = stream.claim is not None or not items
             if is_over or not await self._is_coming(queue, stream, journal):
                 return stream, journal
@@ -120,7 +110,7 @@ class Streams:
 
     async def status(self, queue: str, consumer: str) -> tuple[Stream, Journaled]:
         # Cold first, as everywhere: a run that moves there meanwhile is counted once.
-        return await self._cold.stream(queue, consumer), await ask_journal(self._spooler, queue)
+        return await self._cold.stream(queue, consumer), await self._spooler.journaled(queue)
 
     async def drop(self, queue: str, consumer: str) -> int:
         """Forgets the consumer; returns how many items of its claim wait again."""
@@ -134,7 +124,7 @@ class Streams:
         names = [name for name in await self._cold.streams() if chosen in (None, name[0])]
         streams = [await self._cold.stream(queue, consumer) for queue, consumer in names]
         queues = {queue for queue, _ in names}
-        journals = {queue: await ask_journal(self._spooler, queue) for queue in queues}
+        journals = {queue: await self._spooler.journaled(queue) for queue in queues}
         return [
             (queue, consumer, stream, journals[queue])
             for (queue, consumer), stream in zip(names, streams, strict=True)
@@ -159,7 +149,7 @@ class Streams:
             if wish.state == "cold":
                 look = await self._cold.peek(wish.queue, wish.cursor, wish.rows, wish.bytes)
             else:
-                look = await look_at_journal(self._spooler, wish)
+                look = await self._spooler.look(wish)
         except ValueError as problem:
             raise bad_request(f"cursor: {problem}") from problem
         return {"cursor": look.cursor}, [fetched(row) for row in look.rows]
@@ -186,7 +176,8 @@ class Streams:
         if self._catalogue.is_paused(queue):
             return False
         fill = await self._warm.fill(queue)
-        is_promoted = self._routing.promoted(queue) > 0 or queue in self._routing.acquiring
+        state = self._states.of(queue)
+        is_promoted = state.promoted > 0 or state.acquired is not None
         is_to_clear = fill.waiting > 0 or is_promoted
         if is_to_clear:
             self._clear_soon(queue)
@@ -194,19 +185,21 @@ class Streams:
 
     def _begin(self, queue: str, consumer: str) -> None:
         self._consumers[queue].add(consumer)
-        if queue not in self._routing.streams:
-            self._routing.streams.add(queue)
+        state = self._states.of(queue)
+        if not state.is_stream:
+            state.is_stream = True
             self._clear_soon(queue)
 
     def _end(self, queue: str, consumer: str) -> None:
         self._consumers[queue].discard(consumer)
         if not self._consumers[queue]:
             del self._consumers[queue]
-            self._routing.streams.discard(queue)
-            if queue in self._routing.tiers:
+            state = self._states.of(queue)
+            state.is_stream = False
+            if state.tier is not None:
                 # Rows in cold come first.
-                self._routing.tiers[queue] = Tier.COLD
-        self._wake_promoter(queue)
+                state.tier = Tier.COLD
+        self._promoter.wake(queue)
 
     def _clear_soon(self, queue: str) -> None:
         if queue not in self._clearing:

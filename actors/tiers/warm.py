@@ -19,7 +19,7 @@ It does not know whether an item was entered before (the owner does), and a run 
 in memory as a whole until its last slice has left, whatever its counted share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 
 import trio
@@ -46,6 +46,7 @@ class MemoryWarm:
         now_ms: Clock = wall_ms,
         lease_ms: Clock | None = None,
     ) -> None:
+        self.is_away, self.away_total = False, 0
         self._bytes_max = bytes_max
         self._now_ms = now_ms
         self._lease_ms = lease_clock(now_ms, lease_ms)
@@ -213,6 +214,9 @@ class MemoryWarm:
         now_ms = self._now_ms()
         for state in self._queues.values():
             state.put_off_anew(now_ms)
+
+    def forget_locks(self, locks: Collection[bytes]) -> None:
+        """It keeps no locks: slices here carry their own."""
 
     async def fill(self, queue: str) -> Fill:
         state = self._queues.get(queue)

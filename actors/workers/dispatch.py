@@ -22,12 +22,11 @@ from actors.config.queue import QueueSettings
 from actors.model.outcomes import HandlerUnusable
 from actors.ports.handler import Handler
 from actors.ports.tiers import StoreUnavailable
-from actors.spooler.messages import Pinned, QueueSeen
-from actors.tiers.promoter import Promoter
-from actors.tiers.router import Router
+from actors.spooler.arrivals import Pinned
+from actors.tiers.tiers import Tiers
+from actors.workers.group import Gate, Shared, WorkerGroup
 from actors.workers.rate import Destinations, FleetRate
 from actors.workers.split_workers import SplitWorkerGroup
-from actors.workers.workers import Gate, Shared, WorkerGroup
 
 log = structlog.get_logger()
 
@@ -49,19 +48,16 @@ class Crew:
 class Dispatch:
     def __init__(
         self,
-        inbox: trio.MemoryReceiveChannel[QueueSeen | Pinned],
+        tiers: Tiers,
         catalogue: Catalogue,
-        router: Router,
-        promoter: Promoter,
         shared: Shared,
         open_handler: OpenHandler,
-        fleet_rate: FleetRate | None = None,
+        fleet_rate: FleetRate | None,
     ) -> None:
         """`fleet_rate`: the token buckets shared with other daemons."""
-        self._inbox = inbox
+        self._inbox = tiers.spooler.arrivals.inbox
+        self._tiers = tiers
         self._catalogue = catalogue
-        self._router = router
-        self._promoter = promoter
         self._shared = shared
         self._open_handler = open_handler
         self._destinations = Destinations(fleet_rate)
@@ -89,8 +85,7 @@ class Dispatch:
                     elif seen.queue not in self._crews:
                         self._crews[seen.queue] = Crew(Gate())
                         self._staff(seen.queue)
-                        nursery.start_soon(self._router.route, seen.queue)
-                        nursery.start_soon(self._promoter.promote, seen.queue)
+                        nursery.start_soon(self._tiers.serve, seen.queue)
 
     def drain(self) -> None:
         """Stops leasing in all groups. `run` returns when all are done."""
@@ -135,7 +130,7 @@ class Dispatch:
             return
         self._setting_aside.add(queue)
         try:
-            await self._router.set_aside(queue, flow, positions)
+            await self._tiers.set_aside(queue, flow, positions)
         except StoreUnavailable as problem:
             log.warning("dispatch.stays_warm", queue=queue, error=str(problem))
         finally:

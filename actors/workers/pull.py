@@ -23,7 +23,7 @@ remember leases across a restart.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -34,7 +34,7 @@ import structlog
 import trio
 
 from actors.config.queue import QueueSettings
-from actors.model.clock import lease_clock, wall_ms
+from actors.model.clock import Clock, lease_clock, wall_ms
 from actors.model.outcomes import Failure
 from actors.model.refusals import unknown_queue
 from actors.model.slices import HeldBy, holder
@@ -68,6 +68,14 @@ UNPACK_BYTES_MAX: Final = 128 * 1024
 """Above this size a thread unpacks: 128 KiB take about 0.1 ms."""
 
 log = structlog.get_logger(__name__)
+
+
+class Queues(Protocol):
+    """What the catalogue knows about a queue."""
+
+    def queue(self, name: str) -> QueueSettings | None: ...
+
+    def except_flows(self, queue: str) -> frozenset[str] | None: ...
 
 
 class Settling(Protocol):
@@ -124,21 +132,18 @@ class Pull:
         self,
         warm: WarmQueue,
         settling: Settling,
-        queue_settings: Callable[[str], QueueSettings | None],
-        paused: Callable[[str], frozenset[str] | None],
-        now_ms: Callable[[], int] = wall_ms,
-        tallies: Tallies | None = None,
+        catalogue: Queues,
+        tallies: Tallies,
+        now_ms: Clock = wall_ms,
         host: str = "",
     ) -> None:
-        """`paused` gives the paused flows of a queue; None: the whole queue is paused. `host`: this
-        host's name, for the record of which consumer held an item."""
+        """`host`: this host's name, for the record of which consumer held an item."""
         self._host = host
         self._warm = warm
         self._settling = settling
-        self._queue_settings = queue_settings
-        self._paused = paused
+        self._catalogue = catalogue
         self._now_ms = now_ms
-        self._tallies = tallies if tallies is not None else Tallies()
+        self._tallies = tallies
         self._steady_ms = lease_clock(now_ms, None)
         self._held: dict[Key, _Held] = {}
         self._ends = LeaseEnds(self._end_of)
@@ -199,10 +204,10 @@ class Pull:
         deadline = trio.current_time() + wish.wait_ms / 1000
         while not holdings.is_ending:
             await self.end_late(wish.queue)
-            settings = self._queue_settings(wish.queue)
+            settings = self._catalogue.queue(wish.queue)
             if settings is None:
                 raise unknown_queue(wish.queue)
-            paused = self._paused(wish.queue) if settings.is_active else None
+            paused = self._catalogue.except_flows(wish.queue) if settings.is_active else None
             if paused is not None:
                 lasts_s = lease_s(wish.lease_ms, settings) + MARGIN_S
                 leased = await self._warm.lease(wish.queue, wish.items, wish.bytes, lasts_s, paused)
@@ -240,7 +245,7 @@ class Pull:
         """Extends leases to last that long from now."""
         keys = [(queue, token) for token in tokens]
         _check_each_once(keys)
-        settings = self._queue_settings(queue)
+        settings = self._catalogue.queue(queue)
         if settings is None:
             raise unknown_queue(queue)
         seconds = lease_s(lease_ms, settings)

@@ -1,13 +1,15 @@
 """Translates what consumers report about leases into items of the run. Pure functions."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, assert_never
 
 from trio import to_thread
 
+from actors.config.catalogue import Catalogue
 from actors.config.queue import QueueSettings
+from actors.model.clock import Clock
 from actors.model.outcomes import Conclusion, Failure, ItemsFailed, Report
 from actors.model.slices import HeldBy, cut_text, indexes, ranges
 from actors.ports.tiers import Leased
@@ -117,15 +119,15 @@ class PullSettling:
     def __init__(
         self,
         settlement: Settlement,
-        queue_settings: Callable[[str], QueueSettings],
-        now_ms: Callable[[], int],
+        catalogue: Catalogue,
+        now_ms: Clock,
     ) -> None:
         self._settlement = settlement
-        self._queue_settings = queue_settings
+        self._catalogue = catalogue
         self._now_ms = now_ms
 
     async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
-        settings, now_ms = self._queue_settings(queue), self._now_ms()
+        settings, now_ms = self._catalogue.settings_of(queue), self._now_ms()
         if takes_long(sum(len(one.failed) for one in ended), settings):
             conclusions = await to_thread.run_sync(conclude_all, ended, settings, now_ms)
         else:

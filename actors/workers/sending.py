@@ -9,8 +9,8 @@ cancel nothing is settled, and the owner delivers again after the restart.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ import trio
 
 from actors.breaker.breaker import Admission, Breakers, SendOutcome
 from actors.config.queue import QueueSettings
+from actors.model.clock import Clock
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import HeldBy, holder
 from actors.observers.event_log import EventLog
@@ -73,10 +74,10 @@ class Shared:
     settlement: Settlement
     breakers: Breakers
     send_limit: SendLimit
-    now_ms: Callable[[], int]
+    now_ms: Clock
+    events: EventLog
+    tallies: Tallies
     cores: int
-    events: EventLog | None = None
-    tallies: Tallies = field(default_factory=Tallies)
     host: str = ""
     """This host's name, for the record of which worker held an item."""
 

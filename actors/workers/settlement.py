@@ -23,14 +23,13 @@ import trio
 
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Abroad, InCold, InJournal, Slice
+from actors.observers.batch import Batch, Observer
 from actors.observers.events import Sending
-from actors.observers.observers import Batch, Observers
-from actors.ports.presence import Presence
-from actors.ports.tiers import ColdQueue, Ending, Leased, Limits, StoreUnavailable, WarmQueue
-from actors.spooler.messages import Retried, Settle, Settled, SpoolerMessage
-from actors.tiers.failover import Failover, Held
-from actors.tiers.handover import HandOver
+from actors.ports.tiers import Ending, Leased, Limits, StoreUnavailable
+from actors.spooler.messages import Reply, Retried, Settle, Settled
+from actors.tiers.failover import Held
 from actors.tiers.hysteresis import belongs_in_cold
+from actors.tiers.tiers import Tiers
 from actors.workers.outcomes import (
     Concluded,
     concluded_bits,
@@ -62,26 +61,13 @@ class Settler:
     again.
     """
 
-    def __init__(
-        self,
-        warm: WarmQueue,
-        cold: ColdQueue,
-        hand_over: HandOver,
-        failover: Failover,
-        wake_promoter: Callable[[str], None],
-        unrecorded: Counter[str],
-        presence: Presence,
-        lost: Callable[[str, int], None],
-    ) -> None:
-        """`unrecorded` counts, per queue, items that have left warm and are not recorded yet.
-        `lost` is told of outcomes that the cold store refused because the lease had moved on."""
-        self._warm = warm
-        self._cold = cold
-        self._hand_over = hand_over
-        self._failover = failover
-        self._wake_promoter = wake_promoter
-        self._unrecorded = unrecorded
-        self._presence = presence
+    def __init__(self, tiers: Tiers, lost: Callable[[str, int], None]) -> None:
+        """`lost` is told of outcomes that the cold store refused because the lease had moved on."""
+        self._tiers = tiers
+        self._warm = tiers.warm
+        self._cold = tiers.cold
+        self._hand_over = tiers.hand_over
+        self._failover = tiers.failover
         self._lost = lost
         self._to_inbox, self._inbox = trio.open_memory_channel[Concluded](INBOX)
         self._left: deque[Concluded] = deque()
@@ -97,7 +83,7 @@ class Settler:
     def expect(self, batch: Sequence[Concluded]) -> None:
         """Counts outcomes as unrecorded from now on; `take` or `leave` must follow."""
         for one in batch:
-            self._unrecorded[one.queue] += one.items
+            self._tiers.states.of(one.queue).unrecorded += one.items
         self._rows.update(rows_of(batch))
 
     async def take(self, batch: deque[Concluded]) -> None:
@@ -143,9 +129,9 @@ class Settler:
     def _forget(self, batch: list[Concluded]) -> None:
         """These outcomes are recorded, or held by the failover."""
         for concluded in batch:
-            self._unrecorded[concluded.queue] -= concluded.items
+            self._tiers.states.of(concluded.queue).unrecorded -= concluded.items
         for queue in {concluded.queue for concluded in batch}:
-            self._wake_promoter(queue)
+            self._tiers.wake(queue)
 
     async def _sync(self) -> None:
         """Makes what the cold store has written durable, once per second."""
@@ -180,14 +166,12 @@ class Settler:
                 if not ok:
                     self._lost(concluded.queue, 1)
             self._told(batch)
-            self._presence.found("settle")
             for queue in {c.queue for c in batch if c.conclusion.again}:
-                self._wake_promoter(queue)
+                self._tiers.wake(queue)
 
         try:
             await again()
-        except StoreUnavailable as problem:
-            self._presence.lost("settle", problem)
+        except StoreUnavailable:
             slices = [replace(c.slice, bits=concluded_bits(c)) for c in batch]
             size = sum(slice_.bytes for slice_ in slices)
 
@@ -220,38 +204,12 @@ REST_S: Final = 1.0
 
 
 class Settlement:
-    def __init__(
-        self,
-        warm: WarmQueue,
-        cold: ColdQueue,
-        spooler: trio.MemorySendChannel[SpoolerMessage],
-        hand_over: HandOver,
-        failover: Failover,
-        wake_promoter: Callable[[str], None],
-        unrecorded: Counter[str],
-        limits: Callable[[str], Limits],
-        now_ms: Callable[[], int],
-        observers: Observers,
-        presence: Presence | None = None,
-    ) -> None:
-        """`unrecorded` counts, per queue, items that have left warm and are not recorded yet; other
-        actors read it."""
-        self._limits = limits
-        self._warm = warm
-        self._spooler = spooler
-        self._failover = failover
-        self._now_ms = now_ms
+    def __init__(self, tiers: Tiers, observers: Observer) -> None:
+        self._tiers = tiers
+        self._warm = tiers.warm
+        self._spooler = tiers.spooler.client
         self._observers = observers
-        self._settler = Settler(
-            warm,
-            cold,
-            hand_over,
-            failover,
-            wake_promoter,
-            unrecorded,
-            presence or Presence(),
-            self._count_stale,
-        )
+        self._settler = Settler(tiers, self._count_stale)
         self._untold: deque[Settle] = deque()
         """Messages of callers that were cancelled while the spooler's inbox was full."""
         self.stale_total = 0
@@ -282,17 +240,17 @@ class Settlement:
             ]
         )
         self._count_stale(queue, answers.count(False))
-        self._observers.settled(Batch(queue, pairs, answers, self._now_ms(), sending))
+        self._observers.settled(Batch(queue, pairs, answers, self._tiers.now_ms(), sending))
         return answers
 
     async def conclude(
         self,
         ended: Sequence[Concluded],
-        recorded: Callable[[list[bool]], None] | None = None,
+        recorded: Reply[list[bool]] | None = None,
     ) -> None:
         """Reports the outcomes of leases that ended, here or on another host, to the owners.
 
-        `recorded` is called when the part that the journal is told at once is durable."""
+        `recorded` comes when the part that the journal is told at once is durable."""
         outcomes: list[Settled | Retried] = []
         for one in ended:
             if isinstance(one.slice.run.owner, InJournal):
@@ -320,7 +278,11 @@ class Settlement:
     ) -> tuple[Slice, ...]:
         """What stays in warm: untried items, and failed items of the journal that are due soon."""
         is_of_cold = isinstance(slice_.run.owner, InCold)
-        fill, limits, now_ms = await self._warm.fill(queue), self._limits(queue), self._now_ms()
+        fill, limits, now_ms = (
+            await self._warm.fill(queue),
+            self._tiers.states.limits(queue),
+            self._tiers.now_ms(),
+        )
         return tuple(
             again
             for again in conclusion.again
@@ -358,7 +320,7 @@ class Settlement:
             await self._settler.run()
             nursery.cancel_scope.cancel()
         await self._tell_rest()
-        await self._failover.try_again()
+        await self._tiers.failover.try_again()
 
     def close(self) -> None:
         """Nothing is settled after this call."""

@@ -11,8 +11,8 @@ import trio
 from actors.breaker.breaker import Admission
 from actors.ports.handler import Sender
 from actors.ports.tiers import Leased
+from actors.workers.group import WorkerGroup
 from actors.workers.sending import Batch, items_of
-from actors.workers.workers import WorkerGroup
 
 
 class SplitWorkerGroup(WorkerGroup):

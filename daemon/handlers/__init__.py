@@ -47,3 +47,14 @@ def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
             return CommandDelivery(queue, handler)
         case _:
             assert_never(settings.handler)
+
+
+def usable_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
+    """The same for a queue that is made or changed at run time: raises HandlerUnusable."""
+    from actors.model.outcomes import HandlerUnusable
+    from daemon.errors import CannotStart
+
+    try:
+        return open_handler(queue, settings)
+    except CannotStart as problem:
+        raise HandlerUnusable(str(problem)) from problem

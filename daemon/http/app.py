@@ -1,6 +1,6 @@
 """Puts the application together: all routes, and the guard around them.
 
-A routes module has `routes(desk)`; it is listed here and nowhere else. /docs is off: it would load
+A routes module has `routes(doors)`; it is listed here and nowhere else. /docs is off: it would load
 scripts from other servers.
 """
 
@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from daemon.http import openapi, problems
 from daemon.http.access import Access
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.guard import App, Guard
 from daemon.http.routes import (
     breakers,
@@ -48,7 +48,7 @@ ROUTES: Final = (
 )
 
 
-def make_api(desk: Desk, access: Access) -> FastAPI:
+def make_api(doors: Doors, access: Access) -> FastAPI:
     api = FastAPI(
         title="forebay",
         summary="A durable work queue in front of slow destinations.",
@@ -57,14 +57,14 @@ def make_api(desk: Desk, access: Access) -> FastAPI:
         redoc_url=None,
     )
     api.state.access = access
-    api.state.desk = desk
+    api.state.doors = doors
     for routes in ROUTES:
-        api.include_router(routes(desk))
+        api.include_router(routes(doors))
     problems.install(api)
     api.openapi = lambda: openapi.describe(api)  # type: ignore[method-assign]
     return api
 
 
-def make_app(desk: Desk, access: Access) -> App:
+def make_app(doors: Doors, access: Access) -> App:
     """The ASGI application that the server calls."""
-    return Guard(make_api(desk, access), desk.settings.http, access, desk.large_bodies)
+    return Guard(make_api(doors, access), doors.settings.http, access, doors.large_bodies)

@@ -29,7 +29,7 @@ from actors.ingest.large_bodies import SMALL_BYTES, VALUES_MAX, has_too_many_val
 from actors.model.clock import wall_ms
 from actors.model.internal_errors import INTERNAL_ERRORS
 from daemon.http.bulk_answers import AnswerLog, Stalled
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.models.items import NewItem
 from daemon.http.problems import Problem, problem_of, unavailable
 from daemon.http.pushing import Made, Push, begin_push, made
@@ -58,16 +58,16 @@ class Bulk(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, desk: Desk, queue: str) -> None:
+    def __init__(self, doors: Doors, queue: str) -> None:
         super().__init__()
-        self._desk = desk
+        self._doors = doors
         self._queue = queue
         self._waiting: list[Line] = []
         self._waiting_bytes = 0
         self._pushes: deque[tuple[list[Line], Push | Problem]] = deque()
         self._stored = self._refused = 0
         self._is_over = False
-        self._answers = AnswerLog(desk.settings.state_dir, lambda: desk.spooler.disk_is_low)
+        self._answers = AnswerLog(doors.settings.state_dir, lambda: doors.tiers.spooler.disk_is_low)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", MEDIA_TYPE.encode())]
@@ -93,14 +93,14 @@ class Bulk(Response):
     async def _read_lines(self, receive: Receive) -> None:
         numbered = 0
         try:
-            size_max = LINE_FACTOR * self._desk.settings.socket.max_run_bytes
+            size_max = LINE_FACTOR * self._doors.settings.socket.max_run_bytes
             async with aclosing(lines_of(receive, size_max, self._settle)) as lines:
                 async for text in lines:
                     numbered += 1
                     if numbered % LINES_AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
                     if len(text) > SMALL_BYTES:
-                        await self._desk.large_bodies.wait(len(text))
+                        await self._doors.large_bodies.wait(len(text))
                     await self._take(numbered, text)
                     if self._is_over:
                         break
@@ -120,7 +120,7 @@ class Bulk(Response):
     async def _take(self, number: int, text: bytes) -> None:
         if not text.strip():
             return
-        line = Line(number, read_line(text, self._desk.catalogue.priorities))
+        line = Line(number, read_line(text, self._doors.catalogue.priorities))
         last = self._waiting[-1].item if self._waiting else None
         if isinstance(line.item, Problem):
             await self._store()
@@ -149,7 +149,7 @@ class Bulk(Response):
         await self._make_room()
         push: Push | Problem
         try:
-            push = await begin_push(self._desk, self._queue, items)
+            push = await begin_push(self._doors, self._queue, items)
         except Refused as refused:
             push = problem_of(refused)
         self._pushes.append((lines, push))

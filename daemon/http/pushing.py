@@ -15,7 +15,7 @@ import trio
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import draining, too_large, unknown_queue
 from actors.spooler.messages import Append, OfferRun
-from daemon.http.desk import ANSWER_S, Desk
+from daemon.http.doors import ANSWER_S, Doors
 from daemon.http.models.items import NewItem
 from daemon.http.problems import Problem
 from forebay.encode import encode_run
@@ -102,19 +102,19 @@ class Push(NamedTuple):
         return await self.waiter.wait(self.patience_s)
 
 
-def check_queue(desk: Desk, queue: str) -> None:
+def check_queue(doors: Doors, queue: str) -> None:
     """Raises Refused if nothing can be added to the queue now."""
-    if desk.is_draining:
+    if doors.is_draining:
         raise draining()
-    if desk.catalogue.queue(queue) is None:
+    if doors.catalogue.queue(queue) is None:
         raise unknown_queue(queue)
 
 
 async def begin_push(
-    desk: Desk, queue: str, items: Sequence[Made], run_id: bytes | None = None
+    doors: Doors, queue: str, items: Sequence[Made], run_id: bytes | None = None
 ) -> Push:
     """Hands the items of one run to the intake; `Push.wait` returns their outcomes."""
-    check_queue(desk, queue)
+    check_queue(doors, queue)
     share, run_id = items[0].share, run_id or new_run_id()
     keys = [item.key for item in items]
     try:
@@ -132,18 +132,18 @@ async def begin_push(
     except BadRun as problem:
         raise Refused("BAD_RUN", str(problem)) from problem
     head = read_head(data)
-    if head.raw_bytes > desk.settings.socket.max_run_bytes:
-        raise too_large(desk.settings.socket.max_run_bytes)
+    if head.raw_bytes > doors.settings.socket.max_run_bytes:
+        raise too_large(doors.settings.socket.max_run_bytes)
     waiter = Waiter(len(items))
     try:
-        if desk.catalogue.settings_of(queue).unique != "off":
-            await desk.to_keyed.send(OfferRun(head, data, waiter, 0))
+        if doors.keys.is_keyed(queue):
+            await doors.keys.offers.send(OfferRun(head, data, waiter, 0))
         else:
-            await desk.to_spooler.send(Append(head, data, waiter, 0))
+            await doors.tiers.spooler.client.send(Append(head, data, waiter, 0))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         raise draining() from None
     ids = [format_item_id(run_id, index) for index in range(len(items))]
-    patience_s = desk.catalogue.settings_of(queue).full_timeout + ANSWER_S
+    patience_s = doors.catalogue.settings_of(queue).full_timeout + ANSWER_S
     return Push(ids, waiter, patience_s)
 
 

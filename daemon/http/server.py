@@ -5,7 +5,7 @@ at most `max_connections`, a client that does not read its answer within `timeou
 an error in a connection ends that connection and not the daemon.
 
 `close` accepts no more connections, lets requests finish for two seconds, and cuts off the rest.
-Streams must end before that, on the desk's `stopping`.
+Streams must end before that, on the doors's `stopping`.
 """
 
 import socket

@@ -38,7 +38,7 @@ def repair_spool(files: Files, settings: SpoolSettings) -> Repaired:
     ledger = Ledger(writes)
     backlog = Backlog(0, 0)
     staging = Staging(writes, ledger, backlog)
-    adoption = Adoption(writes, ledger, backlog, Loans(ledger), staging, {})
+    adoption = Adoption(writes, ledger, backlog, Loans(ledger), staging)
     adoption.adopt(recovered, began)
     if recovered.records or recovered.damage.records:
         journal.keep_records(writes.records())

@@ -12,7 +12,8 @@ import trio
 from actors.config.catalogue import Catalogue
 from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.observers.notifier import NotSent, Ways, Webhook
-from actors.spooler.messages import Append, SpoolerMessage
+from actors.spooler.client import SpoolerClient
+from actors.spooler.messages import Append
 from forebay.encode import encode_run
 from forebay.errors import RETRYABLE, Refused
 from forebay.ids import parse_run_id
@@ -25,7 +26,7 @@ FLOW: Final = "notifications"
 NOTICE_HEADER: Final = "notice"
 
 
-def make_ways(catalogue: Catalogue, spooler: trio.MemorySendChannel[SpoolerMessage]) -> Ways:
+def make_ways(catalogue: Catalogue, spooler: SpoolerClient) -> Ways:
     return Ways(open_webhook, QueuePush(catalogue, spooler))
 
 
@@ -46,9 +47,7 @@ def open_webhook(settings: WebhookSettings) -> Webhook:
 
 
 class QueuePush:
-    def __init__(
-        self, catalogue: Catalogue, spooler: trio.MemorySendChannel[SpoolerMessage]
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, spooler: SpoolerClient) -> None:
         self._catalogue = catalogue
         self._spooler = spooler
 

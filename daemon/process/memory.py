@@ -19,7 +19,7 @@ import structlog
 
 from actors.config.settings import Settings, stored_run_bytes_max
 from actors.model.units import format_size
-from actors.tiers.router import IN_HAND_BYTES_MAX
+from actors.tiers.queue_tiers import IN_HAND_BYTES_MAX, QueueMemory
 
 log = structlog.get_logger()
 
@@ -33,15 +33,6 @@ M_MMAP_THRESHOLD: Final = -3
 """As in malloc.h."""
 MAPPED_FROM_BYTES: Final = 128 * 1024
 """glibc's initial value; once set, it no longer grows."""
-
-
-class QueueMemory(NamedTuple):
-    bytes_max: int | None
-    """For the runs in warm of all queues together; None: only each queue's own limit applies."""
-    inmemory_bytes: int
-    """For the runs that the spooler keeps in memory, instead of spool.inmemory_bytes."""
-    in_hand_bytes: int
-    """For the runs that the router holds."""
 
 
 def size_queues(settings: Settings, limit_bytes: int) -> QueueMemory:

@@ -11,13 +11,11 @@ import structlog
 
 from actors.config.catalogue import Catalogue
 from actors.config.settings import Settings
-from actors.config.triggers import all_schedules, queue_triggers
 from actors.cron.cron import Cron
-from actors.cron.triggers import Triggers
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.outcomes import HandlerUnusable
-from actors.observers.notifier import Notifier
-from actors.workers.rate import SendLimit
+from actors.observers.observers import Observers
+from actors.workers.workers import Workers
 from daemon.errors import CannotStart
 from daemon.handlers import open_handler
 from daemon.notify.ways import check_webhooks
@@ -46,18 +44,16 @@ class Reload:
         settings: Settings,
         load: Load | None,
         catalogue: Catalogue,
-        send_limit: SendLimit,
+        workers: Workers,
         cron: Cron,
-        triggers: Triggers,
-        notifier: Notifier,
+        observers: Observers,
     ) -> None:
         self._settings = settings
         self._load = load
         self._catalogue = catalogue
-        self._send_limit = send_limit
+        self._workers = workers
         self._cron = cron
-        self._triggers = triggers
-        self._notifier = notifier
+        self._observers = observers
         self._others: list[Callable[[], None]] = []
 
     def also(self, other: Callable[[], None]) -> None:
@@ -86,10 +82,9 @@ class Reload:
         except (CannotStart, HandlerUnusable, OSError) as problem:
             log.error("daemon.not_reloaded", error=str(problem), in_force="as before")
             return
-        self._send_limit.change(settings.global_send_limit)
-        self._notifier.reload(settings.notifications)
-        await self._cron.reload(all_schedules(settings.schedules, settings.triggers))
-        await self._triggers.reload(queue_triggers(settings.triggers))
+        self._workers.send_limit.change(settings.global_send_limit)
+        self._observers.notifier.reload(settings.notifications)
+        await self._cron.reload(settings)
         log.info("daemon.reloaded", queues=len(settings.queues))
         waiting = restart_needed(self._settings, settings)
         if waiting:

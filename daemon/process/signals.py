@@ -49,9 +49,10 @@ async def unless_stopped(
     return result
 
 
-async def stop_at_once(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    """On a second signal, does not wait for deliveries. The journal is still sealed."""
+async def second_stop(signals: AsyncIterator[int]) -> None:
+    """Returns on a second signal: the daemon must not wait for deliveries. The journal is still
+    sealed."""
     async for number in signals:
         if number != signal.SIGHUP:
-            scope.cancel()
             return
+    await trio.sleep_forever()

@@ -28,10 +28,10 @@ import trio
 from actors.config import schedule_book, trigger_book
 from actors.config.catalogue import (
     Definitions,
-    Save,
     definitions_from_json,
     definitions_to_json,
 )
+from actors.config.kept import Kept
 from daemon.errors import CannotStart
 from daemon.state.ballast import Ballast
 from daemon.state.private_files import read_private, replace_private
@@ -78,6 +78,12 @@ class KeptFile(Generic[T]):
             log.error("state.entries_rejected", file=str(path), kept=str(aside), entries=rejected)
         return found
 
+    def open(self) -> Kept[T]:
+        """Loads the file, and reserves its room."""
+        found = self.load()
+        self.ballast.keep()
+        return Kept(found, self.save)
+
     async def save(self, value: T) -> None:
         text = self.to_text(value)
         with trio.CancelScope(shield=True):
@@ -105,14 +111,14 @@ def _keep_as(aside: Path, path: Path) -> None:
         log.error("state.not_kept", file=str(path), error=str(error))
 
 
-def _queues_file(directory: Path) -> KeptFile[Definitions]:
+def queues_file(directory: Path) -> KeptFile[Definitions]:
     ballast = Ballast(directory / f"{QUEUES}.ballast", QUEUES_BALLAST_BYTES)
     return KeptFile(
         directory / QUEUES, definitions_from_json, definitions_to_json, Definitions(), ballast
     )
 
 
-def _schedules_file(directory: Path) -> KeptFile[schedule_book.Kept]:
+def schedules_file(directory: Path) -> KeptFile[schedule_book.Kept]:
     return KeptFile(
         directory / SCHEDULES,
         schedule_book.kept_from_json,
@@ -122,7 +128,7 @@ def _schedules_file(directory: Path) -> KeptFile[schedule_book.Kept]:
     )
 
 
-def _triggers_file(directory: Path) -> KeptFile[trigger_book.KeptTriggers]:
+def triggers_file(directory: Path) -> KeptFile[trigger_book.KeptTriggers]:
     return KeptFile(
         directory / TRIGGERS,
         trigger_book.kept_from_json,
@@ -130,29 +136,3 @@ def _triggers_file(directory: Path) -> KeptFile[trigger_book.KeptTriggers]:
         trigger_book.KeptTriggers(),
         Ballast(directory / f"{TRIGGERS}.ballast", 0),
     )
-
-
-def load_definitions(directory: Path) -> Definitions:
-    return _queues_file(directory).load()
-
-
-def saver(directory: Path) -> Save:
-    file = _queues_file(directory)
-    file.ballast.keep()
-    return file.save
-
-
-def load_schedules(directory: Path) -> schedule_book.Kept:
-    return _schedules_file(directory).load()
-
-
-def schedules_saver(directory: Path) -> schedule_book.SaveKept:
-    return _schedules_file(directory).save
-
-
-def load_triggers(directory: Path) -> trigger_book.KeptTriggers:
-    return _triggers_file(directory).load()
-
-
-def triggers_saver(directory: Path) -> trigger_book.SaveTriggers:
-    return _triggers_file(directory).save

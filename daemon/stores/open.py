@@ -9,21 +9,34 @@ unavailable, and is used when it answers; but a wrong address or password is rep
 log says which server is opened, and how long and why the daemon waits for it.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import structlog
 import trio
 
+from actors.config.catalogue import Definitions
+from actors.config.kept import Kept
 from actors.config.settings import ColdSettings, Settings, WarmSettings
+from actors.cron.cron import KeptCron
+from actors.fleet.fleet import FleetStores
 from actors.model.units import format_duration
-from actors.ports.tiers import StoreUnavailable
+from actors.observers.event_log import EventSink
+from actors.ports.fleet import RemoteWarm
+from actors.ports.journal import Journal as JournalPort
+from actors.ports.tiers import ColdQueue, StoreUnavailable
+from actors.workers.dispatch import OpenHandler
 from daemon.errors import CannotStart, ConfigError
+from daemon.events import open_sink
+from daemon.handlers import usable_handler
+from daemon.journal.files import Files
+from daemon.journal.journal import Journal
 from daemon.state.identity import daemon_id
+from daemon.state.kept_file import queues_file, schedules_file, triggers_file
 from daemon.stores.sqlite.store import SqliteCold
 
 if TYPE_CHECKING:
@@ -34,7 +47,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-Cold: TypeAlias = "SqliteCold | PostgresCold"
+MakeFiles = Callable[[Path], Files]
 MakeCold = Callable[[Path, float], SqliteCold]
 
 WAIT_S: Final = 1.0
@@ -60,58 +73,101 @@ says that the password is wrong."""
 
 @dataclass(slots=True)
 class Stores:
-    cold: Cold
-    remote: "ValkeyWarm | None" = None
-    """The warm queue that a fleet shares."""
-    daemon: bytes = b""
-    """This daemon's id; empty if it shares no store with other daemons."""
-    wakes: list[Callable[[str], None]] = field(default_factory=list)
-    """Called when another daemon has put something into cold."""
+    """Everything outside the process that the daemon works with."""
 
-    shared_cold: "PostgresCold | None" = None
-    """The cold store, where a fleet shares it."""
+    journal: JournalPort
+    cold: ColdQueue
+    definitions: Kept[Definitions]
+    """Queues and pauses that were made at run time."""
+    cron: KeptCron
+    """The same for schedules and triggers."""
+    open_handler: OpenHandler = usable_handler
+    event_sink: EventSink | None = None
+    """Writes events; None: the event log is off."""
+    remote: RemoteWarm | None = None
+    """The warm queue that a fleet shares."""
+    fleet: FleetStores = field(default_factory=FleetStores)
+    on_wake: Callable[[str], None] = lambda _: None
+    """Called when another daemon has put something into cold, or has something to say."""
+    listen: Callable[[], Awaitable[None]] = trio.sleep_forever
+    """Hears what other daemons say; never returns."""
 
     @property
     def is_shared(self) -> bool:
-        return self.shared_cold is not None
-
-    def wake(self, queue: str) -> None:
-        for wake in self.wakes:
-            wake(queue)
+        return self.fleet.decisions is not None
 
 
 @asynccontextmanager
 async def open_stores(
-    settings: Settings, make_cold: MakeCold = SqliteCold, *, wait: bool = False
+    settings: Settings,
+    make_files: MakeFiles = Files,
+    make_cold: MakeCold = SqliteCold,
+    *,
+    wait: bool = False,
 ) -> AsyncIterator[Stores]:
-    if settings.cold.type == "sqlite":
-        cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
-        cold.leave_free(max(settings.spool.min_free_bytes, settings.spool.ballast_bytes))
-        await cold.open()
-        try:
-            yield Stores(cold)
-        finally:
-            await cold.close()
-        return
+    """`make_files` and `make_cold` let a test stand between the stores and the disk. `wait`: for
+    servers that do not answer."""
+    journal = Journal(make_files(settings.state_dir / "spool"), settings.spool)
+    async with AsyncExitStack() as stack:
+        if settings.cold.type == "sqlite":
+            cold = make_cold(settings.state_dir / "cold.sqlite", settings.cold.timeout)
+            cold.leave_free(max(settings.spool.min_free_bytes, settings.spool.ballast_bytes))
+            stack.push_async_callback(cold.close)
+            await cold.open()
+            # Runs that an earlier process had taken are free again: their leases need not end.
+            await cold.release_all()
+            stores = local_stores(settings, journal, cold)
+        else:
+            stores = await _open_shared(settings, journal, stack, wait=wait)
+        yield stores
+
+
+def local_stores(settings: Settings, journal: JournalPort, cold: ColdQueue) -> Stores:
+    """With the files of the state directory, and without servers."""
+    directory = settings.state_dir
+    return Stores(
+        journal,
+        cold,
+        queues_file(directory).open(),
+        KeptCron(schedules_file(directory).open(), triggers_file(directory).open()),
+        event_sink=open_sink(settings.events, directory),
+    )
+
+
+async def _open_shared(
+    settings: Settings, journal: JournalPort, stack: AsyncExitStack, *, wait: bool
+) -> Stores:
     # The drivers take a tenth of a second to import: a daemon without servers does not load them.
     from daemon.stores.bridge import Bridge
 
-    async with AsyncExitStack() as stack:
-        bridge = Bridge("stores")
-        await bridge.open()
-        stack.push_async_callback(bridge.close)
-        daemon = daemon_id(settings.state_dir)
-        stores: list[Stores] = []
-        shared = _postgres(settings.cold, daemon, bridge, lambda queue: stores[0].wake(queue))
-        stack.push_async_callback(shared.close)
-        await _reach(shared, settings.cold, wait=wait)
-        remote = None
-        if settings.warm.type == "valkey":
-            remote = _valkey(settings, daemon, bridge)
-            stack.push_async_callback(remote.close)
-            await _check(remote, settings, wait=wait)
-        stores.append(Stores(shared, remote, daemon, shared_cold=shared))
-        yield stores[0]
+    bridge = Bridge("stores")
+    await bridge.open()
+    stack.push_async_callback(bridge.close)
+    daemon = daemon_id(settings.state_dir)
+    opened: list[Stores] = []
+    shared = _postgres(settings.cold, daemon, bridge, lambda said: opened[0].on_wake(said))
+    stack.push_async_callback(shared.close)
+    await _reach(shared, settings.cold, wait=wait)
+    await shared.release_all()
+    stores = local_stores(settings, journal, shared)
+    stores.cron = stores.cron._replace(daemon=daemon)
+    stores.fleet = FleetStores(daemon, shared.decisions, shared.recalls)
+    stores.listen = shared.listen
+    opened.append(stores)
+    if settings.warm.type == "valkey":
+        from daemon.stores.valkey.lost_owners import LostOwners
+        from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
+
+        stores.remote = remote = _valkey(settings, daemon, bridge)
+        stack.push_async_callback(remote.close)
+        await _check(remote, settings, wait=wait)
+        stores.fleet = replace(
+            stores.fleet,
+            breaker=SharedBreaker(remote.server, daemon),
+            rate=SharedRate(remote.server),
+            lost_owners=LostOwners(remote.server, daemon),
+        )
+    return stores
 
 
 def _postgres(

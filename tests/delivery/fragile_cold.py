@@ -30,7 +30,7 @@ class FragileCold:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._cold, name)
-        if name in ("open", "close") or not callable(found):
+        if name in ("open", "close", "keep_history", "keep_keys") or not callable(found):
             return found
         return self._guarded(name, found)
 

@@ -1,4 +1,4 @@
-"""The delivery core as daemon/composition.py composes it, without socket and signals.
+"""The daemon as daemon/app.py builds it, without clients and signals.
 
 Real parts: the journal on disk, SQLite, warm in this process, and every actor between them. Only
 the destinations are scripted (tests/delivery/scripted.py). The disk and the cold store can be
@@ -10,58 +10,34 @@ depends on how long anything takes.
 """
 
 import errno
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import trio
 
-from actors.breaker.breaker import Breakers
-from actors.config.catalogue import Catalogue
 from actors.config.queue import QueueSettings
 from actors.config.settings import Settings
-from actors.control.control import Controls
-from actors.control.dead_groups import DeadGroups
-from actors.control.dead_jobs import Jobs
-from actors.control.items import make_items
-from actors.control.purge import Purging
-from actors.control.streams import StreamControl
+from actors.cron.cron import Cron
 from actors.model.clock import wall_ms
-from actors.observers.failure_log import FailureLog
-from actors.observers.history import History
-from actors.observers.observers import Observers
 from actors.ports.handler import Handler
-from actors.ports.tiers import DeadFilter, DeadLetter, Fill, limits_of
+from actors.ports.tiers import DeadFilter, DeadLetter, Fill
+from actors.spooler import spooler as spooler_module
 from actors.spooler.messages import (
     Append,
-    Drain,
-    Finish,
-    Inquire,
-    Pinned,
-    QueueSeen,
-    SpoolerMessage,
 )
-from actors.spooler.report import Reporter
-from actors.spooler.spooler import Spooler
 from actors.tiers import warm_queue
-from actors.tiers.failover import Failover
-from actors.tiers.handover import HandOver
-from actors.tiers.promoter import Promoter
-from actors.tiers.router import Router, Routing
-from actors.tiers.streams import Streams
+from actors.tiers.line import Promotion
+from actors.tiers.queue_tiers import QueueMemory
 from actors.tiers.warm import MemoryWarm
 from actors.workers import dispatch as dispatch_module
-from actors.workers.dispatch import Dispatch
-from actors.workers.pull_reports import PullSettling
-from actors.workers.rate import SendLimit
-from actors.workers.settlement import Settlement
-from actors.workers.workers import Shared
-from daemon.app import finish_hand_overs
-from daemon.composition import describe, disowned
+from daemon.app import build, live
+from daemon.http.server import HttpServer
 from daemon.journal.journal import Journal
-from daemon.state.kept_file import load_definitions, saver
+from daemon.stores.open import local_stores
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.errors import Refused
 from forebay.ids import format_item_id
@@ -88,201 +64,79 @@ QUICK: dict[str, Any] = {
 
 
 class Life:
-    """One life of the daemon: what it is made of."""
+    """One life of the daemon, and what the tests reach into."""
+
+    http: HttpServer | None = None
+    drain_timeout = 0.0
 
     def __init__(self, rig: "Rig") -> None:
-        settings, now_ms = rig.settings, rig.now_ms
-        self.to_spooler, spooler_inbox = trio.open_memory_channel[SpoolerMessage](rig.inbox)
-        self.to_dispatch, dispatch_inbox = trio.open_memory_channel[QueueSeen | Pinned](100)
-        _, reporter_inbox = trio.open_memory_channel[Inquire](1)
+        settings = rig.settings
         self.files = FailingFiles(rig.directory / "spool")
         path = rig.directory / "cold.sqlite"
-        self.sqlite = SqliteCold(path, settings.cold.timeout, now_ms, BALLAST_BYTES)
+        self.sqlite = SqliteCold(path, settings.cold.timeout, rig.now_ms, BALLAST_BYTES)
         self.cold = FragileCold(self.sqlite)
-        cold = as_port(self.cold)
-        self.catalogue = Catalogue(
-            settings, load_definitions(rig.directory), saver(rig.directory), now_ms
-        )
-        catalogue = self.catalogue
-        self.warm = MemoryWarm(rig.warm_bytes_max, now_ms)
-        self.routing, self.breakers = Routing(), Breakers()
-        self.failover = Failover(*rig.failover)
-        self.promoter = Promoter(
-            self.routing,
-            self.warm,
-            cold,
-            catalogue.settings_of,
-            catalogue.paused_flows,
-            settings.cold.acquire_timeout,
-            now_ms,
-            rig.warm_bytes_max,
-        )
-        hand_over = HandOver(cold, self.to_spooler.clone(), self.failover, self._wake)
-        self.hand_over = hand_over
-        self._spooler_parts = (settings, spooler_inbox)
-        self.router = Router(
-            self.routing,
-            self.to_spooler.clone(),
-            self.warm,
-            cold,
-            hand_over,
-            catalogue.settings_of,
-            catalogue.paused_flows,
-            lambda: self.spooler.disk_is_low,
-            lambda: self.spooler.wants_the_disk,
-            now_ms,
-        )
-        self.streams = Streams(
-            self.routing,
-            self.to_spooler.clone(),
-            self.warm,
-            cold,
-            self.router,
-            catalogue,
-            self.promoter.wake,
-        )
-        self.history = History(
-            cold,
-            catalogue.settings_of,
-            lambda: rig.free_bytes,
-            settings.spool.min_free_bytes,
-            now_ms,
-        )
-        self.sqlite.keep_history(self.history.keep)
-        self.settlement = Settlement(
-            self.warm,
-            cold,
-            self.to_spooler.clone(),
-            hand_over,
-            self.failover,
-            self.promoter.wake,
-            self.routing.unrecorded,
-            lambda queue: limits_of(self.catalogue.settings_of(queue)),
-            now_ms,
-            Observers(self.history, FailureLog()),
-        )
-        self.send_limit = SendLimit(settings.global_send_limit)
-        self.dispatch = Dispatch(
-            dispatch_inbox,
-            catalogue,
-            self.router,
-            self.promoter,
-            Shared(self.warm, self.settlement, self.breakers, self.send_limit, now_ms, cores=2),
-            rig.open_handler,
-        )
-        self.reporter = Reporter(
-            reporter_inbox,
-            self.to_spooler.clone(),
-            self.warm,
-            cold,
-            lambda: describe(
-                self.routing, self.failover, self.breakers, self.dispatch, self.settlement
-            ),
-        )
-        self.pull_settling = PullSettling(self.settlement, catalogue.settings_of, now_ms)
-        self.jobs = Jobs(self.sqlite.dead_letters, self.promoter.wake, now_ms)
-        purging = Purging(
-            self.to_spooler.clone(),
-            self.warm,
-            self.routing.lines,
-            self.sqlite.items,
-            cold,
-            self.reporter.report,
-            lambda queue: self.controls.check_exists(queue),
-            self.promoter.wake,
-        )
-        self.items = make_items(
-            self.to_spooler.clone(),
-            self.warm,
-            cold,
-            self.sqlite.items,
-            self.sqlite.dead_letters,
-            hand_over,
-            self.history,
-            self.promoter.wake,
-            now_ms,
-            settings.socket.max_run_bytes,
-            self.routing.lines,
-        )
-        self.controls = Controls(
-            catalogue,
-            self.sqlite.dead_letters,
-            self.breakers,
-            self.reporter.seen,
-            self.promoter.wake,
-            now_ms,
-            {
-                **StreamControl(self.streams).operations,
-                **self.jobs.operations,
-                **purging.operations,
-                **DeadGroups(self.sqlite.dead_letters).operations,
-                **self.items.operations,
-            },
-        )
+        stores = local_stores(settings, Journal(self.files, settings.spool), as_port(self.cold))
+        stores.open_handler = rig.open_handler
+        memory = QueueMemory(rig.warm_bytes_max, settings.spool.inmemory_bytes)
+        self.daemon = daemon = build(settings, stores, memory, rig.now_ms)
+        daemon.observers.history.disk = rig
+        # `opened` counts the handlers that deliver, not those that are only tried.
+        daemon.catalogue._probe = lambda _queue, _settings: None
+        self.catalogue = daemon.catalogue
+        self.spooler = daemon.spooler
+        self.warm = daemon.tiers.warm
+        assert isinstance(self.warm, MemoryWarm)
+        self.memory: MemoryWarm = self.warm
+        self.failover = daemon.tiers.failover
+        self.failover.entries_max, self.failover.bytes_max = rig.failover
+        self.hand_over = daemon.tiers.hand_over
+        self.promoter = daemon.tiers.promoter
+        self.streams = daemon.tiers.streams
+        self.history = daemon.observers.history
+        self._started: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
         self._stop = trio.Event()
-        self._drain_s = 0.0
         self._scope = trio.CancelScope()
         self.is_over = trio.Event()
 
-    def _wake(self, queue: str, priority: int | None = None) -> None:
-        self.promoter.wake(queue, priority)
-        self.streams.wake(queue)
+    def line(self, queue: str = "q") -> Promotion:
+        """What the promoter has acquired for warm; AssertionError: it does not know the queue."""
+        line = self.daemon.tiers.states.line(queue)
+        assert line is not None, f"{queue} has no line"
+        return line
+
+    # What a daemon needs of the world.
+
+    @contextmanager
+    def listen(self) -> Iterator[list[trio.SocketListener]]:
+        """A socket that no client knows."""
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind("")
+            listening.listen()
+            yield [trio.SocketListener(trio.socket.from_stdlib_socket(listening))]
+
+    async def stop_wanted(self) -> None:
+        self._started.started()
+        await self._stop.wait()
+
+    async def stop_at_once(self) -> None:
+        await trio.sleep_forever()
+
+    # Lives begin and end.
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self._started = task_status
         try:
             with self._scope:
                 await self.sqlite.open()
                 await self.sqlite.release_all()
-                await self._run(task_status)
+                await live(self.daemon, self)
         finally:
             await self.sqlite.close()
             self.files.let_go()
             self.is_over.set()
 
-    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
-        settings, spooler_inbox = self._spooler_parts
-        await self.catalogue.stamp()
-        await self.streams.load()
-        unconfirmed = await self.sqlite.unconfirmed()
-        self.spooler = Spooler(
-            settings.spool,
-            self.catalogue.queue,
-            Journal(self.files, settings.spool),
-            inbox=spooler_inbox,
-            own_inbox=self.to_spooler.clone(),
-            seen=self.to_dispatch.clone(),
-            disowned=disowned(unconfirmed),
-        )
-        async with trio.open_nursery() as storing:
-            await storing.start(self.spooler.run)
-            await finish_hand_overs(as_port(FragileCold(self.sqlite)), self.spooler, unconfirmed)
-            storing.start_soon(self.breakers.run)
-            storing.start_soon(self.promoter.run)
-            storing.start_soon(self.streams.run)
-            storing.start_soon(self.history.run)
-            storing.start_soon(self.jobs.run)
-            async with trio.open_nursery() as settling:
-                await settling.start(self.settlement.run)
-                async with trio.open_nursery() as delivering:
-                    await delivering.start(self.dispatch.run)
-                    for queue, totals in (await self.sqlite.totals()).items():
-                        if totals.held or totals.dead:
-                            await self.to_dispatch.send(QueueSeen(queue))
-                    task_status.started()
-                    await self._stop.wait()
-                    deadline = trio.current_time() + self._drain_s
-                    for scope in (delivering, settling):
-                        scope.cancel_scope.deadline = deadline
-                    await self.to_spooler.send(Drain())
-                    self.dispatch.drain()
-                self.settlement.close()
-            await self.history.close()
-            await self.to_spooler.send(Finish())
-            await self.spooler.finished.wait()
-            storing.cancel_scope.cancel()
-
     async def stop(self, drain_s: float) -> None:
-        self._drain_s = drain_s
+        self.drain_timeout = drain_s
         self._stop.set()
         await self.is_over.wait()
 
@@ -387,7 +241,7 @@ class Rig:
         data = encode_run(payloads, queue=queue, compressed=False, **fields)
         head = read_head(data)
         inbox = Inbox()
-        await self.life.to_spooler.send(Append(head, data, inbox, 1))
+        await self.life.spooler.client.send(Append(head, data, inbox, 1))
         await inbox.wait_for(1)
         answer = inbox.answers[1]
         if isinstance(answer, Refused):
@@ -399,7 +253,7 @@ class Rig:
 
     async def stats(self) -> dict[str, Any]:
         """The report; whatever it says, it must add up."""
-        report = await self.life.reporter.report()
+        report = await self.life.daemon.metrics.report()
         for name, entry in [("daemon", report["daemon"]), *report["queues"].items()]:
             check_entry(name, entry)
         for queue, fill in (await self.life.warm.fills()).items():
@@ -464,7 +318,7 @@ class Rig:
         await self.life.catalogue.pause(queue, flow)
 
     async def control(self, op: str, **fields: Any) -> dict[str, Any]:
-        return await self.life.controls.perform(op, fields)
+        return await self.life.daemon.control.perform(op, fields)
 
 
 def check_entry(name: str, entry: dict[str, int]) -> None:
@@ -474,6 +328,12 @@ def check_entry(name: str, entry: dict[str, int]) -> None:
     parts = ("spooled", "scheduled", "warm", "cold", "running")
     assert all(entry[part] >= 0 for part in parts), (name, entry)
     assert sum(entry[part] for part in parts) == entry["held"], (name, entry)
+
+
+async def do_nothing(
+    _: Cron, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    task_status.started()
 
 
 @asynccontextmanager
@@ -487,6 +347,9 @@ async def running(
         patch.setattr(warm_queue, "SLEEP_MAX_S", 0.01)
         patch.setattr(dispatch_module, "EXPIRE_S", 0.01)
         patch.setattr(dispatch_module, "CLEAR_S", 0.01)
+        patch.setattr(spooler_module, "INBOX", rig.inbox)
+        # Tests of triggers run their own.
+        patch.setattr(Cron, "run", do_nothing)
         async with trio.open_nursery() as nursery:
             rig._nursery = nursery
             await rig.start()

@@ -4,15 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from actors.control.purge import Purging
 from actors.model.internal_errors import INTERNAL_ERRORS
-from actors.model.refusals import unavailable
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
-from actors.spooler.messages import Finish, Inquire
+from actors.spooler.messages import Finish
 from actors.spooler.reading import Peeking
-from actors.spooler.report import Reporter
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.test_control import dead
@@ -86,35 +83,13 @@ async def test_purge_that_meets_a_bug_puts_back_what_it_withdrew(
         assert (await rig.control("queue.purge", queue="held"))["deleted"] == 5
 
 
-async def test_report_that_meets_a_bug_is_refused_and_the_next_one_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers: list[Any] = []
-    to_reporter, inbox = trio.open_memory_channel[Inquire](8)
-    async with running(tmp_path) as rig, trio.open_nursery() as nursery:
-        rig.life.reporter._inbox = inbox
-        nursery.start_soon(rig.life.reporter.run)
-        for failure in (bug, corrupt):
-            with monkeypatch.context() as patch:
-                patch.setattr(Reporter, "report", failure)
-                await to_reporter.send(Inquire(answers.append, answers.append))
-                await eventually(lambda: bool(answers))
-            refused = answers.pop()
-            expected = "INTERNAL" if failure is bug else unavailable(StoreCorrupt("x")).code
-            assert refused.code == expected
-        await to_reporter.send(Inquire(answers.append, answers.append))
-        await eventually(lambda: bool(answers))
-        assert "queues" in answers.pop()
-        nursery.cancel_scope.cancel()
-
-
 async def test_report_behind_the_end_of_the_spooler_says_that_it_has_stopped(
     tmp_path: Path,
 ) -> None:
     """The metrics ask each second, also while the daemon stops."""
     async with running(tmp_path) as rig:
-        reporter = rig.life.reporter
-        await rig.life.to_spooler.send(Finish())
+        reporter = rig.life.daemon.metrics
+        await rig.life.spooler.client.send(Finish())
         await rig.life.spooler.finished.wait()
         with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
             await reporter.report()

@@ -15,7 +15,7 @@ from actors.config.catalogue import (
     definitions_to_json,
 )
 from actors.config.settings import Settings
-from daemon.state.kept_file import QUEUES, load_definitions, saver
+from daemon.state.kept_file import QUEUES, queues_file
 from forebay.errors import Refused
 
 
@@ -34,7 +34,10 @@ def clock() -> Clock:
 
 async def opened(directory: Path, clock: Clock, **settings: Any) -> Catalogue:
     catalogue = Catalogue(
-        Settings.model_validate(settings), load_definitions(directory), saver(directory), clock
+        Settings.model_validate(settings),
+        queues_file(directory).load(),
+        queues_file(directory).save,
+        clock,
     )
     await catalogue.stamp()
     return catalogue
@@ -296,7 +299,7 @@ class TestFile:
         assert again.settings_of("bad") == Settings().defaults
         # It is not forgotten: a version that knows it finds it again.
         await again.pause("good")
-        kept = load_definitions(tmp_path)
+        kept = queues_file(tmp_path).load()
         assert kept.queues["bad"].keys == {"of_another_version": 1}
 
     def test_text_and_back(self) -> None:

@@ -2,6 +2,7 @@
 the log, the delivery, the dead letter and the history."""
 
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -34,10 +35,10 @@ async def test_a_business_failure_is_dead_at_once_and_says_so(tmp_path: Path, en
         (letter,) = await rig.dead()
         (error,) = letter.errors
         assert (error.attempt, error.text) == (1, "no credit")
-        assert (error.failure_reason, error.locked_by) == ("business", "q/1")
+        assert (error.failure_reason, error.locked_by) == ("business", f"{gethostname()}/q/1")
         shown = await rig.control("items.show", id=item_id)
         assert (shown["state"], shown["failure_reason"]) == ("FAILED", "business")
-        assert (shown["retries"], shown["locked_by"]) == (0, "q/1")
+        assert (shown["retries"], shown["locked_by"]) == (0, f"{gethostname()}/q/1")
         assert shown["enqueued_ms"] <= shown["locked_ms"] <= shown["updated_ms"]
         await rig.control("dead.remove", which={})
         shown = await rig.control("items.show", id=item_id)
@@ -72,7 +73,7 @@ async def test_what_is_delivered_is_kept_with_who_had_it(tmp_path: Path, enter: 
         await rig.until_books(held=0)
         (row, *_) = await until_seen(rig, 2)
         assert row.finished is not None
-        assert row.finished.locked_by == "q/1"
+        assert row.finished.locked_by == f"{gethostname()}/q/1"
         assert 0 < row.finished.locked_ms <= row.finished.finished_ms
 
 
@@ -101,7 +102,7 @@ async def leased_and_settled(rig: Rig, items: int, *parts: Part) -> None:
     for leased in await warm.lease("q", items, 1 << 20, 60.0):
         every = (*parts, Part(What.DELIVERED))
         ended = what_became(leased, every, HeldBy("host/q/me", rig.now_ms()))
-        assert await rig.life.pull_settling.settle("q", [ended]) == [True]
+        assert await rig.life.daemon.workers.pull._settling.settle("q", [ended]) == [True]
 
 
 @pytest.mark.parametrize("due_s", [0.0, 3600.0], ids=["journal", "cold"])

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from actors.config.queue import QueueSettings
 from actors.ports.tiers import Ending, NewRow, StoreUnavailable
 from actors.tiers import promoter
 from actors.tiers.line import Promotion
-from actors.tiers.promoter import Promoter
-from actors.tiers.router import Routing
 from actors.tiers.warm import MemoryWarm
 from daemon.stores.sqlite.store import SqliteCold
 from forebay import encode_run
@@ -22,6 +19,7 @@ from forebay.run import read_head
 from tests.delivery.fragile_cold import FragileCold, as_port
 from tests.delivery.rig import Rig, running
 from tests.eventually import eventually
+from tests.tiers_alone import make_tiers
 
 WARM_MAX = 3
 SIZE = 1000
@@ -38,22 +36,20 @@ class Bench:
         self.sqlite = SqliteCold(directory / "cold.sqlite", 60, lambda: self.now_ms)
         self.cold = FragileCold(self.sqlite)
         self.warm = MemoryWarm(bytes_max, lambda: self.now_ms)
-        self.routing = Routing()
-        self.paused: set[str] = set()
-        settings = QueueSettings(warm_max_items=warm_max)
-        self.promoter = Promoter(
-            self.routing,
+        self.tiers = make_tiers(
             self.warm,
             as_port(self.cold),
-            lambda _: settings,
-            lambda _: frozenset(self.paused),
-            acquire_s,
             lambda: self.now_ms,
-            bytes_max,
+            bytes_max=bytes_max,
+            defaults={"warm_max_items": warm_max},
+            acquire_s=acquire_s,
         )
+        self.promoter = self.tiers.promoter
 
     def line(self, queue: str = "q") -> Promotion:
-        return self.routing.lines[queue]
+        line = self.tiers.states.line(queue)
+        assert line is not None
+        return line
 
     async def store(self, runs: int = 1, due_ms: int = 0, **fields: Any) -> None:
         """Runs of one item, as if the router had handed them over."""
@@ -128,13 +124,13 @@ async def test_what_cold_does_not_take_back_is_kept_and_delivered(tmp_path: Path
         await bench.store(runs=6, flow="f")
         await bench.until_full()
         bench.cold.break_down("settle")
-        bench.paused.add("f")
+        await bench.tiers.states.catalogue.pause("q", "f")
         bench.promoter.wake("q")
         await bench.until_asked_to_settle()
         await bench.until_full()
         assert (await bench.warm.fill("q")).items == WARM_MAX
         bench.cold.mend()
-        bench.paused.clear()
+        await bench.tiers.states.catalogue.resume("q", "f")
         bench.promoter.wake("q")
         assert await bench.deliver(6) == [5] * 6
 
@@ -144,7 +140,7 @@ async def test_what_cold_takes_back_later_is_due_there(tmp_path: Path) -> None:
         await bench.store(runs=6, flow="f")
         await bench.until_full()
         bench.cold.break_down("settle")
-        bench.paused.add("f")
+        await bench.tiers.states.catalogue.pause("q", "f")
         bench.promoter.wake("q")
         await bench.until_asked_to_settle()
         bench.cold.mend()
@@ -234,7 +230,7 @@ async def stand_still(rig: Rig, runs: int, items: int = 1) -> list[str]:
     for _ in range(runs):
         await rig.push(items)
     await rig.until_books(spooled=0)
-    line = rig.life.routing.lines["q"]
+    line = rig.life.line()
     # With more than half of what it takes it is content.
     await eventually(lambda: line.items >= 2)
     return [
@@ -255,10 +251,10 @@ async def test_what_is_in_line_can_be_deleted(tmp_path: Path) -> None:
 async def test_an_item_in_line_is_changed_and_the_rest_of_its_run_stays(tmp_path: Path) -> None:
     async with running(tmp_path, STANDING) as rig:
         (*_, item_id) = await stand_still(rig, runs=3, items=4)
-        before = rig.life.routing.lines["q"].items
+        before = rig.life.line().items
         await rig.control("items.change", id=item_id, due_ms=rig.now_ms() + 3_600_000)
         assert (await rig.control("items.show", id=item_id))["due_ms"] > rig.now_ms()
-        assert rig.life.routing.lines["q"].items >= before - 1
+        assert rig.life.line().items >= before - 1
         assert (await rig.books())["held"] == 12
 
 

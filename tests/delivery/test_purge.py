@@ -91,7 +91,7 @@ async def test_what_waits_for_room_in_warm_is_purged(tmp_path: Path) -> None:
         assert await rig.life.warm.lease("q", 3, 1 << 20, 3600.0)
         for _ in range(4):
             await rig.push(2)
-        await eventually(lambda: rig.life.routing.lines["q"].items > 0, errors=(KeyError,))
+        await eventually(lambda: rig.life.line().items > 0)
         found = await purge(rig)
         assert found == {"queue": "q", "deleted": 8, "more": False}
         assert await rig.books() == {"accepted": 11, "deleted": 8, "held": 3, "running": 3}

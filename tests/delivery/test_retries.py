@@ -111,7 +111,7 @@ class TestRetries:
         backoff = {"initial": f"{pause_s}s", "max": f"{pause_s}s", "jitter": 0}
         async with running(tmp_path, {"q": {"backoff": backoff}}) as rig:
             rig.advance(DAY_S)
-            watch = ClockWatch(rig.life.warm, rig.life.sqlite, rig.now_ms)
+            watch = ClockWatch(rig.life.memory, rig.life.sqlite, rig.now_ms)
             rig.to().verdict = all_fail(DOWN)
             ids = await enter(rig, 2)
             later = await rig.push(1, flow="f", due_s=3600)
@@ -122,7 +122,7 @@ class TestRetries:
             with capture_logs() as logs:
                 if what == "restarts":
                     await rig.restart()
-                    watch = ClockWatch(rig.life.warm, rig.life.sqlite, rig.now_ms)
+                    watch = ClockWatch(rig.life.memory, rig.life.sqlite, rig.now_ms)
                     await watch.start(rig.now_ms() + 1000 * DAY_S)
                 else:
                     await watch.look()

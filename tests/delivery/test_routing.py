@@ -162,7 +162,7 @@ class TestOrder:
             await rig.until_books(spooled=0)
             high = await overflow(rig, runs=2, items=2, priority=0)
             # The promoter has some of the others in hand: these come before them.
-            line = rig.life.routing.lines["q"]
+            line = rig.life.line()
             await rig.until(lambda _: urgent_items(line) == 4)
             rig.to().open_up()
             await rig.until_books(held=0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from actors.spooler.spooler import Spooler
 from actors.tiers import handover
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
@@ -142,12 +143,14 @@ class TestHardTimes:
             assert await drain(rig, 0, 3) == ids
             assert rig.to().ids == []
 
-    async def test_a_stream_drains_while_the_disk_is_low(self, tmp_path: Path) -> None:
+    async def test_a_stream_drains_while_the_disk_is_low(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with running(tmp_path) as rig:
             await claim(rig, 0)
             await rig.push(2)
             await rig.until_in_cold(2)
-            rig.life.router._disk_is_low = lambda: True
+            monkeypatch.setattr(Spooler, "disk_is_low", property(lambda _: True))
             ids = [id_ for _ in range(3) for id_ in await rig.push(2)]
             found = await claim(rig, 0)
             assert (found["items"], found["backlog"]) == (2, 6)

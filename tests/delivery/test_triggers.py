@@ -2,7 +2,7 @@
 happens in between."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,14 +10,15 @@ import pytest
 
 from actors.config.trigger_book import KeptTriggers, TriggerBook
 from actors.config.triggers import QueueTrigger
+from actors.control.items import Items
 from actors.cron import trigger_sweep, trigger_watch
 from actors.cron import triggers as triggers_module
+from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.triggers import Triggers
 from actors.model.outcomes import Failure
 from actors.ports.tiers import Ending
 from actors.ports.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, TriggerStore
-from actors.spooler.messages import QueueSeen
-from daemon.triggering import make_ports, usable_trigger
+from daemon.app import Daemon
 from forebay.errors import Refused
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, all_good
@@ -65,6 +66,26 @@ class Crashing:
         return result
 
 
+class Neighbours(TriggerPorts):
+    """The daemon's; what triggers report is written down."""
+
+    def __init__(self, world: "World", daemon: Daemon) -> None:
+        items = Items(daemon.tiers, daemon.workers, daemon.observers.history, 1000)
+        super().__init__(daemon.tiers, daemon.catalogue, daemon.observers, items)
+        self._world = world
+
+    async def withdraw(self, item_id: str) -> None:
+        if self._world.meanwhile is not None:
+            await self._world.meanwhile(item_id)
+        await super().withdraw(item_id)
+
+    def failed(self, name: str, queue: str, error: str) -> None:
+        self._world.failures.append(error)
+
+    def dead(self, queue: str, error: str, items: int, ids: Sequence[str]) -> None:
+        self._world.dead.append((queue, error, items, *ids))
+
+
 class World:
     """The triggers of a rig's lives."""
 
@@ -85,29 +106,9 @@ class World:
         async def save(kept: KeptTriggers) -> None:
             self.kept = kept
 
-        async def withdraw(item_id: str) -> None:
-            if self.meanwhile is not None:
-                await self.meanwhile(item_id)
-            await life.items.withdraw(item_id)
-
-        def has_come(queue: str) -> None:
-            life.to_dispatch.send_nowait(QueueSeen(queue))
-            life.promoter.wake(queue)
-            life.streams.wake(queue)
-
-        def check(trigger: QueueTrigger) -> int:
-            return usable_trigger(trigger, life.catalogue)
-
-        ports = make_ports(
-            life.streams,
-            life.router,
-            life.warm,
-            life.catalogue,
-            has_come,
-            withdraw,
-            lambda name, queue, error: self.failures.append(error),
-            lambda queue, error, items, ids: self.dead.append((queue, error, items, *ids)),
-        )
+        daemon = life.daemon
+        ports = Neighbours(self, daemon)
+        check = daemon.cron.check_trigger
         book = TriggerBook({"t": QueueTrigger.model_validate(THREE)}, self.kept, save, check)
         store = Crashing(life.sqlite.triggers, last, is_taken=is_taken)
         return Triggers(book, store, b"", ports)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from actors.model.outcomes import Failure
-from actors.workers import workers as workers_module
+from actors.workers import group as workers_module
 from forebay.item import Item
 from tests.delivery.rig import Rig, running
 from tests.delivery.scripted import all_fail, items_fail
@@ -419,7 +419,7 @@ async def test_a_disk_that_hangs_does_not_lose_an_outcome(tmp_path: Path) -> Non
             nursery.start_soon(rig.push, 1)
             await hangs.wait()
             # Whoever comes now waits for the disk.
-            await eventually(lambda: rig.life.to_spooler.statistics().current_buffer_used >= 1)
+            await eventually(lambda: rig.life.spooler._sender.statistics().current_buffer_used >= 1)
             rig.to().open_up()
             await rig.to().until(lambda: not rig.to().inside)
             await trio.testing.wait_all_tasks_blocked()

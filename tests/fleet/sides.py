@@ -1,6 +1,5 @@
 """Two daemons' sides of one Valkey, in one process, and a cold store that can be taken away."""
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +11,7 @@ from actors.fleet.shared_warm import SharedWarm
 from actors.model.keys import KeyRules, no_keys
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
-from actors.observers.observers import Observers
-from actors.spooler.messages import SpoolerMessage
-from actors.tiers.failover import Failover
-from actors.tiers.handover import HandOver
+from actors.observers.tallies import Tallies
 from actors.tiers.promoter import slice_of
 from actors.tiers.warm import MemoryWarm
 from actors.workers.settlement import NO_LIMITS, Settlement
@@ -24,6 +20,7 @@ from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.cold_stores import PLENTY, new_row
 from tests.delivery.fragile_cold import FragileCold, as_port
 from tests.eventually import eventually
+from tests.tiers_alone import make_tiers
 from tests.valkey.fleet import LONG_S, fleet
 
 LOCK = b"L" * 16
@@ -34,34 +31,12 @@ class Side:
     """What a daemon needs to lend rows of the cold store, and to say what became of them."""
 
     def __init__(self, remote: ValkeyWarm, cold: FragileCold, now_ms: Callable[[], int]) -> None:
-        spooler, self._mail = trio.open_memory_channel[SpoolerMessage](1)
         self.shared = SharedWarm(remote, MemoryWarm(None, now_ms), LONG_S, now_ms)
-        self.failover = Failover()
-        self.cold = as_port(cold)
-        self.settlement = Settlement(
-            self.shared,
-            self.cold,
-            spooler,
-            HandOver(self.cold, spooler, self.failover, lambda *_: None),
-            self.failover,
-            lambda _: None,
-            Counter(),
-            lambda _: NO_LIMITS,
-            now_ms,
-            Observers(),
-        )
-        self.owner = Owner(
-            self.shared,
-            spooler,
-            self.settlement,
-            self.cold,
-            self._nowhere,
-            lambda _: None,
-            lambda _: None,
-        )
-
-    async def _nowhere(self, queue: str, slices: object) -> None:
-        raise AssertionError(f"nothing of {queue} is the journal's")
+        self.tiers = make_tiers(self.shared, as_port(cold), now_ms)
+        self.failover = self.tiers.failover
+        self.cold = self.tiers.cold
+        self.settlement = Settlement(self.tiers, Tallies())
+        self.owner = Owner(self.shared, self.tiers, self.settlement)
 
     async def lend(self) -> None:
         """A row of three items is acquired, and in Valkey."""

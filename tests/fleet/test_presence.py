@@ -49,18 +49,6 @@ async def test_a_store_that_is_only_read_stays_away_as_long_as_something_is_refu
     assert [line["event"] for line in logs] == ["cold.away", "cold.back"]
 
 
-async def test_what_did_not_need_the_store_says_nothing_of_it(
-    presence: Presence, mock_clock: MockClock
-) -> None:
-    presence.lost("offer", GONE)
-    presence.lost("follow", GONE)
-    mock_clock.jump(2 * QUIET_S)
-    presence.passed("follow")
-    assert presence.is_away
-    presence.passed("offer")
-    assert not presence.is_away
-
-
 async def test_each_outage_is_counted(presence: Presence) -> None:
     for _ in range(2):
         presence.found("tick")

@@ -11,7 +11,6 @@ from actors.keys.recall import SILENT_S, Question, Recall, Recalling
 from actors.keys.take_back import TakingBack
 from actors.model.keys import KeyRule, Offer
 from actors.ports.tiers import StoreUnavailable
-from actors.tiers.failover import Failover
 from actors.tiers.line import Promotion
 from actors.tiers.promoter import slice_of
 from actors.tiers.warm import MemoryWarm
@@ -22,6 +21,7 @@ from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY
 from tests.conformance.postgres_stores import TIMEOUT_S, PostgresStores
+from tests.tiers_alone import make_tiers
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
 LOCK = b"L" * 16
@@ -42,10 +42,9 @@ class Side:
     def __init__(self, cold: PostgresCold, recalling: Recalling) -> None:
         self.cold, self.recalling = cold, recalling
         self.line, self.warm = Promotion(), MemoryWarm(None)
-        self.taking_back = TakingBack(
-            self.warm, cold, Failover(), {"q": self.line}, rule, recalling
-        )
-        recalling.give_back = self.taking_back.take_back
+        tiers = make_tiers(self.warm, cold)
+        tiers.states.of("q").line = self.line
+        self.taking_back = TakingBack(tiers, rule, recalling)
 
     async def acquire(self) -> None:
         rows = await self.cold.acquire("q", LOCK, PLENTY, PLENTY, 3600)
@@ -100,7 +99,7 @@ async def test_what_another_daemon_has_in_line_is_given_back_and_replaced(
 ) -> None:
     holder, asker = pair
     await holder.acquire()
-    nursery.start_soon(holder.recalling.run)
+    nursery.start_soon(holder.recalling.run, holder.taking_back.take_back)
     assert await asker.offer(b"b") == [UPDATED]
     assert holder.line.items == 2
     totals = (await asker.cold.totals())["q"]
@@ -114,7 +113,7 @@ async def test_what_has_started_there_is_a_conflict(pair: Pair, nursery: trio.Nu
     await holder.acquire()
     await holder.warm.enter("q", holder.line.withdraw(), NO_LIMITS)
     assert await holder.warm.lease("q", PLENTY, PLENTY, 60)
-    nursery.start_soon(holder.recalling.run)
+    nursery.start_soon(holder.recalling.run, holder.taking_back.take_back)
     assert await asker.offer(b"b") == [CONFLICT]
     assert (await asker.cold.totals())["q"].held == 3
 
@@ -171,8 +170,7 @@ async def test_many_questions_are_answered_in_few_steps_and_all_of_them() -> Non
         given.append((queue, dict(wanted)))
         return {}
 
-    recalling.give_back = give_back
-    await recalling.answer()
+    await recalling.answer(give_back)
     assert sorted(number for step in recalls.answered for number in step) == list(range(20))
     assert len(recalls.answered) == len(given) == 6
     assert given[0] == ("p", {b"r0": 0b101, b"r1": 0b101})

@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, lender: Side, other: Side, cold: FragileCold) -> None:
         self.lender, self.other, self.cold = lender, other, cold
-        self.line = Promotion()
+        self.line = lender.tiers.states.of("q").line = Promotion()
 
     async def begin(self, *runs: Offer) -> list[Slice]:
         await self.lender.cold.offer(runs or [offered(b"a", b"b", b"c", payload=b"old")])
@@ -39,9 +39,7 @@ class World:
     async def offer(self, *keys: bytes, by: Side | None = None) -> list[KeyOutcome]:
         side = by or self.lender
         new = [offered(key) for key in keys]
-        lines = {"q": self.line} if side is self.lender else {}
-        taking_back = TakingBack(side.shared, side.cold, side.failover, lines, rule)
-        await taking_back.make_way(new)
+        await TakingBack(side.tiers, rule).make_way(new)
         return [KeyOutcome(outcomes[0]) for outcomes in await side.cold.offer(new)]
 
     async def payloads(self) -> list[tuple[bytes, bytes]]:

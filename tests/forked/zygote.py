@@ -23,7 +23,6 @@ from typing import Any, Final, NoReturn
 
 import daemon.app
 import daemon.cli.main
-import daemon.faces
 import daemon.http.app
 import daemon.http.server
 import daemon.stores.open  # noqa: F401

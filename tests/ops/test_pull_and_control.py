@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.model.refusals import not_found, unknown_op
+from actors.model.refusals import bad_request, not_found
 from forebay.run import encode_run
 from tests import forked
 from tests.ops.commands import HANG_S
@@ -83,7 +83,7 @@ class Board:
             case "queues.create" | "queues.change" | "queues.delete":
                 return self.queue
             case _:
-                raise unknown_op(op)
+                raise bad_request(f"there is no operation {op}")
 
     def _dead(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         ids = fields["which"].get("ids")

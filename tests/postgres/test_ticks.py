@@ -8,7 +8,7 @@ import trio
 
 from actors.config.schedule_book import Kept, ScheduleBook
 from actors.config.schedules import ScheduleSettings
-from actors.cron.cron import Cron
+from actors.cron.schedules import Schedules
 from actors.model.keys import Phase
 from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.ports.tiers import RowOutcome
@@ -57,14 +57,14 @@ class Slow:
         return await self._ticks.phases(ticks)
 
 
-def new_cron(ticks: TickStore, **keys: object) -> Cron:
+def new_cron(ticks: TickStore, **keys: object) -> Schedules:
     async def save(kept: Kept) -> None:
         pass
 
     settings = {"queue": "q", "every": "1s", "missed": "run_all", **keys}
     schedule = ScheduleSettings.model_validate(settings)
     book = ScheduleBook({"s": schedule}, Kept(), save, lambda _: 5)
-    return Cron(book, ticks, lambda _: 5, lambda _: None)
+    return Schedules(book, ticks, lambda _: 5, lambda _: None, lambda *_: None)
 
 
 async def deliver_due(cold: PostgresCold) -> list[bytes]:

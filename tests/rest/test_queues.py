@@ -258,12 +258,13 @@ def test_what_a_consumer_has_keeps_its_queue(serving: Serving) -> None:
 async def test_emptying_a_queue_ends_whatever_comes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async def perform(_: str, __: Mapping[str, Any]) -> dict[str, Any]:
-        await trio.sleep(10)
-        return {"more": True}
+    class Endless:
+        async def perform(self, _: str, __: Mapping[str, Any]) -> dict[str, Any]:
+            await trio.sleep(10)
+            return {"more": True}
 
     with pytest.raises(Problem, match="send it again"):
-        await empty(perform, "q")
+        await empty(Endless(), "q")
     assert trio.current_time() <= 30
 
 

@@ -1,6 +1,5 @@
 """What the tests of the journal and the spooler share: settings, runs, and a running spooler."""
 
-import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,22 +8,21 @@ from typing import Any
 
 import trio
 
-from actors.config.queue import QueueSettings
+from actors.config.catalogue import Definitions
 from actors.config.settings import SpoolSettings
 from actors.model.failures import RetryNote
 from actors.model.runs import Fate
+from actors.spooler.arrivals import Arrivals
 from actors.spooler.messages import (
     Append,
     Finish,
     HandedOver,
     Inquire,
     Lease,
-    Pinned,
-    QueueSeen,
+    Reply,
     Retried,
     Settle,
     Settled,
-    SpoolerMessage,
     Take,
 )
 from actors.spooler.spooler import Spooler
@@ -34,6 +32,7 @@ from forebay.errors import Refused
 from forebay.run import RunHead, encode_run, read_head
 from forebay.wire import Outcome
 from tests.eventually import eventually
+from tests.tiers_alone import make_catalogue
 
 KIB = 1024
 HANG_S = 600.0
@@ -82,11 +81,21 @@ class Inbox:
             await self.arrived.wait()
 
 
+class Roomy:
+    """A budget without a limit."""
+
+    def bytes_max(self) -> int:
+        return 1 << 30
+
+    def spend(self, size: int) -> None:
+        """Nothing is counted."""
+
+
 class Desk:
     """A running spooler and what one may ask of it."""
 
-    def __init__(self, to_spooler: trio.MemorySendChannel[SpoolerMessage]) -> None:
-        self.to_spooler = to_spooler
+    def __init__(self, spooler: Spooler) -> None:
+        self.client = spooler.client
         self.inbox = Inbox()
         self._sequence = 0
 
@@ -95,7 +104,7 @@ class Desk:
         for head, data in runs:
             self._sequence += 1
             sequences.append(self._sequence)
-            await self.to_spooler.send(Append(head, data, self.inbox, self._sequence))
+            await self.client.send(Append(head, data, self.inbox, self._sequence))
         return sequences
 
     async def push(self, *runs: tuple[RunHead, bytes]) -> list[Outcome | Refused]:
@@ -105,16 +114,7 @@ class Desk:
         return [self.inbox.answers[sequence] for sequence in sequences]
 
     async def take(self, queue: str = "q", runs_max: int = 100) -> list[Lease]:
-        taken: list[Lease] = []
-        there = trio.Event()
-
-        def answer(leases: list[Lease], _: bool) -> None:
-            taken.extend(leases)
-            there.set()
-
-        await self.to_spooler.send(Take(queue, runs_max, lambda: 1 << 30, answer))
-        await there.wait()
-        return taken
+        return (await self.client.ask(Take(queue, runs_max, Roomy()))).leases
 
     async def take_runs(self, runs: int, queue: str = "q") -> list[Lease]:
         """Takes until there are so many: what is on disk comes a stretch at a time."""
@@ -125,32 +125,16 @@ class Desk:
 
     async def settle(self, *leases: Lease, fate: Fate = Fate.DELIVERED) -> None:
         outcomes = tuple(settled(lease, fate=fate) for lease in leases)
-        await self.to_spooler.send(Settle(outcomes))
+        await self.client.send(Settle(outcomes))
 
     async def record(self, *outcomes: Settled | Retried | HandedOver) -> list[bool]:
         """Settles, and waits until it is durable."""
-        found: list[bool] = []
-        there = trio.Event()
-
-        def recorded(accepted: list[bool]) -> None:
-            found.extend(accepted)
-            there.set()
-
-        await self.to_spooler.send(Settle(outcomes, recorded))
-        await there.wait()
-        return found
+        reply = Reply[list[bool]]()
+        await self.client.send(Settle(outcomes, reply))
+        return await reply.wait()
 
     async def stats(self) -> dict[str, Any]:
-        found: list[dict[str, Any]] = []
-        there = trio.Event()
-
-        def answer(report: dict[str, Any]) -> None:
-            found.append(report)
-            there.set()
-
-        await self.to_spooler.send(Inquire(answer))
-        await there.wait()
-        return found[0]
+        return await self.client.ask(Inquire())
 
     async def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Waits until it holds of the report, and returns that; not on a clock that stands."""
@@ -187,6 +171,10 @@ def handed_over(lease: Lease, bits: int) -> HandedOver:
     return HandedOver(lease.token, lease.run.position, lease.run.head.run_id, bits)
 
 
+async def save_nothing(_: Definitions) -> None:
+    """The catalogue of these tests is made anew each time."""
+
+
 @asynccontextmanager
 async def running_spooler(
     directory: Path,
@@ -195,20 +183,12 @@ async def running_spooler(
     **changes: Any,
 ) -> AsyncIterator[Desk]:
     """A spooler on a real journal; finished in good order at the end."""
-    chosen = {name: QueueSettings.model_validate(own) for name, own in (queues or {}).items()}
-    to_spooler, inbox = trio.open_memory_channel[SpoolerMessage](2048)
-    seen, _seen = trio.open_memory_channel[QueueSeen | Pinned](math.inf)
     settings = spool_settings(**changes)
-    spooler = Spooler(
-        settings,
-        lambda name: chosen.get(name, QueueSettings()),
-        Journal(files or Files(directory), settings),
-        inbox=inbox,
-        own_inbox=to_spooler.clone(),
-        seen=seen,
-    )
+    catalogue = make_catalogue(queues=queues or {})
+    journal = Journal(files or Files(directory), settings)
+    spooler = Spooler(settings, journal, catalogue, Arrivals(catalogue))
     async with trio.open_nursery() as nursery:
         await nursery.start(spooler.run)
-        yield Desk(to_spooler)
-        await to_spooler.send(Finish())
+        yield Desk(spooler)
+        await spooler.client.send(Finish())
         await spooler.finished.wait()

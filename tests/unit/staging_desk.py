@@ -1,12 +1,10 @@
 """Staging at a running spooler, for tests: what tasks and a driver would ask of it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import trio
+from typing import Any, TypeVar
 
 from actors.model.runs import Fate
+from actors.spooler.client import Question
 from actors.spooler.messages import (
     AbortWrite,
     Append,
@@ -14,7 +12,6 @@ from actors.spooler.messages import (
     ForgetWrites,
     Publish,
     Seal,
-    SpoolerMessage,
 )
 from actors.spooler.writes import Stage
 from forebay.errors import Refused
@@ -25,6 +22,7 @@ from tests.unit.spooling import Desk, make_run
 
 Answer = dict[str, Any] | Refused
 Run = tuple[RunHead, bytes]
+T = TypeVar("T")
 
 W1, W2, W3 = (bytes([number]) * 16 for number in (1, 2, 3))
 A, B, C = b"A" * 16, b"B" * 16, b"C" * 16
@@ -34,17 +32,12 @@ def staged_run(write: bytes = W1, **fields: Any) -> Run:
     return make_run(headers={WRITE_HEADER: write.hex()}, **fields)
 
 
-async def ask(desk: Desk, make: Callable[[Callable[[Any], None]], SpoolerMessage]) -> Any:
-    answers: list[Any] = []
-    there = trio.Event()
-
-    def answer(what: Any) -> None:
-        answers.append(what)
-        there.set()
-
-    await desk.to_spooler.send(make(answer))
-    await there.wait()
-    return answers[0]
+async def ask(desk: Desk, request: Question[T]) -> T | Refused:
+    """The answer, also if it is a refusal."""
+    try:
+        return await desk.client.ask(request)
+    except Refused as refused:
+        return refused
 
 
 async def stage(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> list[Outcome | Refused]:
@@ -52,7 +45,7 @@ async def stage(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> list[O
     first = 1_000_000 + len(desk.inbox.answers)
     for order, (head, data) in enumerate(runs):
         append = Append(head, data, desk.inbox, first + order, write, stage_id)
-        await desk.to_spooler.send(append)
+        await desk.client.send(append)
     wanted = range(first, first + len(runs))
     while not all(sequence in desk.inbox.answers for sequence in wanted):
         await desk.inbox.arrived.wait()
@@ -60,7 +53,7 @@ async def stage(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> list[O
 
 
 async def seal(desk: Desk, write: bytes, stage_id: bytes, runs: int, items: int) -> Answer:
-    answer: Answer = await ask(desk, lambda done: Seal(write, stage_id, runs, items, done))
+    answer: Answer = await ask(desk, Seal(write, stage_id, runs, items))
     return answer
 
 
@@ -77,12 +70,12 @@ async def publish(
     app: str | None = None,
     version: int | None = None,
 ) -> Answer:
-    answer: Answer = await ask(desk, lambda done: Publish(write, stages, app, version, done))
+    answer: Answer = await ask(desk, Publish(write, stages, app, version))
     return answer
 
 
 async def abort(desk: Desk, write: bytes) -> Answer:
-    answer: Answer = await ask(desk, lambda done: AbortWrite(write, done))
+    answer: Answer = await ask(desk, AbortWrite(write))
     return answer
 
 
@@ -90,14 +83,13 @@ async def receipt(desk: Desk, write: bytes) -> dict[str, int]:
     """The journal's part, in items, without what is 0; empty if there is none."""
     # The books learn of outcomes when these are written.
     await desk.stats()
-    found: dict[str, Any] | None = await ask(desk, lambda done: AskReceipt(write, done))
+    found = await desk.client.ask(AskReceipt(write))
     counts = ("accepted", "delivered", "dropped", "deleted", "lost")
     return {name: found[name] for name in counts if found[name]} if found else {}
 
 
 async def forget(desk: Desk, before_ms: int) -> list[bytes]:
-    gone: list[bytes] = await ask(desk, lambda done: ForgetWrites(before_ms, done))
-    return gone
+    return await desk.client.ask(ForgetWrites(before_ms))
 
 
 async def deliver(desk: Desk, runs: int, queue: str = "q", fate: Fate = Fate.DELIVERED) -> None:

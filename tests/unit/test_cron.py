@@ -15,14 +15,15 @@ from trio.testing import MockClock
 
 from actors.config.schedule_book import Installed, Kept, ScheduleBook, kept_from_json, kept_to_json
 from actors.config.schedules import ScheduleSettings
-from actors.control.control import Fields
+from actors.config.trigger_book import KeptTriggers, TriggerBook
+from actors.control.fields import Fields
 from actors.control.schedules import CronControl
-from actors.cron import cron as cron_module
-from actors.cron.cron import Cron
+from actors.cron import schedules as cron_module
+from actors.cron.schedules import Schedules
 from actors.model.keys import Offer, Phase
 from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.ports.tiers import ColdTotals, StoreUnavailable
-from daemon.state.kept_file import load_schedules, schedules_saver
+from daemon.state.kept_file import schedules_file
 from forebay.errors import Refused
 from tests.conformance.cold_keys import deliver_all
 from tests.conformance.cold_stores import START_MS
@@ -72,7 +73,7 @@ class World:
         self.failed: list[tuple[str, str, str]] = []
         self.store = Leaving(self.stores.cold.ticks)
 
-    def cron(self, store: TickStore | None = None, **schedules: dict[str, Any]) -> Cron:
+    def cron(self, store: TickStore | None = None, **schedules: dict[str, Any]) -> Schedules:
         """Another life of the daemon."""
 
         async def save(kept: Kept) -> None:
@@ -84,7 +85,7 @@ class World:
         def failed(name: str, error: str, queue: str) -> None:
             self.failed.append((name, error, queue))
 
-        return Cron(book, store or self.store, check, self.come.append, failed=failed)
+        return Schedules(book, store or self.store, check, self.come.append, failed=failed)
 
     def passes(self, seconds: float) -> None:
         self.stores.advance(round(seconds * 1000))
@@ -328,13 +329,13 @@ async def test_a_schedule_that_cannot_be_says_why(world: World, mock_clock: Mock
 
 
 def test_the_file_is_replaced_and_what_is_damaged_is_kept_aside(tmp_path: Path) -> None:
-    assert load_schedules(tmp_path) == Kept()
+    assert schedules_file(tmp_path).load() == Kept()
     kept = Kept({"s": TEN}, {})
-    trio.run(schedules_saver(tmp_path), kept)
-    assert load_schedules(tmp_path) == kept
+    trio.run(schedules_file(tmp_path).save, kept)
+    assert schedules_file(tmp_path).load() == kept
     for text in ("{", '{"version": 2}', '{"version": 1, "schedules": []}', "[" * 100_000):
         (tmp_path / "schedules.json").write_text(text)
-        assert load_schedules(tmp_path) == Kept()
+        assert schedules_file(tmp_path).load() == Kept()
     assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 4
 
 
@@ -348,7 +349,7 @@ def test_an_entry_that_makes_no_sense_is_set_aside_alone(tmp_path: Path) -> None
     file.write_text(json.dumps(content))
     for _ in range(2):
         with structlog.testing.capture_logs() as logged:
-            kept = load_schedules(tmp_path)
+            kept = schedules_file(tmp_path).load()
         assert kept == Kept({"good": TEN}, {"good": Installed("abc", is_done=True)})
         (line,) = logged
         assert line["event"] == "state.entries_rejected"
@@ -357,7 +358,7 @@ def test_an_entry_that_makes_no_sense_is_set_aside_alone(tmp_path: Path) -> None
             "('bad'",
             "('worse'",
         ]
-    trio.run(schedules_saver(tmp_path), kept)
+    trio.run(schedules_file(tmp_path).save, kept)
     (aside,) = tmp_path.glob("schedules.json.rejected-*")
     assert line["kept"] == str(aside)
     assert json.loads(aside.read_text()) == content
@@ -409,7 +410,7 @@ async def test_the_next_tick_is_told_as_clock_and_schedule_are(
     now_ms = START_MS + 1
     cron = world.cron(s=TEN, off=TEN | {"enabled": False})
     await cron.book.add("mine", TEN)
-    control = CronControl(cron, lambda: now_ms)
+    control = CronControl(cron, no_triggers(), lambda: now_ms)
 
     async def told() -> dict[str, int | None]:
         listed = await control.operations["cron.list"](Fields({}))
@@ -433,11 +434,18 @@ async def test_what_is_left_out_of_a_changed_payload_is_gone(world: World) -> No
     assert (changed.payload, changed.every) == ({"a": 1}, kept.every)
 
 
+def no_triggers() -> TriggerBook:
+    async def save(_: KeptTriggers) -> None:
+        """Nothing is kept."""
+
+    return TriggerBook({}, KeptTriggers(), save, lambda _: 5)
+
+
 class Asking:
     """What is told of a schedule `s`."""
 
-    def __init__(self, world: World, cron: Cron) -> None:
-        self._control = CronControl(cron, world.stores.now_ms)
+    def __init__(self, world: World, cron: Schedules) -> None:
+        self._control = CronControl(cron, no_triggers(), world.stores.now_ms)
 
     async def last(self) -> tuple[float | None, str | None, int, float | None]:
         shown = await self._control.operations["cron.show"](Fields({"name": "s"}))

@@ -17,6 +17,7 @@ from actors.config.queue import QueueSettings
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
 from actors.observers import event_log
+from actors.observers.batch import Batch
 from actors.observers.event_log import EventLog, watch_stores
 from actors.observers.events import (
     COLUMNS,
@@ -30,7 +31,6 @@ from actors.observers.events import (
     is_sampled,
     slices_ended,
 )
-from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from actors.workers.retry import conclude
 from daemon.events.files import EventFiles
@@ -236,7 +236,7 @@ class TestTheLog:
             return bool(is_away)
 
         with scope:
-            await watch_stores(events, {"cold": look}, lambda: NOW_MS)
+            await watch_stores(events, lambda: {"cold": look()}, lambda: NOW_MS)
         async with trio.open_nursery() as nursery:
             await nursery.start(events.run)
             await events.close()

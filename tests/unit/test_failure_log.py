@@ -4,8 +4,8 @@ import structlog.testing
 
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice
+from actors.observers.batch import Batch
 from actors.observers.failure_log import EVERY_S, LINES, FailureLog
-from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from forebay.ids import format_item_id
 from forebay.run import encode_run, read_head

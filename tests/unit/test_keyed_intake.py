@@ -8,16 +8,20 @@ import pytest
 import trio
 
 from actors.keys.intake import KeyedIntake
+from actors.keys.take_back import TakingBack
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import KeyRule, Offer
 from actors.ports.tiers import StoreUnavailable
-from actors.spooler.intake import RecentRuns
-from actors.spooler.messages import OfferRun, Pinned, QueueSeen
+from actors.spooler.arrivals import QueueSeen
+from actors.spooler.messages import OfferRun
+from actors.spooler.spooler import Spooler
+from actors.tiers.warm import MemoryWarm
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.errors import Refused
 from forebay.keyed import KeyOutcome
 from forebay.run import encode_run, read_head
 from tests.eventually import eventually
+from tests.tiers_alone import make_tiers
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
 
@@ -40,6 +44,10 @@ class Replies:
         self.flushed += 1
 
 
+def ignoring(_: str) -> KeyRule:
+    return KeyRule("ignore")
+
+
 class Desk:
     """An intake with a real store, and a connection."""
 
@@ -47,14 +55,16 @@ class Desk:
         self.cold = cold
         self.replies = Replies()
         self.woken: list[str] = []
-        self.disk_is_low = False
         self.sequence = 0
-        self.pushes, inbox = trio.open_memory_channel[OfferRun](100)
-        seen, self.seen = trio.open_memory_channel[QueueSeen | Pinned](100)
-        self.recent = RecentRuns(100)
-        self.intake = KeyedIntake(
-            inbox, cold, seen, self.woken.append, lambda: self.disk_is_low, self.recent
-        )
+        self.tiers = make_tiers(MemoryWarm(), cold)
+        self.tiers.wake = self._wake  # type: ignore[method-assign]
+        self.seen = self.tiers.spooler.arrivals.inbox
+        self.recent = self.tiers.spooler.recent
+        self.intake = KeyedIntake(self.tiers, TakingBack(self.tiers, ignoring))
+        self.pushes = self.intake.offers
+
+    def _wake(self, queue: str, priority: int | None = None) -> None:
+        self.woken.append(queue)
 
     def push(self, *keys: bytes, headers: dict[str, str] | None = None, data: bytes = b"") -> None:
         self.sequence += 1
@@ -66,7 +76,7 @@ class Desk:
 async def desk(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[Desk]:
     cold = SqliteCold(tmp_path / "cold.db", 60.0, ballast_bytes=0)
     await cold.open()
-    cold.keep_keys(lambda _: KeyRule("ignore"))
+    cold.keep_keys(ignoring)
     yield Desk(cold)
     await cold.close()
 
@@ -118,8 +128,10 @@ async def test_while_the_store_is_away_pushes_are_refused_for_now(
     assert desk.replies.said[2] == [CREATED]
 
 
-async def test_a_low_disk_refuses_pushes_for_now(desk: Desk) -> None:
-    desk.disk_is_low = True
+async def test_a_low_disk_refuses_pushes_for_now(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spooler, "disk_is_low", property(lambda _: True))
     desk.push(b"a")
     desk.pushes.close()
     await desk.intake.run()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from actors.config.settings import Settings, stored_run_bytes_max
+from actors.tiers.queue_tiers import QueueMemory
 from daemon.process.memory import (
     CgroupPaths,
-    QueueMemory,
     machine_limit_bytes,
     parse_cgroups,
     parse_limit,

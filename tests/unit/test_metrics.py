@@ -9,27 +9,35 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.breaker.breaker import Breakers
-from actors.config.catalogue import Catalogue, Definitions
+from actors.config import schedule_book
+from actors.config.kept import Kept
 from actors.config.settings import Settings
-from actors.metrics.metrics import ANSWER_S, OLDEST_S, PATIENCE_S, Metrics, Sources
+from actors.config.trigger_book import KeptTriggers
+from actors.control.items import Items
+from actors.cron.cron import Cron, KeptCron
+from actors.keys.keys import Keys
+from actors.metrics.metrics import ANSWER_S, OLDEST_S, PATIENCE_S, Metrics
 from actors.metrics.samples import WHOLE
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
-from actors.observers.tallies import Tallies
+from actors.observers.observers import Observers
 from actors.ports.tiers import Limits, NewRow, StoreUnavailable
-from actors.spooler.upkeep import SpoolCounts
 from actors.tiers.warm import MemoryWarm
-from actors.workers.in_hand import Task
-from actors.workers.pull import Pull
-from actors.workers.rate import SendLimit
+from actors.workers.workers import Workers
+from daemon.notify.ways import make_ways
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.delivery.fragile_cold import FragileCold, as_port
+from tests.tiers_alone import make_tiers
 
 NOW_MS = 1_700_000_000_000
 MB = 10**6
 PLENTY = Limits(10**9, 10**12)
+
+
+class Connections:
+    def figures(self) -> dict[str, Any]:
+        return {"connections": 2}
 
 
 class World:
@@ -38,30 +46,32 @@ class World:
     def __init__(self, cold: SqliteCold) -> None:
         self.cold = FragileCold(cold)
         self.warm = MemoryWarm(now_ms=self.now_ms)
-        self.tallies = Tallies()
         self.accepted = 10
         self.reports = 0
         self.answers = trio.Event()
         self.answers.set()
-        settings = Settings.model_validate({"queues": {"q": {"warm_max_items": 7}}})
-        self.sources = Sources(
-            report=self.report,
-            warm=self.warm,
-            cold=as_port(self.cold),
-            catalogue=Catalogue(settings, Definitions(), self._save, self.now_ms),
-            tallies=self.tallies,
-            groups=lambda: (),
-            breakers=Breakers(),
-            spool=SpoolCounts(runs=3),
-            spool_settings=settings.spool,
-            pull=Pull(self.warm, None, lambda _: None, lambda _: None),  # type: ignore[arg-type]
-            ingest=lambda: {"connections": 2},
-            send_limit=SendLimit(0),
-            streams={"s"},
-            is_away={"cold": lambda: False, "disk": lambda: True},
-            now_ms=self.now_ms,
+        queues = {"q": {"warm_max_items": 7}}
+        self.tiers = make_tiers(self.warm, as_port(self.cold), self.now_ms, queues=queues)
+        self.tiers.spooler.counts.runs = 3
+        self.tiers.states.of("s").is_stream = True
+        self.tiers.is_away = lambda: {"cold": False, "disk": True}  # type: ignore[method-assign]
+        catalogue = self.tiers.states.catalogue
+        settings = Settings()
+        ways = make_ways(catalogue, self.tiers.spooler.client)
+        observers = Observers(
+            settings, catalogue, cold, self.tiers.spooler, None, ways, self.now_ms
         )
-        self.metrics = Metrics(self.sources)
+        self.tallies = observers.tallies
+        workers = Workers(settings, self.tiers, catalogue, observers, lambda *_: None, None)
+        keys = Keys(self.tiers, catalogue, None)
+        items = Items(self.tiers, workers, observers.history, 1000)
+        kept = KeptCron(Kept(schedule_book.Kept(), self._save), Kept(KeptTriggers(), self._save))
+        cron = Cron(settings, kept, self.tiers, catalogue, observers, items)
+        self.metrics = Metrics(
+            catalogue, self.tiers, workers, keys, cron, observers, is_shared=False
+        )
+        self.metrics.books.report = self.report  # type: ignore[method-assign]
+        self.metrics.ingest = Connections()
 
     def now_ms(self) -> int:
         return NOW_MS + round(trio.current_time() * 1000)
@@ -74,7 +84,7 @@ class World:
         spool = {"bytes": MB * self.reports, "disk_bytes": 0, "free_bytes": 9}
         return {"daemon": entry, "queues": {"q": entry}, "spool": spool}
 
-    async def _save(self, _: Definitions) -> None: ...
+    async def _save(self, _: object) -> None: ...
 
 
 def a_run(items: int, queue: str = "q", enqueued_ms: int = NOW_MS - 5000) -> bytes:
@@ -271,9 +281,7 @@ async def test_percentiles_and_failures_of_a_queue(world: World) -> None:
     assert world.metrics.failed("q") == (3, 2)
 
 
-async def test_nothing_in_hand_is_no_task(world: World) -> None:
-    tasks: list[Task] = list(world.metrics.tasks())
-    assert tasks == []
+async def test_queues_with_consumers_are_streams(world: World) -> None:
     assert world.metrics.is_stream("s")
     assert not world.metrics.is_stream("q")
 

@@ -15,7 +15,7 @@ from actors.metrics.snapshot import FlowState, QueueFigures, Snapshot, freeze, m
 from actors.observers.tallies import QueueTally
 from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
 from actors.spooler.upkeep import SpoolCounts
-from actors.workers.workers import Staff
+from actors.workers.group import Staff
 from daemon.http.prometheus import label_values
 from daemon.http.prometheus.exposition import Exposition, escaped, negotiate, text
 from daemon.http.prometheus.families import families

@@ -7,12 +7,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.metrics.books import Combined, with_tiers
 from actors.metrics.flow_states import FlowStates
 from actors.metrics.snapshot import FlowState, Snapshot, merge_flows
 from actors.model.books import Totals
 from actors.ports.tiers import ColdTotals, Fill, FlowCount, Limits, WarmFlow
-from actors.spooler.report import Combined, make_entry, with_tiers
-from actors.workers.workers import Staff
+from actors.spooler.report import make_entry
+from actors.workers.group import Staff
 from daemon.http import flow_entries
 from daemon.http.flow_entries import FlowEntries, iso
 from daemon.http.prometheus.exposition import text

@@ -6,7 +6,7 @@ from actors.model.error_types import ERROR_TYPES, error_type
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice, first_item_id, item_bits
 from actors.observers import tallies as tallies_module
-from actors.observers.observers import Batch
+from actors.observers.batch import Batch
 from actors.observers.tallies import OTHER, Tallies
 from actors.ports.tiers import Leased
 from actors.workers.in_hand import InHand

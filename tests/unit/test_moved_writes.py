@@ -12,7 +12,6 @@ from tests.unit.spooling import KIB, Desk, make_run, running_spooler
 from tests.unit.staging_desk import (
     W1,
     A,
-    ask,
     books,
     deliver,
     forget,
@@ -28,8 +27,7 @@ from tests.unit.test_staging import FAR_MS
 
 async def moved_parts(desk: Desk) -> list[Part]:
     await desk.stats()
-    parts: list[Part] = await ask(desk, lambda done: AskParts((), done, also_moved=True))
-    return parts
+    return await desk.client.ask(AskParts((), also_moved=True))
 
 
 async def test_moved_items_are_visible_at_once_and_a_second_time_duplicates(tmp_path: Path) -> None:

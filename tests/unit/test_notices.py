@@ -8,6 +8,7 @@ import pytest
 from actors.config.observers import NotificationSettings
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InJournal, ItemError, LentRun, Slice
+from actors.observers.batch import Batch
 from actors.observers.notices import (
     GROUPS_MAX,
     SAMPLES_MAX,
@@ -18,7 +19,6 @@ from actors.observers.notices import (
     dead_incidents,
     sample_ids,
 )
-from actors.observers.observers import Batch
 from actors.ports.tiers import Leased
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head

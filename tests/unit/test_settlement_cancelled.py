@@ -1,27 +1,28 @@
 """Outcomes whose teller is cancelled while the cold store hangs are recorded all the same."""
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
 import trio
 import trio.testing
 
-from actors.config.queue import QueueSettings
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold, InJournal, LentRun, Slice
-from actors.observers.observers import Observers
+from actors.observers.batch import Batch
+from actors.observers.tallies import Tallies
 from actors.ports.tiers import ColdQueue, RowOutcome, StoreUnavailable
-from actors.spooler.messages import Drain, Settle, SpoolerMessage
-from actors.tiers.failover import Failover
-from actors.tiers.handover import HandOver
+from actors.spooler import spooler as spooler_module
+from actors.spooler.messages import Drain, Settle
+from actors.tiers.tiers import Tiers
 from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Holdings, Pull
 from actors.workers.pull_reports import PullSettling
 from actors.workers.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
 from forebay.lease_frames import LeaseWish
 from forebay.run import encode_run, read_head
+from tests.tiers_alone import make_tiers, sent_to_spooler
 
 LEASES = INBOX + AT_ONCE_MAX + 50
 
@@ -48,36 +49,26 @@ def now_ms() -> int:
     return round(trio.current_time() * 1000)
 
 
-def make(
-    warm: MemoryWarm,
-    hanging: Hanging,
-    to_spooler: trio.MemorySendChannel[SpoolerMessage],
-    unrecorded: Counter[str],
-) -> Settlement:
-    cold, failover = cast(ColdQueue, hanging), Failover()
-    return Settlement(
-        warm,
-        cold,
-        to_spooler,
-        HandOver(cold, to_spooler, failover, lambda *_: None),
-        failover,
-        lambda _: None,
-        unrecorded,
-        lambda _: NO_LIMITS,
-        now_ms,
-        Observers(),
-    )
+class Nobody:
+    """An observer that keeps nothing."""
+
+    def settled(self, batch: Batch) -> None:
+        """Every batch is forgotten."""
+
+
+def make(warm: MemoryWarm, hanging: Hanging) -> tuple[Tiers, Settlement]:
+    tiers = make_tiers(warm, cast(ColdQueue, hanging), now_ms)
+    return tiers, Settlement(tiers, Nobody())
 
 
 async def test_leases_that_run_out_while_the_cold_store_hangs_are_recorded_when_it_is_back(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    warm, hanging, unrecorded = MemoryWarm(now_ms=now_ms), Hanging(), Counter[str]()
-    to_spooler, _ = trio.open_memory_channel[SpoolerMessage](10)
-    settlement = make(warm, hanging, to_spooler, unrecorded)
-    settings = QueueSettings()
-    settling = PullSettling(settlement, lambda _: settings, now_ms)
-    pull = Pull(warm, settling, lambda _: settings, lambda _: frozenset(), now_ms)
+    warm, hanging = MemoryWarm(now_ms=now_ms), Hanging()
+    tiers, settlement = make(warm, hanging)
+    catalogue = tiers.states.catalogue
+    settling = PullSettling(settlement, catalogue, now_ms)
+    pull = Pull(warm, settling, catalogue, Tallies(), now_ms)
     rows = [os.urandom(16) for _ in range(LEASES)]
     for row in rows:
         data = encode_run([b"x"], queue="crm")
@@ -93,21 +84,22 @@ async def test_leases_that_run_out_while_the_cold_store_hangs_are_recorded_when_
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     assert sorted(hanging.rows) == sorted(rows)
-    assert (unrecorded["crm"], settlement.unrecorded_rows) == (0, set())
+    assert (tiers.states.of("crm").unrecorded, settlement.unrecorded_rows) == (0, set())
 
 
 async def test_what_the_spooler_had_no_room_for_is_told_when_it_has(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(spooler_module, "INBOX", 1)
     warm, hanging = MemoryWarm(now_ms=now_ms), Hanging()
     hanging.is_away = False
-    to_spooler, inbox = trio.open_memory_channel[SpoolerMessage](1)
-    settlement = make(warm, hanging, to_spooler, Counter())
+    tiers, settlement = make(warm, hanging)
+    inbox = sent_to_spooler(tiers)
     data = encode_run([b"x"], queue="crm")
     run = LentRun(read_head(data), data, InJournal(7, 0))
     await warm.enter("crm", [Slice(run, 1)], NO_LIMITS)
     (leased,) = await warm.lease("crm", 1, 1000, 600)
-    to_spooler.send_nowait(Drain())
+    tiers.spooler.client.send_nowait(Drain())
     async with trio.open_nursery() as nursery:
         await nursery.start(settlement.run)
         given_up = trio.CancelScope(deadline=trio.current_time() + 30)

@@ -100,7 +100,7 @@ async def test_books_balance_while_items_are_lent_and_settled(tmp_path: Path) ->
         await desk.push(make_run(items=10), make_run(items=5))
         first, second = await desk.take_runs(2)
         assert await desk.totals() == {"accepted": 15, "held": 15, "running": 15}
-        await desk.to_spooler.send(Settle((settled(first, 0, 4),)))
+        await desk.client.send(Settle((settled(first, 0, 4),)))
         assert await desk.totals() == {"accepted": 15, "delivered": 4, "held": 11, "running": 11}
         await desk.settle(first, second)
         assert await desk.totals() == {"accepted": 15, "delivered": 15}
@@ -110,7 +110,7 @@ async def test_settled_items_stay_settled_after_a_restart(tmp_path: Path) -> Non
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=10), make_run(items=5))
         first, second = await desk.take_runs(2)
-        await desk.to_spooler.send(Settle((settled(first, 2, 4), settled(second))))
+        await desk.client.send(Settle((settled(first, 2, 4), settled(second))))
     async with running_spooler(tmp_path) as desk:
         assert await desk.totals() == {"accepted": 15, "delivered": 7, "held": 8, "spooled": 8}
         (lease,) = await desk.take()
@@ -124,7 +124,7 @@ async def test_stale_token_changes_nothing(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=3))
         (old,) = await desk.take()
-        await desk.to_spooler.send(GiveBack((old,)))
+        await desk.client.send(GiveBack((old,)))
         (new,) = await desk.take()
         await desk.settle(old)
         assert await desk.totals() == {"accepted": 3, "held": 3, "running": 3}
@@ -138,7 +138,7 @@ async def test_outcome_for_another_run_at_the_same_place_changes_nothing(tmp_pat
         (lease,) = await desk.take()
         wrong = settled(lease)
         wrong = type(wrong)(wrong.token, wrong.position, bytes(16), 0, 3, Fate.DELIVERED)
-        await desk.to_spooler.send(Settle((wrong,)))
+        await desk.client.send(Settle((wrong,)))
         assert await desk.totals() == {"accepted": 3, "held": 3, "running": 3}
 
 
@@ -146,7 +146,7 @@ async def test_run_that_is_given_back_is_the_next_again(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=1), make_run(items=2))
         (first,) = await desk.take(runs_max=1)
-        await desk.to_spooler.send(GiveBack((first,)))
+        await desk.client.send(GiveBack((first,)))
         assert [lease.run.head.count for lease in await desk.take_runs(2)] == [1, 2]
 
 
@@ -235,10 +235,10 @@ async def test_run_that_was_given_back_for_later_waits_until_then(
     async with running_spooler(tmp_path) as desk:
         await desk.push(make_run(items=2), make_run(items=1))
         first, second = await desk.take()
-        await desk.to_spooler.send(GiveBack((first,), not_before_ms=now_ms + 1000))
+        await desk.client.send(GiveBack((first,), not_before_ms=now_ms + 1000))
         now_ms += 999
         assert (await desk.totals())["scheduled"] == 2
-        await desk.to_spooler.send(GiveBack((second,)))
+        await desk.client.send(GiveBack((second,)))
         (now,) = await desk.take()
         assert now.run.head.count == 1
         now_ms += 1
@@ -251,11 +251,11 @@ async def test_failed_items_keep_their_attempts_and_errors_over_a_restart(tmp_pa
         await desk.push(make_run(items=5))
         (lease,) = await desk.take()
         first = RetryNote(1, 1_000, 500, "refused")
-        await desk.to_spooler.send(
+        await desk.client.send(
             Settle((retried(lease, 0, 3, first), settled(lease, 4, 5), settled(lease, 0, 1)))
         )
         second = RetryNote(2, 2_000, 1_500, "refused again")
-        await desk.to_spooler.send(Settle((retried(lease, 1, 2, second),)))
+        await desk.client.send(Settle((retried(lease, 1, 2, second),)))
         assert await desk.totals() == {"accepted": 5, "delivered": 2, "held": 3, "running": 3}
     async with running_spooler(tmp_path) as desk:
         assert await desk.totals() == {"accepted": 5, "delivered": 2, "held": 3, "spooled": 3}

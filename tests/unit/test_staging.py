@@ -27,7 +27,6 @@ from tests.unit.staging_desk import (
     B,
     C,
     abort,
-    ask,
     books,
     code_of,
     deliver,
@@ -303,7 +302,7 @@ async def test_stage_of_a_task_that_failed_is_dropped_for_good(tmp_path: Path) -
     async with running_spooler(tmp_path) as desk:
         await stage(desk, W1, A, staged_run(items=3))
         await stage_and_seal(desk, W1, B, staged_run(items=2))
-        assert (await ask(desk, lambda done: DropStage(W1, A, done)))["items"] == 3
+        assert (await desk.client.ask(DropStage(W1, A)))["items"] == 3
         assert await books(desk) == {"staged": 2}
         answers = await stage(desk, W1, A, staged_run(items=3))
         assert [code_of(answer) for answer in answers] == ["STAGE_OVER"]

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.config.settings import Settings, SocketSettings
+from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import Inquire, SpoolerMessage
 from daemon.journal.files import Files
 from daemon.process import systemd
@@ -128,14 +129,12 @@ class HeldSpooler:
                 self.answer_all()
 
     async def report(self) -> None:
-        answered = trio.Event()
-        await self.channel.send(Inquire(lambda _report: answered.set()))
-        await answered.wait()
+        await SpoolerClient(self.channel).ask(Inquire())
 
     def answer_all(self) -> None:
         held, self._held = self._held, []
         for inquiry in held:
-            inquiry.answer({})
+            inquiry.reply.put({})
 
 
 async def test_watchdog_is_fed_only_while_the_spooler_answers(
@@ -233,7 +232,7 @@ async def test_disk_that_hangs_is_no_progress(tmp_path: Path) -> None:
 async def test_finished_spooler_is_not_stuck() -> None:
     channel, inbox = trio.open_memory_channel[SpoolerMessage](1)
     inbox.close()
-    assert await answers(lambda: channel.send(Inquire(lambda _report: None)))()
+    assert await answers(lambda: SpoolerClient(channel).ask(Inquire()))()
 
 
 # Sockets that are passed.

@@ -4,7 +4,7 @@ Tests name the clock themselves: pytest-trio uses one that the test asks for, an
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from actors.config.triggers import QueueTrigger
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.trigger_watch import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, backoff_s
 from actors.cron.triggers import Triggers
-from actors.ports.presence import Presence
 from actors.ports.tiers import (
     ColdItems,
     ColdReceipt,
@@ -32,7 +31,7 @@ from actors.ports.tiers import (
     StoreUnavailable,
 )
 from actors.ports.trigger_jobs import Claim, Lease, Poll, TriggerStore, fate_of, next_step
-from daemon.state.kept_file import load_triggers, triggers_saver
+from daemon.state.kept_file import triggers_file
 from forebay.errors import Refused
 from tests.conformance.cold_stores import new_row, put
 from tests.conformance.cold_triggers import settle_job
@@ -57,6 +56,54 @@ class Stores(SqliteStores):
     @property
     def items(self) -> ColdItems:
         return self.cold.items
+
+
+class Neighbours(TriggerPorts):
+    """Writes down what the triggers ask for."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    async def hold(self, queue: str, consumer: str) -> None:
+        if self._world.is_away:
+            raise StoreUnavailable("away")
+        if queue == "damaged":
+            raise StoreCorrupt("its rows contradict each other")
+        self._world.held.add((queue, consumer))
+
+    async def drop(self, queue: str, consumer: str) -> None:
+        self._world.dropped.append((queue, consumer))
+        self._world.held.discard((queue, consumer))
+
+    def consumers(self) -> list[tuple[str, str]]:
+        return self._world.known
+
+    async def clear(self, _: str) -> None:
+        self._world.cleared += 1
+
+    def except_flows(self, _: str) -> frozenset[str] | None:
+        return None if self._world.is_paused else frozenset()
+
+    def has_come(self, queue: str) -> None:
+        self._world.come.append(queue)
+
+    async def withdraw(self, item_id: str) -> None:
+        world = self._world
+        world.asked.append(item_id)
+        if item_id in world.in_hand:
+            world.clock.jump(0.5)
+            raise Refused("CONFLICT", "a worker has it")
+        (row,) = await world.stores.cold.acquire("jobs", b"W" * 16, 1, 1 << 30, 60.0)
+        await world.stores.cold.items.delete(row.row, row.bits, b"W" * 16)
+
+    def failed(self, name: str, queue: str, error: str) -> None:
+        self._world.failures.append((name, error))
+
+    def retries_max(self, _: str) -> int:
+        return self._world.retries_max
+
+    def dead(self, queue: str, error: str, items: int, ids: Sequence[str]) -> None:
+        self._world.dead.append((queue, items))
 
 
 class World:
@@ -92,43 +139,7 @@ class World:
 
         settings = {name: QueueTrigger.model_validate(keys) for name, keys in configured.items()}
         book = TriggerBook(settings, self.kept, save, check)
-        return Triggers(book, self.stores.triggers, daemon, self.ports(), Presence())
-
-    def ports(self) -> TriggerPorts:
-        async def hold(queue: str, consumer: str) -> None:
-            if self.is_away:
-                raise StoreUnavailable("away")
-            if queue == "damaged":
-                raise StoreCorrupt("its rows contradict each other")
-            self.held.add((queue, consumer))
-
-        async def drop(queue: str, consumer: str) -> None:
-            self.dropped.append((queue, consumer))
-            self.held.discard((queue, consumer))
-
-        async def clear(queue: str) -> None:
-            self.cleared += 1
-
-        async def withdraw(item_id: str) -> None:
-            self.asked.append(item_id)
-            if item_id in self.in_hand:
-                self.clock.jump(0.5)
-                raise Refused("CONFLICT", "a worker has it")
-            (row,) = await self.stores.cold.acquire("jobs", b"W" * 16, 1, 1 << 30, 60.0)
-            await self.stores.cold.items.delete(row.row, row.bits, b"W" * 16)
-
-        return TriggerPorts(
-            hold,
-            drop,
-            lambda: self.known,
-            clear,
-            lambda _: None if self.is_paused else frozenset(),
-            self.come.append,
-            withdraw,
-            lambda name, queue, error: self.failures.append((name, error)),
-            lambda _: self.retries_max,
-            lambda queue, error, items, ids: self.dead.append((queue, items)),
-        )
+        return Triggers(book, self.stores.triggers, daemon, Neighbours(self))
 
     def passes(self, seconds: float) -> None:
         self.stores.advance(round(seconds * 1000))
@@ -510,11 +521,11 @@ async def test_the_book_refuses_what_cannot_be(world: World, mock_clock: MockClo
 
 async def test_the_file_is_kept_aside_if_it_makes_no_sense(tmp_path: Path) -> None:
     kept = KeptTriggers({"t": TEN}, frozenset({Hold("q", "t")}))
-    await triggers_saver(tmp_path)(kept)
-    assert load_triggers(tmp_path) == kept
+    await triggers_file(tmp_path).save(kept)
+    assert triggers_file(tmp_path).load() == kept
     (tmp_path / "triggers.json").write_text("{}")
-    assert load_triggers(tmp_path) == KeptTriggers()
-    assert load_triggers(tmp_path) == KeptTriggers()
+    assert triggers_file(tmp_path).load() == KeptTriggers()
+    assert triggers_file(tmp_path).load() == KeptTriggers()
     (aside,) = os.listdir(tmp_path)
     assert aside.startswith("triggers.json.damaged-")
 

@@ -1,6 +1,5 @@
 """Workers that stand in line for a slow destination, on trio's clock."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -8,19 +7,20 @@ import trio
 from trio.testing import MockClock
 
 from actors.breaker.breaker import Breakers
+from actors.config.observers import EventSettings
 from actors.config.queue import QueueSettings
 from actors.model.outcomes import Report
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
-from actors.observers.observers import Observers
+from actors.observers.event_log import EventLog
+from actors.observers.tallies import Tallies
 from actors.ports.handler import Prepared
 from actors.ports.tiers import ColdQueue, Limits
-from actors.spooler.messages import Settle, SpoolerMessage
-from actors.tiers.failover import Failover
-from actors.tiers.handover import HandOver
+from actors.spooler.messages import Settle
 from actors.tiers.warm import MemoryWarm
+from actors.workers.group import Gate, Shared, WorkerGroup
 from actors.workers.rate import SendLimit, TokenBucket
 from actors.workers.settlement import Settlement
-from actors.workers.workers import Gate, Shared, WorkerGroup
+from tests.tiers_alone import make_tiers, sent_to_spooler
 from tests.unit.spooling import make_run
 
 RATE = 10
@@ -65,22 +65,10 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
         head, data = make_run(items=100, size=10)
         run = LentRun(head, data, InJournal(position, position))
         await warm.enter("q", [Slice(run, item_bits(0, 100))], LIMITS)
-    to_spooler, spooler = trio.open_memory_channel[SpoolerMessage](1000)
-    cold = cast(ColdQueue, None)
-    failover = Failover()
-    hand_over = HandOver(cold, to_spooler, failover, lambda *_: None)
-    settlement = Settlement(
-        warm,
-        cold,
-        to_spooler,
-        hand_over,
-        failover,
-        lambda _: None,
-        Counter(),
-        lambda _: LIMITS,
-        now_ms,
-        Observers(),
-    )
+    tiers = make_tiers(warm, cast(ColdQueue, None), now_ms)
+    spooler = sent_to_spooler(tiers)
+    events, tallies = EventLog(EventSettings(), None, now_ms), Tallies()
+    settlement = Settlement(tiers, tallies)
     settings = QueueSettings.model_validate({"workers": {"count": WORKERS}, "rate_limit": RATE})
     destination, gate = Destination(), Gate()
     gate.set(is_open=True, except_flows=frozenset())
@@ -90,7 +78,7 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
         destination,
         TokenBucket(RATE, 10),
         gate,
-        Shared(warm, settlement, Breakers(), SendLimit(0), now_ms, cores=2),
+        Shared(warm, settlement, Breakers(), SendLimit(0), now_ms, events, tallies, cores=2),
     )
     settled = 0
     async with trio.open_nursery() as nursery:

@@ -4,21 +4,27 @@ The spooler is an actor that answers `Append`s: at once, or when the test says s
 nothing. The client writes and reads bytes as they are on the wire.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
+from actors.config.queue import QueueSettings
 from actors.config.settings import SocketSettings
 from actors.ingest.ingest import Ingest
-from actors.ingest.requests import Control
-from actors.spooler.messages import Append, Inquire, SpoolerMessage
+from actors.model.refusals import bad_request
+from actors.observers.tallies import Tallies
+from actors.spooler.client import SpoolerClient
+from actors.spooler.messages import Append, Inquire, OfferRun, SpoolerMessage
+from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Pull
+from actors.workers.pull_reports import Ended
 from daemon.process.listen import ListeningSocket, open_socket
 from forebay import wire
 from forebay.errors import Refused
+from forebay.fetch_frames import FetchedRow, FetchWish
 from forebay.run import encode_run
 from forebay.wire import Kind, Outcome
 from tests.ops.commands import PATIENT
@@ -55,7 +61,7 @@ class StubSpooler:
                     if self.answer is not None:
                         self.release(self.answer(message))
                 case Inquire():
-                    message.answer(self.report)
+                    message.reply.put(self.report)
                 case _:
                     raise AssertionError(f"ingest sent {message}")
             self._arrived.set()
@@ -134,6 +140,68 @@ class RawClient:
             self._received += data
 
 
+class StubQueues:
+    """A catalogue in which a function of the test says which queues exist; none has keys."""
+
+    def __init__(self, known_queue: Callable[[str], bool]) -> None:
+        self._known_queue = known_queue
+        self.offers, _ = trio.open_memory_channel[OfferRun](0)
+
+    def queue(self, name: str) -> QueueSettings | None:
+        return QueueSettings() if self._known_queue(name) else None
+
+    def except_flows(self, _: str) -> frozenset[str] | None:
+        return frozenset()
+
+    def is_keyed(self, _: str) -> bool:
+        return False
+
+
+class Performs(Protocol):
+    async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+class StubControl:
+    """STATS is asked of the spooler; operations of `performs`, if there is one."""
+
+    def __init__(self, spooler: SpoolerClient, performs: Performs | None) -> None:
+        self._spooler = spooler
+        self._performs = performs
+        self.ingest: Ingest | None = None
+
+    async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if self._performs is None:
+            raise bad_request(f"there is no operation {op}")
+        return await self._performs.perform(op, fields)
+
+    async def report(self) -> dict[str, Any]:
+        figures = {} if self.ingest is None else self.ingest.figures()
+        report = await self._spooler.ask(Inquire())
+        return report | {"ingest": figures}
+
+    async def fetch(self, _: FetchWish) -> tuple[dict[str, Any], list[FetchedRow]]:
+        raise bad_request("there are no claims")
+
+
+def make_ingest(
+    settings: SocketSettings,
+    spooler: StubSpooler,
+    known_queue: Callable[[str], bool] = lambda _: True,
+    pull: Pull | None = None,
+    control: Performs | None = None,
+) -> Ingest:
+    client, queues = SpoolerClient(spooler.sender), StubQueues(known_queue)
+    stub = StubControl(client, control)
+    nothing = Pull(MemoryWarm(), NoSettling(), queues, Tallies())
+    stub.ingest = Ingest(settings, queues, client, queues, pull or nothing, stub, stub)
+    return stub.ingest
+
+
+class NoSettling:
+    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
+        raise AssertionError(f"nothing of {queue} was leased")
+
+
 class Served:
     """A running ingest."""
 
@@ -170,7 +238,7 @@ async def serve(
     known_queue: Callable[[str], bool] = lambda _: True,
     spooler: StubSpooler | None = None,
     pull: Pull | None = None,
-    control: Control | None = None,
+    control: Performs | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """An ingest with these socket settings, until the end of the context."""
@@ -178,7 +246,7 @@ async def serve(
     checked = SocketSettings.model_validate(given)
     spooler = spooler or StubSpooler()
     with open_socket(checked) as opened:
-        ingest = Ingest(checked, spooler.sender, spooler.sender, known_queue, pull, control)
+        ingest = make_ingest(checked, spooler, known_queue, pull, control)
         served = Served(ingest, spooler, opened)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(spooler.run)

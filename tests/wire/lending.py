@@ -34,10 +34,9 @@ class Lending:
         self.pull = Pull(
             self.warm,
             self,
-            self._settings_of,
-            lambda _: self.paused,
-            lambda: self.now_ms,
+            self,
             self.tallies,
+            lambda: self.now_ms,
         )
         self.ended: list[Ended] = []
         self.is_away = False
@@ -47,7 +46,10 @@ class Lending:
         """How often somebody wanted to know how the queue is to be treated."""
         self.was_asked = trio.Event()
 
-    def _settings_of(self, queue: str) -> QueueSettings | None:
+    def except_flows(self, _: str) -> frozenset[str] | None:
+        return self.paused
+
+    def queue(self, name: str) -> QueueSettings | None:
         self.asked += 1
         self.was_asked.set()
         self.was_asked = trio.Event()

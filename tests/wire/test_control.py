@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.model.refusals import bad_request, not_found, unknown_op
+from actors.model.refusals import bad_request, not_found
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from forebay import wire
 from forebay.errors import Code, Refused
@@ -78,7 +78,7 @@ async def test_slow_operation_holds_up_no_other_request(
 @pytest.mark.parametrize(
     "problem,code,retryable",
     [
-        (unknown_op("dead.rise"), "BAD_REQUEST", False),
+        (bad_request("there is no operation dead.rise"), "BAD_REQUEST", False),
         (bad_request("limit is not a whole number"), "BAD_REQUEST", False),
         (not_found("queue crm"), "NOT_FOUND", False),
         (StoreUnavailable("the cold store does not answer"), "UNAVAILABLE", True),

@@ -10,7 +10,15 @@ import trio.testing
 
 from forebay import wire
 from forebay.wire import Kind
-from tests.wire.harness import RawClient, Served, StubSpooler, make_run, push_frame, serve
+from tests.wire.harness import (
+    RawClient,
+    Served,
+    StubSpooler,
+    make_ingest,
+    make_run,
+    push_frame,
+    serve,
+)
 
 
 async def read_draining(client: RawClient) -> None:
@@ -134,8 +142,10 @@ async def test_drain_that_is_given_up_leaves_the_draining_under_way(served: Serv
     await read_draining(client)
 
 
-@pytest.mark.parametrize("request_kind", [Kind.PUSH, Kind.STATS])
-async def test_spooler_that_is_gone_means_draining(tmp_path: Path, request_kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "request_kind,code", [(Kind.PUSH, "DRAINING"), (Kind.STATS, "UNAVAILABLE")]
+)
+async def test_spooler_that_is_gone_refuses(tmp_path: Path, request_kind: Kind, code: str) -> None:
     spooler = StubSpooler()
     spooler.is_open = trio.Event()
     async with serve(tmp_path, spooler=spooler) as served:
@@ -144,13 +154,12 @@ async def test_spooler_that_is_gone_means_draining(tmp_path: Path, request_kind:
         body = make_run() if request_kind is Kind.PUSH else b""
         await client.send(wire.frame(request_kind, 1, body))
         sequence, refused = await client.read_error()
-        assert (sequence, refused.code, refused.fatal) == (1, "DRAINING", False)
+        assert (sequence, refused.code, refused.fatal) == (1, code, False)
         assert served.in_flight_bytes == 0
 
 
 async def test_run_returns_when_the_last_connection_is_closed(tmp_path: Path) -> None:
     from actors.config.settings import SocketSettings
-    from actors.ingest.ingest import Ingest
     from daemon.process.listen import open_socket
 
     settings = SocketSettings(path=tmp_path / "s.sock")
@@ -162,7 +171,7 @@ async def test_run_returns_when_the_last_connection_is_closed(tmp_path: Path) ->
 
     with open_socket(settings) as opened:
         spooler = StubSpooler()
-        ingest = Ingest(settings, spooler.sender, spooler.sender, lambda _: True)
+        ingest = make_ingest(settings, spooler)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, partial(ingest.run, [opened.listener]))
             client = RawClient(await trio.open_unix_socket(str(settings.path)))

@@ -15,7 +15,7 @@ from forebay.limits import LEASE_BYTES_MAX
 from forebay.run import encode_run, read_run
 from forebay.wire import Kind
 from tests.wire import examples
-from tests.wire.harness import RawClient, Served, make_run, serve
+from tests.wire.harness import RawClient, Served, serve
 from tests.wire.lending import (
     NOW_MS,
     Lending,
@@ -425,15 +425,6 @@ async def test_store_that_is_away_is_worth_another_try(served: Served, lending: 
     lending.is_away = False
     await client.send(settle_frame(7, all_delivered(leased)))
     assert await statuses(client, Kind.SETTLED, 7) == [True]
-
-
-async def test_daemon_that_lends_nothing_says_so(tmp_path: Path) -> None:
-    async with serve(tmp_path) as served:
-        client = await served.greeted()
-        await client.send(lease_frames.lease(5, LeaseWish("crm")))
-        assert (await refusal(client, 5))[0] == "BAD_REQUEST"
-        await client.push(6, make_run())
-        assert (await client.read())[:2] == (Kind.ACK, 6)
 
 
 async def test_draining_ends_waits_and_lets_consumers_report(

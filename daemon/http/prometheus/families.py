@@ -13,7 +13,7 @@ from actors.metrics.snapshot import QueueFigures, Snapshot
 from actors.model.error_types import ErrorType
 from actors.observers.latencies import NOTHING, SHOWN_BOUNDS_S, Distribution
 from actors.ports.tiers import Fill, Limits
-from actors.workers.workers import Staff
+from actors.workers.group import Staff
 from daemon.http.prometheus.exposition import Family, Page, QueueLines, labelled
 from daemon.http.prometheus.flow_lines import FlowLines
 from daemon.http.prometheus.label_values import OTHER, Labels, add_counts, merged

@@ -1,1 +1,1 @@
-"""The routes: each module has `routes(desk)`, which makes an APIRouter, listed in app.py."""
+"""The routes: each module has `routes(doors)`, which makes an APIRouter, listed in app.py."""

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from daemon.http.access import Admin, Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.problems import documented
 from daemon.http.strict import Body, StrictRoute
 
@@ -58,18 +58,18 @@ Destination = Annotated[
 ]  # fmt: skip
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2/breakers", tags=["breakers"], route_class=StrictRoute)
 
     @router.get("", operation_id="listBreakers")
     async def list_breakers(_: Reader) -> BreakerList:
         """Lists the breakers of all destinations of this daemon's queues."""
-        return BreakerList.model_validate(await desk.perform("breakers.list", {}))
+        return BreakerList.model_validate(await doors.perform("breakers.list", {}))
 
     @router.put("", operation_id="forceBreaker", responses=documented(404))
     async def force(destination: Destination, wanted: Wanted, _: Admin) -> Breaker:
         """Opens or closes a breaker, or lets the outcome of sends decide again."""
         fields = {"destination": destination, "state": wanted.state}
-        return Breaker.model_validate(await desk.perform("breakers.force", fields))
+        return Breaker.model_validate(await doors.perform("breakers.force", fields))
 
     return router

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from actors.model.masking import MASK
 from daemon.http.access import Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 
 
 class Configuration(BaseModel):
@@ -28,7 +28,7 @@ class Configuration(BaseModel):
     )
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["configuration"])
 
     @router.get("/configuration", operation_id="showConfiguration")
@@ -36,10 +36,10 @@ def routes(desk: Desk) -> APIRouter:
         """All settings in force; secrets are shown as `***`."""
         from importlib.metadata import version
 
-        settings = desk.settings.shown()
-        settings["priorities"] = dict(desk.catalogue.priorities)
+        settings = doors.settings.shown()
+        settings["priorities"] = dict(doors.catalogue.priorities)
         settings["queues"] = {
-            name: desk.catalogue.describe(name)["settings"] for name in desk.catalogue.names()
+            name: doors.catalogue.describe(name)["settings"] for name in doors.catalogue.names()
         }
         for schedule in (*settings["schedules"].values(), *settings["triggers"].values()):
             # A client that may see payloads sees them with the schedule.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from daemon.http.access import Admin, Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.models.dead import (
     Chosen,
     DeadGroups,
@@ -28,16 +28,16 @@ from daemon.http.strict import StrictRoute
 LETTERS = "/api/v2/dead-letters"
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(tags=["dead letters"], route_class=StrictRoute)
-    _reading(router, desk)
-    _many(router, desk)
-    _one(router, desk)
-    _jobs(router, desk)
+    _reading(router, doors)
+    _many(router, doors)
+    _one(router, doors)
+    _jobs(router, doors)
     return router
 
 
-def _reading(router: APIRouter, desk: Desk) -> None:
+def _reading(router: APIRouter, doors: Doors) -> None:
     @router.get(LETTERS, operation_id="listDeadLetters", responses=documented(422))
     async def find(query: Annotated[DeadQuery, Query()], who: Reader) -> DeadPage:
         """Lists dead letters, oldest first, one page at a time."""
@@ -46,7 +46,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         fields = {"which": query.fields(), "limit": query.limit, "payloads": query.payloads}
         if query.cursor is not None:
             fields["cursor"] = query.cursor
-        return DeadPage.model_validate(await desk.perform("dead.find", fields))
+        return DeadPage.model_validate(await doors.perform("dead.find", fields))
 
     @router.get(f"{LETTERS}/groups", operation_id="groupDeadLetters", responses=documented(422))
     async def groups(query: Annotated[GroupQuery, Query()], _: Reader) -> DeadGroups:
@@ -54,7 +54,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         fields: dict[str, Any] = {"which": query.fields()}
         if query.cursor is not None:
             fields["cursor"] = query.cursor
-        return DeadGroups.model_validate(await desk.perform("dead.groups", fields))
+        return DeadGroups.model_validate(await doors.perform("dead.groups", fields))
 
     @router.get(
         f"{LETTERS}/{{item_id}}", operation_id="showDeadLetter", responses=documented(404, 422)
@@ -62,13 +62,13 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     async def show(item_id: ItemId, who: Reader) -> DeadLetter:
         """Shows a dead letter, with its payload if the client may see it."""
         fields = {"which": {"ids": [item_id]}, "limit": 1, "payloads": who.sees_payloads}
-        found = (await desk.perform("dead.find", fields))["letters"]
+        found = (await doors.perform("dead.find", fields))["letters"]
         if not found:
             raise not_found(item_id)
         return DeadLetter.model_validate(found[0])
 
 
-def _many(router: APIRouter, desk: Desk) -> None:
+def _many(router: APIRouter, doors: Doors) -> None:
     @router.post(
         f"{LETTERS}/retry",
         status_code=202,
@@ -77,7 +77,7 @@ def _many(router: APIRouter, desk: Desk) -> None:
     )
     async def retry(chosen: Chosen, response: Response, _: Admin) -> Job:
         """Starts a job that retries the chosen dead letters."""
-        return await start(desk, response, "dead.retry", chosen)
+        return await start(doors, response, "dead.retry", chosen)
 
     @router.post(
         f"{LETTERS}/delete",
@@ -87,10 +87,10 @@ def _many(router: APIRouter, desk: Desk) -> None:
     )
     async def delete(chosen: Chosen, response: Response, _: Admin) -> Job:
         """Starts a job that deletes the chosen dead letters."""
-        return await start(desk, response, "dead.remove", chosen)
+        return await start(doors, response, "dead.remove", chosen)
 
 
-def _one(router: APIRouter, desk: Desk) -> None:
+def _one(router: APIRouter, doors: Doors) -> None:
     @router.post(
         f"{LETTERS}/{{item_id}}/retry",
         operation_id="retryDeadLetter",
@@ -99,7 +99,7 @@ def _one(router: APIRouter, desk: Desk) -> None:
     async def retry(item_id: ItemId, _: Admin) -> Done:
         """Retries a dead letter: due at once, attempts from 0, its errors kept. Refused (409) for a
         trigger's job whose items were given back."""
-        await one(desk, "dead.retry", item_id)
+        await one(doors, "dead.retry", item_id)
         return Done(id=item_id, outcome="retried")
 
     @router.delete(
@@ -108,7 +108,7 @@ def _one(router: APIRouter, desk: Desk) -> None:
     async def delete(item_id: ItemId, _: Admin) -> Done:
         """Deletes a dead letter. It counts as deleted, and stays in the queue's history if there
         is one."""
-        await one(desk, "dead.remove", item_id)
+        await one(doors, "dead.remove", item_id)
         return Done(id=item_id, outcome="deleted")
 
     @router.put(
@@ -121,48 +121,48 @@ def _one(router: APIRouter, desk: Desk) -> None:
         payload = payload_of(new.payload, new.payload_b64)
         if payload is None:
             raise Problem(422, "give payload or payload_b64", "invalid")
-        if len(payload) > desk.settings.socket.max_run_bytes:
-            raise Problem(413, f"a payload has at most {desk.settings.socket.max_run_bytes} bytes")
+        if len(payload) > doors.settings.socket.max_run_bytes:
+            raise Problem(413, f"a payload has at most {doors.settings.socket.max_run_bytes} bytes")
         encoded = b64encode(payload).decode()
-        await desk.perform("dead.edit", {"id": item_id, "payload_b64": encoded})
+        await doors.perform("dead.edit", {"id": item_id, "payload_b64": encoded})
         return Done(id=item_id, outcome="edited")
 
 
-def _jobs(router: APIRouter, desk: Desk) -> None:
+def _jobs(router: APIRouter, doors: Doors) -> None:
     @router.get("/api/v2/jobs", operation_id="listJobs")
     async def jobs(_: Reader) -> JobList:
         """Lists the last jobs, the newest first."""
-        return JobList.model_validate(await desk.perform("job.list", {}))
+        return JobList.model_validate(await doors.perform("job.list", {}))
 
     @router.get("/api/v2/jobs/{job_id}", operation_id="showJob", responses=documented(404, 422))
     async def job(job_id: JobId, _: Reader) -> Job:
         """Shows the progress of a job."""
-        return Job.model_validate(await desk.perform("job.show", {"id": job_id}))
+        return Job.model_validate(await doors.perform("job.show", {"id": job_id}))
 
     @router.delete(
         "/api/v2/jobs/{job_id}", operation_id="cancelJob", responses=documented(404, 422)
     )
     async def cancel(job_id: JobId, _: Admin) -> Job:
         """Ends a job after its current step; finished steps are not undone."""
-        return Job.model_validate(await desk.perform("job.cancel", {"id": job_id}))
+        return Job.model_validate(await doors.perform("job.cancel", {"id": job_id}))
 
 
 async def start(
-    desk: Desk, response: Response, what: Literal["dead.retry", "dead.remove"], chosen: Chosen
+    doors: Doors, response: Response, what: Literal["dead.retry", "dead.remove"], chosen: Chosen
 ) -> Job:
     which = chosen.which.fields() if chosen.which is not None else {}
     if chosen.ids:
         which["ids"] = chosen.ids
     if not which and not chosen.all:
         raise Problem(422, "choose by ids or which, or say all: true", "invalid")
-    job = Job.model_validate(await desk.perform("job.start", {"what": what, "which": which}))
+    job = Job.model_validate(await doors.perform("job.start", {"what": what, "which": which}))
     response.headers["Location"] = f"/api/v2/jobs/{job.id}"
     return job
 
 
-async def one(desk: Desk, op: str, item_id: str) -> None:
+async def one(doors: Doors, op: str, item_id: str) -> None:
     fields = {"which": {"ids": [item_id]}, "limit": 10}
-    if not (await desk.perform(op, fields))["done"]:
+    if not (await doors.perform(op, fields))["done"]:
         raise not_found(item_id)
 
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from actors.model.clock import wall_ms
 from actors.observers.event_log import EVENTS_KEPT
 from daemon.http.access import Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.event_stream import EventStream, Samples
 from daemon.http.problems import draining
 
@@ -59,9 +59,9 @@ class EventList(BaseModel):
     latest: int = Field(description="The number to continue after")
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["events"])
-    samples = Samples(desk.report, lambda report: sample_of(report, desk), wall_ms)
+    samples = Samples(doors.report, lambda report: sample_of(report, doors), wall_ms)
     places = trio.CapacityLimiter(WATCHERS_MAX)
 
     @router.get("/events/recent", operation_id="recentEvents")
@@ -73,10 +73,10 @@ def routes(desk: Desk) -> APIRouter:
     ) -> EventList:
         """Lists the latest changes of breakers, stores and queues, failed triggers, notices, and
         starts and stops of the daemon."""
-        kept = desk.events.after(after)
+        kept = doors.events.after(after)
         found = [each for each in kept if kind is None or each.row["kind"] == kind][-limit:]
         events = [Event(number=event.number, **event.row) for event in found]
-        return EventList(events=events, latest=desk.events.latest)
+        return EventList(events=events, latest=doors.events.latest)
 
     @router.get(
         "/events",
@@ -101,19 +101,21 @@ def routes(desk: Desk) -> APIRouter:
         ] = None,
     ) -> Response:
         """Streams changes as they happen, and a sample every two seconds."""
-        if desk.is_draining:
+        if doors.is_draining:
             raise draining()
-        return EventStream(desk.events, samples, desk.stopping, places, first_after(last_event_id))
+        return EventStream(
+            doors.events, samples, doors.stopping, places, first_after(last_event_id)
+        )
 
     def first_after(last_event_id: str | None) -> int:
         if last_event_id and last_event_id.isascii() and last_event_id.isdecimal():
-            return min(int(last_event_id), desk.events.latest)
-        return desk.events.latest
+            return min(int(last_event_id), doors.events.latest)
+        return doors.events.latest
 
     return router
 
 
-def sample_of(report: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
+def sample_of(report: Mapping[str, Any], doors: Doors) -> dict[str, Any]:
     """The figures at the top of the page, for any number of queues."""
     spool = report["spool"]
     return {
@@ -121,13 +123,13 @@ def sample_of(report: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
         "queues": len(report["queues"]),
         "spool": {
             "bytes": spool["bytes"],
-            "max_bytes": desk.settings.spool.max_bytes,
+            "max_bytes": doors.settings.spool.max_bytes,
             "free_bytes": spool["free_bytes"],
         },
         "stores": {
-            "cold": "away" if desk.is_away["cold"]() else "up",
-            "warm": "away" if desk.is_away["warm"]() else "up",
-            "disk": "low" if desk.is_away["disk"]() else "up",
+            "cold": "away" if doors.tiers.is_away()["cold"] else "up",
+            "warm": "away" if doors.tiers.is_away()["warm"] else "up",
+            "disk": "low" if doors.tiers.is_away()["disk"] else "up",
         },
         "breakers_open": sum(
             1 for breaker in report.get("breakers", {}).values() if breaker["state"] != "closed"

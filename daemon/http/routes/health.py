@@ -8,7 +8,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 
 
 class Alive(BaseModel):
@@ -22,7 +22,7 @@ class Ready(BaseModel):
     )
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz", operation_id="healthz")
@@ -36,10 +36,10 @@ def routes(desk: Desk) -> APIRouter:
     async def ready(response: Response) -> Ready:
         """200 if pushes are accepted and stored, else 503; `reasons` says what is wrong."""
         answer = readiness(
-            is_draining=desk.is_draining,
-            disk_is_low=desk.is_away["disk"](),
-            cold_is_away=desk.is_away["cold"](),
-            warm_is_away=desk.is_away["warm"](),
+            is_draining=doors.is_draining,
+            disk_is_low=doors.tiers.is_away()["disk"],
+            cold_is_away=doors.tiers.is_away()["cold"],
+            warm_is_away=doors.tiers.is_away()["warm"],
         )
         if not answer.is_ready:
             response.status_code = 503

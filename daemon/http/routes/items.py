@@ -23,7 +23,7 @@ from actors.model.correlation import CORRELATION_ID, TRACE_HEADER, correlation_o
 from actors.model.units import parse_duration
 from daemon.http.access import Admin, Reader
 from daemon.http.bulk import MEDIA_TYPE, Bulk
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.models.items import (
     QUEUE_PATTERN,
     Added,
@@ -75,20 +75,20 @@ Correlation = Annotated[
 ]
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(tags=["items"], route_class=StrictRoute)
-    _adding(router, desk)
+    _adding(router, doors)
     # Before the routes with `{id}`, which would match `next`.
-    leases.add_routes(router, desk)
-    _finding(router, desk)
-    _changing(router, desk)
+    leases.add_routes(router, doors)
+    _finding(router, doors)
+    _changing(router, doors)
     return router
 
 
 # Adding.
 
 
-def _adding(router: APIRouter, desk: Desk) -> None:
+def _adding(router: APIRouter, doors: Doors) -> None:
     @router.post(
         "/api/queue-items", status_code=201, operation_id="addItemById", responses=ADD_PROBLEMS
     )
@@ -96,7 +96,7 @@ def _adding(router: APIRouter, desk: Desk) -> None:
         new: NewItemById, _: Admin, traceparent: Trace = None, x_correlation_id: Correlation = None
     ) -> Added:
         """Adds an item to a queue by its id. It is on disk when this is answered."""
-        return await add(desk, new.queue_id, correlate(new, traceparent, x_correlation_id))
+        return await add(doors, new.queue_id, correlate(new, traceparent, x_correlation_id))
 
     @router.post(
         "/api/queue-items/add", status_code=201, operation_id="addItem", responses=ADD_PROBLEMS
@@ -108,7 +108,7 @@ def _adding(router: APIRouter, desk: Desk) -> None:
         x_correlation_id: Correlation = None,
     ) -> Added:
         """Adds an item to a queue by its name. It is on disk when this is answered."""
-        return await add(desk, new.queue, correlate(new, traceparent, x_correlation_id))
+        return await add(doors, new.queue, correlate(new, traceparent, x_correlation_id))
 
     @router.post(
         "/api/v2/queues/{queue}/items",
@@ -122,8 +122,8 @@ def _adding(router: APIRouter, desk: Desk) -> None:
         queue: Annotated[str, Path(max_length=QUEUE_BYTES_MAX, pattern=QUEUE_PATTERN)], _: Admin
     ) -> Response:
         """Adds a stream of items of any length, and answers each when it is stored."""
-        check_queue(desk, queue)
-        return Bulk(desk, queue)
+        check_queue(doors, queue)
+        return Bulk(doors, queue)
 
 
 def correlate(new: NewItem, traceparent: str | None, correlation_id: str | None) -> NewItem:
@@ -135,24 +135,24 @@ def correlate(new: NewItem, traceparent: str | None, correlation_id: str | None)
     return new
 
 
-async def add(desk: Desk, queue: str, new: NewItem) -> Added:
-    item = made(new, desk.catalogue.priorities, wall_ms())
-    push = await begin_push(desk, queue, [item], run_id_of(new))
+async def add(doors: Doors, queue: str, new: NewItem) -> Added:
+    item = made(new, doors.catalogue.priorities, wall_ms())
+    push = await begin_push(doors, queue, [item], run_id_of(new))
     (outcome,) = await push.wait()
     item_id: str | None = push.ids[0]
     if outcome in ("CONFLICT", "IGNORED"):
-        item_id = await holder_of(desk, queue, item.key)
+        item_id = await holder_of(doors, queue, item.key)
     if outcome == "CONFLICT":
         text = f"reference {new.reference} is taken in {queue}"
         raise Problem(409, text, "duplicate-reference", extensions={"holder": item_id})
     return Added.model_validate({"id": item_id, "queue": queue, "outcome": outcome})
 
 
-async def holder_of(desk: Desk, queue: str, key: bytes) -> str | None:
+async def holder_of(doors: Doors, queue: str, key: bytes) -> str | None:
     """The item that has a reference; None if it has just ended."""
     fields = {"queue": queue, "key_b64": b64encode(key).decode()}
     try:
-        return str((await desk.perform("key.show", fields))["id"])
+        return str((await doors.perform("key.show", fields))["id"])
     except Refused:
         return None
 
@@ -160,13 +160,13 @@ async def holder_of(desk: Desk, queue: str, key: bytes) -> str | None:
 # Finding.
 
 
-def _finding(router: APIRouter, desk: Desk) -> None:
+def _finding(router: APIRouter, doors: Doors) -> None:
     @router.get("/api/queue-items", operation_id="findItems", responses=documented(422))
     async def find(which: Annotated[ItemQuery, Query()], _: Reader) -> ItemPage:
         """Searches all items: waiting, running, dead, and in history. Each request reads a bounded
         number of items; continue with `cursor` while there is one."""
         fields = {"which": filter_of(which), "limit": which.limit, "cursor": which.cursor}
-        return ItemPage.model_validate(await desk.perform("items.find", fields))
+        return ItemPage.model_validate(await doors.perform("items.find", fields))
 
     @router.get(
         "/api/queue-items/{item_id}", operation_id="showItem", responses=documented(404, 422)
@@ -174,7 +174,7 @@ def _finding(router: APIRouter, desk: Desk) -> None:
     async def show(item_id: ItemId, who: Reader) -> Item:
         """Shows where an item is, and its timeline; its payload if the client may see it."""
         fields = {"id": item_id, "payload": who.sees_payloads}
-        return Item.model_validate(await desk.perform("items.show", fields))
+        return Item.model_validate(await doors.perform("items.show", fields))
 
 
 def filter_of(query: ItemQuery) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def ago(text: str | None, name: str, now_ms: int) -> int | None:
 # Changing.
 
 
-def _changing(router: APIRouter, desk: Desk) -> None:
+def _changing(router: APIRouter, doors: Doors) -> None:
     @router.put(
         "/api/queue-items/{item_id}",
         operation_id="changeItem",
@@ -222,7 +222,7 @@ def _changing(router: APIRouter, desk: Desk) -> None:
             fields["payload_b64"] = b64encode(payload).decode()
         fields = {name: value for name, value in fields.items() if value is not None}
         with states_named():
-            found = await desk.perform("items.change", {"id": item_id, **fields})
+            found = await doors.perform("items.change", {"id": item_id, **fields})
         if found["state"] == "DELETED":
             return Deleted.model_validate(found)
         return Item.model_validate(found)
@@ -236,7 +236,7 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         """Deletes a waiting item or a dead letter. It counts as deleted, and stays in the queue's
         history if there is one."""
         with states_named():
-            return Deleted.model_validate(await desk.perform("items.delete", {"id": item_id}))
+            return Deleted.model_validate(await doors.perform("items.delete", {"id": item_id}))
 
 
 @contextmanager

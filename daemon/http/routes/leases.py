@@ -15,7 +15,7 @@ from actors.model.clock import wall_ms
 from actors.model.slices import lowest_bit
 from actors.workers.pull import Holdings
 from daemon.http.access import Admin
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.models.items import (
     Ack,
     Extend,
@@ -33,7 +33,7 @@ from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What, 
 from forebay.run import Run, read_head
 
 
-def add_routes(router: APIRouter, desk: Desk) -> None:
+def add_routes(router: APIRouter, doors: Doors) -> None:
     @router.get(
         "/api/queue-items/next",
         operation_id="nextItem",
@@ -43,14 +43,14 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
     async def lease(wish: Annotated[NextQuery, Query()], _: Admin) -> Leased | Response:
         """Leases the next item that is due. No other client gets it until it is refused or its
         lease ends."""
-        return await next_item(desk, wish) or Response(status_code=204)
+        return await next_item(doors, wish) or Response(status_code=204)
 
     @router.post(
         "/api/queue-items/{item_id}/ack", operation_id="ackItem", responses=documented(409, 422)
     )
     async def ack(item_id: ItemId, body: Ack, _: Admin) -> Settled:
         """Acknowledges an item: it is delivered."""
-        await settle(desk, item_id, body.token, Part(What.DELIVERED, 0, as_text(body.result)))
+        await settle(doors, item_id, body.token, Part(What.DELIVERED, 0, as_text(body.result)))
         return Settled(id=item_id, outcome="delivered")
 
     @router.post(
@@ -63,7 +63,7 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
         if is_permanent is None:
             is_permanent = reason == "business"
         failed = Part(What.FAILED, 0, as_text(body.error), delay_ms, is_permanent, reason)
-        await settle(desk, item_id, body.token, failed)
+        await settle(doors, item_id, body.token, failed)
         return Settled(id=item_id, outcome="failed")
 
     @router.post(
@@ -73,15 +73,15 @@ def add_routes(router: APIRouter, desk: Desk) -> None:
     )
     async def extend(item_id: ItemId, body: Extend, _: Admin) -> Extended:
         """Extends a lease: it lasts this long from now."""
-        queue, token = held(desk, item_id, body.token)
+        queue, token = held(doors, item_id, body.token)
         lease_ms = max(1, round(body.lease_s * 1000))
-        if not all(await desk.pull.extend(queue, [token], lease_ms)):
+        if not all(await doors.workers.pull.extend(queue, [token], lease_ms)):
             raise lease_lost()
         return Extended(id=item_id, until_ms=wall_ms() + lease_ms)
 
 
-async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
-    if desk.is_draining:
+async def next_item(doors: Doors, query: NextQuery) -> Leased | None:
+    if doors.is_draining:
         raise draining()
     holdings = Holdings(query.consumer)
     wish = LeaseWish(
@@ -96,9 +96,9 @@ async def next_item(desk: Desk, query: NextQuery) -> Leased | None:
     refused: Exception | None = None
     leased: list[LeasedRun] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_with, desk.stopping, holdings)
+        nursery.start_soon(end_with, doors.stopping, holdings)
         try:
-            leased = await desk.pull.lease(wish, holdings)
+            leased = await doors.workers.pull.lease(wish, holdings)
         except Exception as problem:
             # A nursery would wrap it in an exception group.
             refused = problem
@@ -137,14 +137,14 @@ async def end_with(stopping: trio.Event, holdings: Holdings) -> None:
     holdings.end_waits()
 
 
-def held(desk: Desk, item_id: str, text: str) -> tuple[str, int]:
+def held(doors: Doors, item_id: str, text: str) -> tuple[str, int]:
     """Queue and token of a lease on this item. Raises Problem 409 if it is not valid for it."""
     try:
         wanted = pack_item_id(*parse_item_id(item_id))
     except ValueError as problem:
         raise Problem(422, str(problem), "invalid") from problem
     number, _, queue = text.partition(".")
-    leased = desk.pull.held(queue, int(number))
+    leased = doors.workers.pull.held(queue, int(number))
     if leased is None:
         raise lease_lost()
     part = leased.slice
@@ -155,9 +155,9 @@ def held(desk: Desk, item_id: str, text: str) -> tuple[str, int]:
     return queue, int(number)
 
 
-async def settle(desk: Desk, item_id: str, token: str, part: Part) -> None:
-    queue, number = held(desk, item_id, token)
-    if not all(await desk.pull.settle(queue, [LeaseReport(number, (part,))])):
+async def settle(doors: Doors, item_id: str, token: str, part: Part) -> None:
+    queue, number = held(doors, item_id, token)
+    if not all(await doors.workers.pull.settle(queue, [LeaseReport(number, (part,))])):
         raise lease_lost()
 
 

@@ -22,7 +22,7 @@ from actors.model.slices import first_item_id
 from actors.workers.in_hand import Task
 from daemon.http.access import Reader
 from daemon.http.action_classes import action_class, flow_type, plugins
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.flow_entries import FlowEntries, iso
 from daemon.http.models.metrics import ActionPlugins, Detailed, MetricsHistory, Running
 from daemon.http.prometheus.rendered import Rendered
@@ -42,10 +42,10 @@ Minutes = Annotated[int, Query(ge=1, le=60, description="How far back")]
 Points = Annotated[int, Query(ge=2, le=SAMPLES_MAX, description="Samples of a series, at most")]
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2/metrics", tags=["metrics"])
     rendered = Rendered()
-    metrics = desk.metrics
+    metrics = doors.metrics
     entries = FlowEntries(partial(told_of, metrics=metrics))
     host = socket.gethostname()
 
@@ -66,7 +66,7 @@ def routes(desk: Desk) -> APIRouter:
     @router.get("/queues/running", operation_id="showRunningTasks", response_model=Running)
     async def show_running(_: Reader) -> Response:
         """Lists the batches that workers and consumers have leased, the longest running first."""
-        tasks = sorted(metrics.tasks(), key=lambda task: task.began_ms)
+        tasks = sorted(doors.workers.tasks(), key=lambda task: task.began_ms)
         render = partial(running, tasks, metrics, host, wall_ms())
         return json_answer(await trio.to_thread.run_sync(render))
 

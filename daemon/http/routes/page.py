@@ -17,14 +17,14 @@ from actors.metrics.snapshot import FlowState, Snapshot
 from actors.model.clock import wall_ms
 from daemon.http.access import Access
 from daemon.http.action_classes import action_class, flow_type
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.page.views import Row, Views, load_assets
 from daemon.http.problems import Problem
 
 FOR_GOOD = "public, max-age=31536000, immutable"
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/queue-metrics", include_in_schema=False)
     assets = load_assets()
     views = Views(socket.gethostname(), f"/queue-metrics/static/{assets.digest}")
@@ -32,9 +32,9 @@ def routes(desk: Desk) -> APIRouter:
     @router.get("")
     async def queue_metrics(request: Request) -> HTMLResponse:
         access: Access = request.app.state.access
-        snapshot = await desk.metrics.snapshot() if access.is_open else None
+        snapshot = await doors.metrics.snapshot() if access.is_open else None
         # In a thread: with thousands of flows it takes a while.
-        render = partial(first_view, views, snapshot, desk.metrics)
+        render = partial(first_view, views, snapshot, doors.metrics)
         return HTMLResponse(await trio.to_thread.run_sync(render))
 
     @router.get("/schedules")

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from actors.metrics.snapshot import Snapshot
 from actors.model.clock import wall_ms
 from daemon.http.access import Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.prometheus.exposition import Exposition, negotiate
 from daemon.http.prometheus.families import Kept, families
 from daemon.http.prometheus.label_values import Labels
@@ -23,7 +23,7 @@ forebay_accepted_items_total{queue="crm"} 99240
 """
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(tags=["metrics"])
     exposition, labels, kept, rendered = Exposition(), Labels(), Kept(), Rendered()
 
@@ -46,7 +46,7 @@ def routes(desk: Desk) -> APIRouter:
     )
     async def scrape(request: Request, _: Reader) -> Response:
         """Everything that is counted and measured."""
-        snapshot = await desk.metrics.snapshot()
+        snapshot = await doors.metrics.snapshot()
         content_type = negotiate(request.headers.get("accept", ""))
         # One at a time, which is what `labels` and `kept` need: they remember what they have seen.
         made = partial(render, snapshot, content_type)

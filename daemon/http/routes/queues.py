@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from daemon.http.access import Admin, Reader
-from daemon.http.desk import Desk, Perform
+from daemon.http.doors import Doors, Performs
 from daemon.http.models.items import QUEUE_PATTERN
 from daemon.http.problems import Problem, documented
 from daemon.http.strict import Body, StrictRoute
@@ -147,47 +147,47 @@ Flow = Annotated[
 ]
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2/queues", tags=["queues"], route_class=StrictRoute)
-    _reading(router, desk)
-    _changing(router, desk)
-    _running(router, desk)
+    _reading(router, doors)
+    _changing(router, doors)
+    _running(router, doors)
     return router
 
 
-def _reading(router: APIRouter, desk: Desk) -> None:
+def _reading(router: APIRouter, doors: Doors) -> None:
     @router.get("", operation_id="listQueues")
     async def list_queues(_: Reader) -> QueueList:
         """All queues that exist: defined, paused, or created by a push and not deleted since."""
-        return QueueList.model_validate(await desk.perform("queues.list", {}))
+        return QueueList.model_validate(await doors.perform("queues.list", {}))
 
     @router.get("/{queue}", operation_id="showQueue", responses=documented(404))
     async def show(queue: QueueName, _: Reader) -> QueueObject:
         """A queue and all its settings in force."""
-        return QueueObject.model_validate(await desk.perform("queue.show", {"queue": queue}))
+        return QueueObject.model_validate(await doors.perform("queue.show", {"queue": queue}))
 
     @router.get("/{queue}/stats", operation_id="queueStats", responses=documented(404))
     async def stats(queue: QueueName, _: Reader) -> QueueStats:
         """Items by state, exceptions, and how long processing takes."""
-        stats = await desk.perform("queue.stats", {"queue": queue})
+        stats = await doors.perform("queue.stats", {"queue": queue})
         return QueueStats.model_validate(stats)
 
 
-def _changing(router: APIRouter, desk: Desk) -> None:
+def _changing(router: APIRouter, doors: Doors) -> None:
     @router.post("", status_code=201, operation_id="createQueue", responses=documented(409, 422))
     async def create(new: NewQueue, _: Admin) -> QueueObject:
         """Defines a queue. Handlers that run code must be in the configuration file."""
-        if desk.catalogue.describe(new.queue)["origin"] != "push":
+        if doors.catalogue.describe(new.queue)["origin"] != "push":
             raise Problem(409, f"there is a queue {new.queue} already")
         fields = {"queue": new.queue, "settings": new.settings}
-        return QueueObject.model_validate(await desk.perform("queues.create", fields))
+        return QueueObject.model_validate(await doors.perform("queues.create", fields))
 
     @router.patch("/{queue}", operation_id="changeQueue", responses=documented(404, 409, 422))
     async def change(queue: QueueName, wanted: QueueChange, _: Admin) -> QueueObject:
         """Changes some keys of a queue that was defined here."""
-        _check_is_ours(desk, queue)
+        _check_is_ours(doors, queue)
         fields = {"queue": queue, "settings": wanted.settings}
-        return QueueObject.model_validate(await desk.perform("queues.change", fields))
+        return QueueObject.model_validate(await doors.perform("queues.change", fields))
 
     @router.delete(
         "/{queue}", status_code=204, operation_id="deleteQueue", responses=documented(404, 409)
@@ -201,25 +201,25 @@ def _changing(router: APIRouter, desk: Desk) -> None:
         ] = "keep",
     ) -> None:
         """Forgets a queue's definition and pauses. Its name may be used again."""
-        _check_is_not_in_file(desk, queue)
-        await desk.perform("queue.show", {"queue": queue})
+        _check_is_not_in_file(doors, queue)
+        await doors.perform("queue.show", {"queue": queue})
         if items == "delete":
-            await empty(desk.perform, queue)
-        books = (await desk.report())["queues"].get(queue, {})
+            await empty(doors, queue)
+        books = (await doors.report())["queues"].get(queue, {})
         held, staged, dead = (books.get(name, 0) for name in ("held", "staged", "dead"))
         if held or staged or dead:
             text = f"{queue} is not empty: held {held}, staged {staged}, dead {dead}"
             raise Problem(409, text, "not-empty", extensions={"held": held, "dead": dead})
-        await desk.perform("queues.delete", {"queue": queue})
+        await doors.perform("queues.delete", {"queue": queue})
 
 
-def _running(router: APIRouter, desk: Desk) -> None:
+def _running(router: APIRouter, doors: Doors) -> None:
     @router.post("/{queue}/pause", operation_id="pauseQueue", responses=documented(404))
     async def pause(queue: QueueName, _: Admin, flow: Flow = None) -> QueueObject:
         """Pauses a queue or a flow: pushes are accepted, nothing is delivered. Deliveries in flight
         are finished."""
         return QueueObject.model_validate(
-            await desk.perform("queue.pause", {"queue": queue, "flow": flow})
+            await doors.perform("queue.pause", {"queue": queue, "flow": flow})
         )
 
     @router.post("/{queue}/resume", operation_id="resumeQueue", responses=documented(404, 409))
@@ -227,27 +227,27 @@ def _running(router: APIRouter, desk: Desk) -> None:
         """Resumes a queue or a flow. Flows that were paused by name stay paused when their queue is
         resumed. 409 if the queue is switched off by its setting `is_active`."""
         return QueueObject.model_validate(
-            await desk.perform("queue.resume", {"queue": queue, "flow": flow})
+            await doors.perform("queue.resume", {"queue": queue, "flow": flow})
         )
 
     @router.post("/{queue}/purge", operation_id="purgeQueue", responses=documented(404))
     async def purge(queue: QueueName, _: Admin) -> Purged:
         """Deletes all waiting items. Items that workers or consumers have leased stay, and so do
         dead letters. This cannot be undone."""
-        found = await desk.perform("queue.purge", {"queue": queue})
+        found = await doors.perform("queue.purge", {"queue": queue})
         return Purged(queue=queue, deleted=found["deleted"], more=found["more"])
 
 
-async def empty(perform: Perform, queue: str) -> None:
+async def empty(control: Performs, queue: str) -> None:
     """Deletes waiting items and dead letters; leased items stay. Raises Problem 409 if there was
     not enough time."""
     deadline = trio.current_time() + EMPTY_S
-    while (await perform("queue.purge", {"queue": queue}))["more"]:
+    while (await control.perform("queue.purge", {"queue": queue}))["more"]:
         _check_time(queue, deadline)
     cursor = None
     while True:
         fields = {"which": {"queue": queue}, "cursor": cursor}
-        cursor = (await perform("dead.remove", fields))["cursor"]
+        cursor = (await control.perform("dead.remove", fields))["cursor"]
         if cursor is None:
             return
         _check_time(queue, deadline)
@@ -259,12 +259,12 @@ def _check_time(queue: str, deadline: float) -> None:
         raise Problem(409, text, "not-empty")
 
 
-def _check_is_ours(desk: Desk, queue: str) -> None:
-    _check_is_not_in_file(desk, queue)
-    if desk.catalogue.describe(queue)["origin"] == "push":
+def _check_is_ours(doors: Doors, queue: str) -> None:
+    _check_is_not_in_file(doors, queue)
+    if doors.catalogue.describe(queue)["origin"] == "push":
         raise Problem(404, f"there is no queue {queue} that was defined here")
 
 
-def _check_is_not_in_file(desk: Desk, queue: str) -> None:
-    if desk.catalogue.describe(queue)["origin"] == "file":
+def _check_is_not_in_file(doors: Doors, queue: str) -> None:
+    if doors.catalogue.describe(queue)["origin"] == "file":
         raise Problem(409, f"{queue} is defined in the configuration: change it there")

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from actors.control.control import LIMIT_MAX
+from actors.control.fields import LIMIT_MAX
 from daemon.http.access import Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.problems import documented
 
 WRITE_EXAMPLE: Final = "0198c0de0a0070008000000000000001"
@@ -84,13 +84,13 @@ class WriteList(BaseModel):
     more: int = Field(description="How many writes are not listed")
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["receipts"])
 
     @router.get("/receipts/{write}", operation_id="showReceipt", responses=documented(404))
     async def receipt(write: WriteId, _: Reader) -> Receipt:
         """Counts a write's items by outcome, until `spool.receipt_ttl` after it was published."""
-        return Receipt.model_validate(await desk.perform("receipt.show", {"write": write}))
+        return Receipt.model_validate(await doors.perform("receipt.show", {"write": write}))
 
     @router.get("/writes", operation_id="listWrites")
     async def writes(
@@ -99,7 +99,7 @@ def routes(desk: Desk) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 100,
     ) -> WriteList:
         """Lists writes, the one with the latest activity first."""
-        found = await desk.perform("write.list", {"all": over, "limit": limit})
+        found = await doors.perform("write.list", {"all": over, "limit": limit})
         return WriteList.model_validate(found)
 
     return router

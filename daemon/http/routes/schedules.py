@@ -14,7 +14,7 @@ from actors.control.schedules import TICKS_DEFAULT, TICKS_MAX
 from actors.cron.last_ticks import TickState
 from actors.model.masking import MASK
 from daemon.http.access import Admin, Reader, Who
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.problems import documented
 from daemon.http.strict import Body, StrictRoute
 
@@ -125,24 +125,24 @@ class Pushed(BaseModel):
     id: str = Field(description="The item that was pushed")
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2/schedules", tags=["schedules"], route_class=StrictRoute)
-    _reading(router, desk)
-    _changing(router, desk)
+    _reading(router, doors)
+    _changing(router, doors)
     return router
 
 
-def _reading(router: APIRouter, desk: Desk) -> None:
+def _reading(router: APIRouter, doors: Doors) -> None:
     @router.get("", operation_id="listSchedules")
     async def list_schedules(who: Reader) -> ScheduleList:
         """Lists all schedules of this daemon: configured, or defined at run time."""
-        found = (await desk.perform("cron.list", {}))["schedules"]
+        found = (await doors.perform("cron.list", {}))["schedules"]
         return ScheduleList(schedules=[shown(each, who) for each in found])
 
     @router.get("/{name}", operation_id="showSchedule", responses=documented(404))
     async def show(name: ScheduleName, who: Reader) -> Schedule:
         """Shows a schedule and all its settings; its payload if the client may see payloads."""
-        return shown(await desk.perform("cron.show", {"name": name}), who)
+        return shown(await doors.perform("cron.show", {"name": name}), who)
 
     @router.get("/{name}/next", operation_id="nextTicks", responses=documented(404))
     async def next_ticks(
@@ -152,35 +152,35 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     ) -> NextTicks:
         """Lists the next ticks, also of a disabled schedule."""
         fields = {"name": name, "count": count}
-        return NextTicks.model_validate(await desk.perform("cron.next", fields))
+        return NextTicks.model_validate(await doors.perform("cron.next", fields))
 
 
-def _changing(router: APIRouter, desk: Desk) -> None:
+def _changing(router: APIRouter, doors: Doors) -> None:
     @router.post(
         "", status_code=201, operation_id="createSchedule", responses=documented(404, 409, 422)
     )
     async def create(new: NewSchedule, who: Admin) -> Schedule:
         """Defines a schedule, and installs its next ticks."""
         fields = {"name": new.name, "settings": new.settings}
-        return shown(await desk.perform("cron.add", fields), who)
+        return shown(await doors.perform("cron.add", fields), who)
 
     @router.patch("/{name}", operation_id="changeSchedule", responses=documented(404, 409, 422))
     async def change(name: ScheduleName, wanted: ScheduleChange, who: Admin) -> Schedule:
         """Changes some keys; future ticks are replaced in the same step."""
         fields = {"name": name, "settings": wanted.settings}
-        return shown(await desk.perform("cron.change", fields), who)
+        return shown(await doors.perform("cron.change", fields), who)
 
     @router.delete(
         "/{name}", status_code=204, operation_id="deleteSchedule", responses=documented(404, 409)
     )
     async def delete(name: ScheduleName, _: Admin) -> None:
         """Removes a schedule and its future ticks."""
-        await desk.perform("cron.remove", {"name": name})
+        await doors.perform("cron.remove", {"name": name})
 
     @router.post("/{name}/run", operation_id="runSchedule", responses=documented(404))
     async def run(name: ScheduleName, _: Admin) -> Pushed:
         """Pushes the schedule's item now; its ticks do not change."""
-        return Pushed.model_validate(await desk.perform("cron.run", {"name": name}))
+        return Pushed.model_validate(await doors.perform("cron.run", {"name": name}))
 
 
 def shown(schedule: dict[str, Any], who: Who) -> Schedule:

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from daemon.http.access import Reader
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 
 
 class Spool(BaseModel):
@@ -51,14 +51,14 @@ class Spool(BaseModel):
     disk_is_low: bool
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["spool"])
 
     @router.get("/spool", operation_id="showSpool")
     async def show(_: Reader) -> Spool:
         """Shows how full the journal is."""
-        settings = desk.settings.spool
-        found = (await desk.report())["spool"]
+        settings = doors.settings.spool
+        found = (await doors.report())["spool"]
         return Spool.model_validate(
             found
             | {
@@ -66,7 +66,7 @@ def routes(desk: Desk) -> APIRouter:
                 "fill": found["bytes"] / settings.max_bytes,
                 "min_free_bytes": settings.min_free_bytes,
                 "durability": settings.durability,
-                "disk_is_low": desk.spooler.disk_is_low,
+                "disk_is_low": doors.tiers.spooler.disk_is_low,
             }
         )
 

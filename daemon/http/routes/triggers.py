@@ -13,7 +13,7 @@ from pydantic.config import JsonDict
 
 from actors.config.schedules import NAME_PATTERN
 from daemon.http.access import Admin, Reader, Who
-from daemon.http.desk import Desk
+from daemon.http.doors import Doors
 from daemon.http.problems import documented
 from daemon.http.routes.schedules import shown_settings
 from daemon.http.strict import Body, StrictRoute
@@ -131,65 +131,65 @@ class Ran(BaseModel):
     items: int = Field(description="How many it claimed")
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(doors: Doors) -> APIRouter:
     router = APIRouter(prefix="/api/v2/triggers", tags=["triggers"], route_class=StrictRoute)
-    _reading(router, desk)
-    _defining(router, desk)
-    _acting(router, desk)
+    _reading(router, doors)
+    _defining(router, doors)
+    _acting(router, doors)
     return router
 
 
-def _reading(router: APIRouter, desk: Desk) -> None:
+def _reading(router: APIRouter, doors: Doors) -> None:
     @router.get("", operation_id="listTriggers")
     async def list_triggers(who: Reader) -> TriggerList:
         """Lists all triggers of this daemon, and its schedules, which are TIME triggers."""
-        found = (await desk.perform("trigger.list", {}))["triggers"]
+        found = (await doors.perform("trigger.list", {}))["triggers"]
         return TriggerList(triggers=[shown(each, who) for each in found])
 
     @router.get("/{name}", operation_id="showTrigger", responses=documented(404))
     async def show(name: TriggerName, who: Reader) -> Trigger:
         """Shows a trigger, all its settings, and its unfinished jobs."""
-        return shown(await desk.perform("trigger.show", {"name": name}), who)
+        return shown(await doors.perform("trigger.show", {"name": name}), who)
 
 
-def _defining(router: APIRouter, desk: Desk) -> None:
+def _defining(router: APIRouter, doors: Doors) -> None:
     @router.post(
         "", status_code=201, operation_id="createTrigger", responses=documented(404, 409, 422)
     )
     async def create(new: NewTrigger, who: Admin) -> Trigger:
         """Defines a trigger. From now on only the trigger gets items of its queue."""
         fields = {"name": new.name, "settings": new.settings}
-        return shown(await desk.perform("trigger.add", fields), who)
+        return shown(await doors.perform("trigger.add", fields), who)
 
     @router.patch("/{name}", operation_id="changeTrigger", responses=documented(404, 409, 422))
     async def change(name: TriggerName, wanted: TriggerChange, who: Admin) -> Trigger:
         """Changes some keys; existing jobs do not change."""
         fields = {"name": name, "settings": wanted.settings}
-        return shown(await desk.perform("trigger.change", fields), who)
+        return shown(await doors.perform("trigger.change", fields), who)
 
     @router.delete(
         "/{name}", status_code=204, operation_id="deleteTrigger", responses=documented(404, 409)
     )
     async def delete(name: TriggerName, _: Admin) -> None:
         """Removes a trigger. Unfinished jobs keep the items they have claimed."""
-        await desk.perform("trigger.remove", {"name": name})
+        await doors.perform("trigger.remove", {"name": name})
 
 
-def _acting(router: APIRouter, desk: Desk) -> None:
+def _acting(router: APIRouter, doors: Doors) -> None:
     @router.post("/{name}/run", operation_id="runTrigger", responses=documented(404, 409))
     async def run(name: TriggerName, _: Admin) -> Ran:
         """Polls now and makes a job of the items that are due. A TIME trigger pushes its item."""
-        return Ran.model_validate(await desk.perform("trigger.run", {"name": name}))
+        return Ran.model_validate(await doors.perform("trigger.run", {"name": name}))
 
     @router.post("/{name}/pause", operation_id="pauseTrigger", responses=documented(404, 409))
     async def pause(name: TriggerName, who: Admin) -> Trigger:
         """Pauses a trigger on all daemons: no items are claimed. Existing jobs continue."""
-        return shown(await desk.perform("trigger.pause", {"name": name}), who)
+        return shown(await doors.perform("trigger.pause", {"name": name}), who)
 
     @router.post("/{name}/resume", operation_id="resumeTrigger", responses=documented(404, 409))
     async def resume(name: TriggerName, who: Admin) -> Trigger:
         """Resumes a paused trigger."""
-        return shown(await desk.perform("trigger.resume", {"name": name}), who)
+        return shown(await doors.perform("trigger.resume", {"name": name}), who)
 
 
 def shown(trigger: dict[str, Any], who: Who) -> Trigger:

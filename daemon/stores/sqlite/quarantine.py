@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-import trio
 
 from actors.ports.tiers import ColdQueue, ColdTotals
-from actors.spooler.messages import Inquire, SpoolerMessage
+from actors.spooler.client import SpoolerClient
+from actors.spooler.messages import Inquire
 from daemon.errors import CannotStart
 from daemon.stores.sqlite.books import read_totals
 
@@ -156,9 +156,7 @@ def _sync(directory: Path) -> None:
         os.close(fd)
 
 
-async def account_for_missing(
-    cold: ColdQueue, spooler: trio.MemorySendChannel[SpoolerMessage]
-) -> None:
+async def account_for_missing(cold: ColdQueue, spooler: SpoolerClient) -> None:
     """Compares the cold store with what the journal has handed over to it, and reports the rest.
 
     Call it at the start, when the hand-overs of the last process are finished and none has begun.
@@ -167,15 +165,8 @@ async def account_for_missing(
     old copy, or another store is configured, and they may come back with the right one.
     """
     totals = await cold.totals()
-    given: dict[str, int] = {}
-    there = trio.Event()
-
-    def answer(report: dict[str, dict[str, dict[str, int]]]) -> None:
-        given.update({name: entry["handed_over"] for name, entry in report["queues"].items()})
-        there.set()
-
-    await spooler.send(Inquire(answer))
-    await there.wait()
+    report = await spooler.ask(Inquire())
+    given = {name: entry["handed_over"] for name, entry in report["queues"].items()}
     missing = {
         queue: items - (totals[queue].taken if queue in totals else 0)
         for queue, items in given.items()

@@ -1,0 +1,94 @@
+"""Fleet: what this daemon shares with others besides the rows of the cold store.
+
+This is the door of the package. With a shared cold store daemons decide about writes together; with
+a shared warm queue as well, each owns the runs it has entered there, and all follow the breakers of
+all. A daemon of its own has neither, and everything here does nothing.
+"""
+
+from dataclasses import dataclass
+
+import trio
+
+from actors.fleet.adoption import LostOwnersPort
+from actors.fleet.breakers import FleetBreaker, FleetBreakers
+from actors.fleet.owner import Owner
+from actors.fleet.shared_warm import SharedWarm
+from actors.fleet.write_follower import Follower
+from actors.fleet.writes import Deciding
+from actors.keys.recall import Recalls
+from actors.ports.writes import DECIDED, Decisions
+from actors.tiers.tiers import Tiers
+from actors.workers.rate import FleetRate
+from actors.workers.workers import Workers
+
+DECISION_STEPS = ("verdicts", "applied", "note_parts", "expire", "unfinished")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStores:
+    """The parts of the stores that only daemons with shared stores use; None: not shared."""
+
+    daemon: bytes = b""
+    """This daemon's id; empty if it shares no store."""
+    decisions: Decisions | None = None
+    recalls: Recalls | None = None
+    breaker: FleetBreaker | None = None
+    rate: FleetRate | None = None
+    lost_owners: LostOwnersPort | None = None
+
+
+class Fleet:
+    def __init__(self, stores: FleetStores, tiers: Tiers, workers: Workers) -> None:
+        self.stores = stores
+        self._follower: Follower | None = None
+        self.deciding: Deciding | None = None
+        """Decides about writes; None: the spooler decides."""
+        if stores.decisions is not None:
+            spooler, decisions = tiers.spooler, tiers.watch(stores.decisions, DECISION_STEPS)
+            self._follower = Follower(
+                spooler.client, decisions, spooler.settings.stage_ttl, tiers.now_ms
+            )
+            self.deciding = Deciding(spooler.client, decisions, self._follower)
+        self._owner: Owner | None = None
+        if isinstance(tiers.warm, SharedWarm):
+            self._owner = Owner(tiers.warm, tiers, workers.settlement)
+        self._breakers: FleetBreakers | None = None
+        if stores.breaker is not None:
+            self._breakers = FleetBreakers(workers.breakers, stores.breaker)
+
+    def hear(self, said: str) -> None:
+        """Another daemon's wake, which may be that something is decided about writes."""
+        if said == DECIDED and self._follower is not None:
+            self._follower.wake()
+
+    async def catch_up(self) -> None:
+        """Carries out what was decided while this daemon was down; before anything is delivered."""
+        if self._follower is not None:
+            await self._follower.catch_up()
+
+    async def recover(self) -> None:
+        """Finds what this daemon had in the shared warm queue; before anything is lent."""
+        if self._owner is not None:
+            await self._owner.recover()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follows the fleet's decisions and breakers; never returns."""
+        async with trio.open_nursery() as nursery:
+            if self._breakers is not None:
+                nursery.start_soon(self._breakers.run)
+            if self._follower is not None:
+                nursery.start_soon(self._follower.run)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def own(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keeps this daemon's runs in the shared warm queue valid; never returns."""
+        if self._owner is not None:
+            await self._owner.run(task_status)
+        else:
+            task_status.started()
+
+    async def close(self) -> None:
+        """Tells the fleet the last outcomes of this daemon's writes."""
+        if self._follower is not None:
+            await self._follower.close()
