@@ -162,3 +162,20 @@ def parse_books(content: Mapping[str, Any]) -> Books:
             raise ValueError(f"the totals of {queue!r} are not counts")
         books[queue] = Totals(**numbers)
     return books
+
+
+class ColdReceipt(NamedTuple):
+    """The outcomes, in the cold store, of the items of one write."""
+
+    delivered: int = 0
+    dead: int = 0
+    """Dead letters that are here now."""
+    deleted: int = 0
+    lost: int = 0
+    """Items in rows that cannot be read and were set aside."""
+    updated: int = 0
+    """Items that took the key of another item, which was deleted."""
+    ignored: int = 0
+    """Deleted items whose key was taken when they became visible."""
+    conflict: int = 0
+    """The same for a queue that rejects them, or where the other item could not be replaced."""

@@ -17,18 +17,17 @@ whether the step was taken, and repeating it is harmless. Times are milliseconds
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from actors.config.queue import QueueSettings
+from actors.model.books import ColdReceipt
 from actors.model.finished import FinishedRow, Keeps, Past
 from actors.model.keys import Holder, KeyRules, Offer
 from actors.model.slices import HeldBy, ItemError, Slice
+from actors.ports.ticks import TickStore
+from actors.ports.trigger_jobs import TriggerStore
 from forebay.item import FailureReason
 from forebay.run import RunHead
-
-if TYPE_CHECKING:
-    from actors.ports.ticks import TickStore
-    from actors.ports.trigger_jobs import TriggerStore
 
 
 class StoreUnavailable(Exception):
@@ -298,23 +297,6 @@ class Unconfirmed(NamedTuple):
     origin: bytes
     queue: str
     items: int
-
-
-class ColdReceipt(NamedTuple):
-    """The outcomes, in the cold store, of the items of one write."""
-
-    delivered: int = 0
-    dead: int = 0
-    """Dead letters that are here now."""
-    deleted: int = 0
-    lost: int = 0
-    """Items in rows that cannot be read and were set aside."""
-    updated: int = 0
-    """Items that took the key of another item, which was deleted."""
-    ignored: int = 0
-    """Deleted items whose key was taken when they became visible."""
-    conflict: int = 0
-    """The same for a queue that rejects them, or where the other item could not be replaced."""
 
 
 class Stream(NamedTuple):

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 from actors.config.triggers import TRIGGER_HEADER
+from actors.model.books import ColdReceipt
 from actors.model.keys import Offer
 from actors.model.slices import ItemError
-from actors.ports.tiers import ColdReceipt
 from forebay.ids import format_item_id
 from forebay.run import Run, encode_run, read_head
 from forebay.stage_frames import WRITE_HEADER

@@ -2,8 +2,8 @@
 
 import pytest
 
+from actors.model.books import ColdReceipt
 from actors.ports.tiers import (
-    ColdReceipt,
     ColdTotals,
     DeadFilter,
     NewRow,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from actors.model.books import ColdReceipt
 from actors.model.keys import ItemRef, KeyRule, Offer, Policy
-from actors.ports.tiers import ColdItems, ColdReceipt, ColdTotals, DeadFilter, NewRow, RowOutcome
+from actors.ports.tiers import ColdItems, ColdTotals, DeadFilter, NewRow, RowOutcome
 from forebay.ids import format_item_id
 from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head, take_items

@@ -2,7 +2,8 @@
 
 import pytest
 
-from actors.ports.tiers import ColdReceipt, ColdTotals, DeadFilter, RowOutcome
+from actors.model.books import ColdReceipt
+from actors.ports.tiers import ColdTotals, DeadFilter, RowOutcome
 from forebay.ids import format_item_id
 from tests.conformance.cold_stores import ColdStores, acquire, dead_row, new_row, part_of, put
 

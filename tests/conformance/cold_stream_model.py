@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from actors.ports.tiers import ColdReceipt, SeenRow, Stream
+from actors.model.books import ColdReceipt
+from actors.ports.tiers import SeenRow, Stream
 from tests.conformance.cold_model import ColdModel, Now, Row, find_due
 
 Consumer = tuple[str, str]

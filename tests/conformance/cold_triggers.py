@@ -3,9 +3,10 @@
 import json
 from typing import Any, Protocol
 
+from actors.model.books import ColdReceipt
 from actors.model.keys import KeyRule
 from actors.model.slices import ItemError
-from actors.ports.tiers import ColdItems, ColdReceipt, ColdRow, DeadFilter, RowOutcome
+from actors.ports.tiers import ColdItems, ColdRow, DeadFilter, RowOutcome
 from actors.ports.trigger_jobs import (
     Claim,
     JobEnd,

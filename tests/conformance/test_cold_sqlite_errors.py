@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+from actors.model.books import ColdReceipt
 from actors.model.slices import ItemError
 from actors.ports.tiers import (
-    ColdReceipt,
     ColdTotals,
     DeadFilter,
     RowOutcome,

@@ -224,7 +224,11 @@ def make_settings(disk: Path, directory: Path, pipe: Path, min_free: str) -> dic
             "inmemory_runs": 4,
         },
         "queues": {
-            OUT: {"handler": {"type": "file", "path": str(pipe)}, "warm_max_items": 20},
+            # The pipe is not read for as long as the test needs: a write must not time out.
+            OUT: {
+                "handler": {"type": "file", "path": str(pipe), "timeout": "1h"},
+                "warm_max_items": 20,
+            },
             FLAKY: flaky.SETTINGS,
         },
         "log": {"format": "json"},

@@ -22,9 +22,9 @@ from actors.config.triggers import QueueTrigger
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.trigger_watch import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, backoff_s
 from actors.cron.triggers import Triggers
+from actors.model.books import ColdReceipt
 from actors.ports.tiers import (
     ColdItems,
-    ColdReceipt,
     ColdTotals,
     RowOutcome,
     StoreCorrupt,

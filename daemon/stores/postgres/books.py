@@ -10,7 +10,8 @@ The counters of a flow that has nothing here any more are forgotten now and then
 from collections.abc import Sequence
 from typing import Final
 
-from actors.ports.tiers import ColdReceipt, ColdTotals, FlowCount
+from actors.model.books import ColdReceipt
+from actors.ports.tiers import ColdTotals, FlowCount
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.schema import HELD
 from daemon.stores.postgres.text import from_text, to_text

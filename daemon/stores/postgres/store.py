@@ -21,10 +21,10 @@ from typing import Final
 
 import trio
 
+from actors.model.books import ColdReceipt
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
 from actors.ports.tiers import (
-    ColdReceipt,
     ColdRow,
     ColdTotals,
     FlowCount,

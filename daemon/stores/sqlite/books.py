@@ -13,7 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from actors.ports.tiers import ColdReceipt, ColdTotals, FlowCount
+from actors.model.books import ColdReceipt
+from actors.ports.tiers import ColdTotals, FlowCount
 from daemon.stores.sqlite.schema import HELD
 
 _TOTALS: Final = (

@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import (
-    ColdReceipt,
     ColdRow,
     ColdTotals,
     FlowCount,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+from actors.model.books import ColdReceipt
 from actors.model.finished import Keeps
 from actors.model.keys import KeyRule, KeyRules
 from actors.model.slices import ItemError, indexes, lowest_bit
-from actors.ports.tiers import ColdReceipt
 from actors.ports.trigger_jobs import (
     JOB_CLAIM,
     JOBS_PAGE,
