@@ -16,7 +16,7 @@ from actors.model.slices import HeldBy, ItemError, holder
 from actors.model.states import State
 from actors.ports.tiers import ColdSight, DeadLetter, Whereabouts
 from actors.spooler.messages import JournalRun
-from actors.workers.in_hand import Task
+from actors.workers.sending import Task
 from forebay.errors import BadRun
 from forebay.ids import format_item_id
 from forebay.run import Run, RunHead

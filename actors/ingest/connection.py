@@ -26,10 +26,9 @@ import trio
 from trio.lowlevel import wait_readable, wait_writable
 
 from actors.ingest.buffers import Inbox, Outbox
-from actors.ingest.frame_limits import check, refuse_size
 from actors.ingest.peer import Peer
 from actors.ingest.requests import Requests, Shared
-from actors.ingest.window import Budget, Window
+from actors.ingest.window import Budget, Window, check, refuse_size
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import draining, no_common_version, too_slow
 from forebay import wire

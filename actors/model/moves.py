@@ -9,7 +9,7 @@ and at most a comparison per run:
               (actors/tiers/warm_queue.py; with Valkey, each move is one script)
     journal   an outcome of a lent run needs the lease's token, and an outcome of a waiting run
               requires that it is not lent; the tables below say which fates each may have, and
-              a settled item stays settled (actors/spooler/loans.py)
+              a settled item stays settled (actors/spooler/lending.py)
     cold      every statement that moves a row names the state that it takes the row from
               (`guard`); and the store itself refuses any other change of a row's state
               (`row_changes`), whatever the statement says

@@ -27,7 +27,7 @@ from actors.ports.journal import Journal, Located
 from actors.ports.tiers import Look, SeenRow
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
-from actors.spooler.loans import Loans
+from actors.spooler.lending import Loans
 from actors.spooler.messages import FindRun, JournalRun, Peek, ScanRuns
 
 

@@ -18,7 +18,7 @@ from actors.model.slices import item_bits
 from actors.ports.journal import LiveRun, Recovered, RecoveredChunk
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
-from actors.spooler.loans import Loans
+from actors.spooler.lending import Loans
 from actors.spooler.staging import Staging
 from actors.spooler.writes import Phase, Writes
 

@@ -8,7 +8,7 @@ from actors.model.books import Totals
 from actors.ports.journal import Room
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
-from actors.spooler.loans import Loans
+from actors.spooler.lending import Loans
 
 
 def make_report(

@@ -37,8 +37,7 @@ from actors.spooler.backlog import Backlog
 from actors.spooler.client import SpoolerClient
 from actors.spooler.intake import DRAINING, Group, Intake, RecentRuns, answer
 from actors.spooler.ledger import Ledger
-from actors.spooler.lending import Lending
-from actors.spooler.loans import Loans, PendingMark
+from actors.spooler.lending import Lending, Loans, PendingMark
 from actors.spooler.messages import (
     AbortWrite,
     Append,

@@ -23,9 +23,8 @@ from actors.observers.events import QueueStaffed
 from actors.ports.handler import Handler
 from actors.ports.tiers import Leased
 from actors.workers.adaptive import AdaptiveCount
-from actors.workers.in_hand import Task
 from actors.workers.rate import TokenBucket
-from actors.workers.sending import Batch, Delivering, Shared
+from actors.workers.sending import Batch, Delivering, Shared, Task
 
 
 class Gate:

@@ -40,9 +40,9 @@ from actors.model.refusals import unknown_queue
 from actors.model.slices import HeldBy, holder
 from actors.observers.tallies import Tallies
 from actors.ports.tiers import Leased, StoreUnavailable, WarmQueue
-from actors.workers.in_hand import Task
 from actors.workers.lease_ends import LeaseEnds
 from actors.workers.pull_reports import Ended, FailedPart, what_became
+from actors.workers.sending import Task
 from actors.workers.shipment import Shipment, ship, unpacks_bytes
 from forebay.errors import BadFrame
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish

@@ -18,11 +18,10 @@ from actors.config.settings import Settings
 from actors.observers.observers import Observers
 from actors.tiers.tiers import Tiers
 from actors.workers.dispatch import Dispatch, OpenHandler
-from actors.workers.in_hand import Task
 from actors.workers.pull import Pull
 from actors.workers.pull_reports import PullSettling
 from actors.workers.rate import FleetRate, SendLimit
-from actors.workers.sending import Shared
+from actors.workers.sending import Shared, Task
 from actors.workers.settlement import Settlement
 
 

@@ -12,7 +12,7 @@ from actors.config.settings import SpoolSettings
 from actors.ports.journal import Damage
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
-from actors.spooler.loans import Loans
+from actors.spooler.lending import Loans
 from actors.spooler.recovery import Adoption
 from actors.spooler.staging import Staging
 from actors.spooler.writes import Writes

@@ -9,8 +9,7 @@ import trio
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import Slice
 from actors.ports.handler import DeliveryFailed, Prepared
-from daemon.handlers.items import BatchColumns, unpack_batch
-from daemon.handlers.unpacked import UnpackedRuns
+from daemon.handlers.items import BatchColumns, UnpackedRuns, unpack_batch
 from forebay.item import Item
 
 Verdict = Callable[["Batch"], Report]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import actors.fleet.shared_warm
-import actors.spooler.loans
+import actors.spooler.lending
 import daemon.stores.postgres.store
 from actors.model.runs import Fate
 from actors.model.slices import InCold, Slice, indexes
@@ -52,7 +52,7 @@ class Said(NamedTuple):
 def install() -> None:
     """This process tells from now on."""
     ids_of_rows: dict[bytes, list[str]] = {}
-    lease, written = actors.fleet.shared_warm.SharedWarm.lease, actors.spooler.loans.Loans.written
+    lease, written = actors.fleet.shared_warm.SharedWarm.lease, actors.spooler.lending.Loans.written
     store = daemon.stores.postgres.store.PostgresCold
     acquire, settle = store.acquire, store.settle
 
@@ -67,7 +67,7 @@ def install() -> None:
             tell({"is": "leased", "at": at, "ids": ids, "lock": lock})
         return found
 
-    def written_and_tell(self: Any, marks: list[actors.spooler.loans.PendingMark]) -> None:
+    def written_and_tell(self: Any, marks: list[actors.spooler.lending.PendingMark]) -> None:
         written(self, marks)
         ids = [
             format_item_id(mark.run_id, index)
@@ -96,7 +96,7 @@ def install() -> None:
 
     for owner, name, told in (
         (actors.fleet.shared_warm.SharedWarm, "lease", lease_and_tell),
-        (actors.spooler.loans.Loans, "written", written_and_tell),
+        (actors.spooler.lending.Loans, "written", written_and_tell),
         (store, "acquire", acquire_and_tell),
         (store, "settle", settle_and_tell),
     ):

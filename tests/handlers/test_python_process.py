@@ -12,9 +12,8 @@ from trio.testing import MockClock
 
 from actors.model.outcomes import Failure, Report
 from actors.ports.handler import Sender
-from daemon.handlers.items import unpack_batch
+from daemon.handlers.items import UnpackedRuns, unpack_batch
 from daemon.handlers.python.frames import encode_items
-from daemon.handlers.unpacked import UnpackedRuns
 from tests.handlers.batches import HANG_S, deliver, failures, opened, slice_of, texts
 
 HERE = "tests.handlers.functions"

@@ -7,8 +7,7 @@ from base64 import b64decode
 import pytest
 
 from actors.model.slices import indexes
-from daemon.handlers.lines import Encoding, encode_batch
-from daemon.handlers.unpacked import UnpackedRuns
+from daemon.handlers.items import Encoding, UnpackedRuns, encode_batch
 from forebay.ids import format_item_id
 from tests.http.batches import a_slice, damaged_slice, lent
 

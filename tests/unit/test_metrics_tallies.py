@@ -9,7 +9,7 @@ from actors.observers import tallies as tallies_module
 from actors.observers.batch import Batch
 from actors.observers.tallies import OTHER, Tallies
 from actors.ports.tiers import Leased
-from actors.workers.in_hand import InHand
+from actors.workers.sending import InHand
 from forebay.ids import pack_item_id
 from forebay.run import encode_run, read_head
 

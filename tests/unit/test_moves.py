@@ -25,7 +25,7 @@ from actors.model.runs import Fate, StoredRun
 from actors.model.states import ENDS, State, Who, allowed_from, states_before
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
-from actors.spooler.loans import Loans
+from actors.spooler.lending import Loans
 from actors.spooler.messages import HandedOver, Lease, Retried, Settled, Voided
 from forebay.run import encode_run, read_head
 

@@ -1,7 +1,7 @@
 """What the order of due slices costs; what it must do is said by the suite of the warm queue."""
 
 from actors.model.slices import Slice
-from actors.tiers.warm_order import HEADS_SPARE, DueSlices
+from actors.tiers.warm_queue import HEADS_SPARE, DueSlices
 from tests.conformance.warm_rig import make_run, places, whole
 
 NO_FLOWS: frozenset[str] = frozenset()

@@ -108,7 +108,7 @@ def dump(
     import sys
 
     from actors.spooler.writes import Phase
-    from daemon.handlers.lines import object_line, run_objects
+    from daemon.handlers.items import object_line, run_objects
     from daemon.journal.inspect import dump_runs
     from forebay.errors import BadRun
 

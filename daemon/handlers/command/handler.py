@@ -33,8 +33,7 @@ from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.command.results import ItemResults
-from daemon.handlers.items import all_failed, report
-from daemon.handlers.lines import Encoded, encode_batch
+from daemon.handlers.items import Encoded, all_failed, encode_batch, report
 
 # Describes how a process ended, from the return code of `subprocess`.
 

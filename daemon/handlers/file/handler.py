@@ -26,8 +26,7 @@ from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
 from daemon.handlers.file.landing import Landing
 from daemon.handlers.file.line_files import GrowingFile, Lines, RolledFiles
-from daemon.handlers.items import all_failed
-from daemon.handlers.lines import Encoded, encode_batch
+from daemon.handlers.items import Encoded, all_failed, encode_batch
 
 log = structlog.get_logger()
 

@@ -27,8 +27,7 @@ from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.file.landing import Landing
-from daemon.handlers.items import SliceColumns, all_failed, unpack_batch
-from daemon.handlers.unpacked import UnpackedRuns
+from daemon.handlers.items import SliceColumns, UnpackedRuns, all_failed, unpack_batch
 
 
 class ParquetDelivery:

@@ -19,7 +19,7 @@ import h11
 from actors.config.handlers import HttpHandler
 from actors.model.outcomes import ItemsFailed
 from actors.model.slices import Slice
-from daemon.handlers.lines import Encoded, encode_batch
+from daemon.handlers.items import Encoded, encode_batch
 
 Header = tuple[bytes, bytes]
 

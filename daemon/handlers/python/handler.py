@@ -24,7 +24,7 @@ from actors.model.slices import Slice
 from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
 from daemon.errors import ConfigError
-from daemon.handlers.items import Verdict, report, unpack_batch
+from daemon.handlers.items import UnpackedRuns, Verdict, report, unpack_batch
 from daemon.handlers.python.call import (
     NoFunction,
     call_batch,
@@ -35,7 +35,6 @@ from daemon.handlers.python.call import (
     load_function,
 )
 from daemon.handlers.python.process import BatchItems, ProcessSender
-from daemon.handlers.unpacked import UnpackedRuns
 from forebay.item import Item
 
 THREADS_A_SENDER: Final = 2

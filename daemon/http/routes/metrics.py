@@ -19,7 +19,7 @@ from actors.metrics.samples import EVERY_S, SAMPLES_MAX, WHOLE, Sample, thinned
 from actors.metrics.snapshot import Snapshot
 from actors.model.clock import wall_ms
 from actors.model.slices import first_item_id
-from actors.workers.in_hand import Task
+from actors.workers.sending import Task
 from daemon.http.access import Reader
 from daemon.http.action_classes import action_class, flow_type, plugins
 from daemon.http.doors import Doors
