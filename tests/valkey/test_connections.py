@@ -18,10 +18,10 @@ from daemon.stores.valkey.url import without_password
 from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, places, whole
 from tests.http.certificates import Certificates, make_certificates
+from tests.servers.ports import free_port
 from tests.servers.valkey import (
     ValkeyServer,
     binaries,
-    free_port,
     new_prefix,
     shared_server,
     tls_front,

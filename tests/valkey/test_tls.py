@@ -14,7 +14,8 @@ from daemon.stores.valkey.url import read_url
 from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, whole
 from tests.http.certificates import Certificates, make_certificates
-from tests.servers.valkey import ValkeyServer, binaries, free_port, valkey_server
+from tests.servers.ports import free_port
+from tests.servers.valkey import ValkeyServer, binaries, valkey_server
 from tests.valkey.clusters import state
 from tests.valkey.fleet import daemon_id
 from tests.valkey.sentinels import Sentinel, until
