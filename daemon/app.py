@@ -54,7 +54,8 @@ from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
 from daemon.notify.ways import check_webhooks, make_ways
 from daemon.process.listen import ListeningSocket, prepare_socket
-from daemon.process.memory import machine_limit_bytes, return_freed_memory, size_queues
+from daemon.process.malloc import return_freed_memory
+from daemon.process.memory import machine_limit_bytes, size_queues
 from daemon.process.reload import Load, Reload, check_handlers
 from daemon.process.signals import SIGNALS, second_stop, stop_wanted, unless_stopped
 from daemon.process.systemd import Watchdog, answers, notify

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 
 from actors.config.settings import Settings, stored_run_bytes_max
 from actors.tiers.queue_tiers import QueueMemory
+from daemon.process.malloc import return_freed_memory
 from daemon.process.memory import (
     CgroupPaths,
     machine_limit_bytes,
     parse_cgroups,
     parse_limit,
     parse_mem_total,
-    return_freed_memory,
     size_queues,
 )
 
@@ -197,7 +197,7 @@ def resident_mib_after_runs(tuned: bool) -> int:
     """Of a process that held runs of growing size between small objects, and let go of them."""
     code = f"""
 import sys
-from daemon.process.memory import return_freed_memory
+from daemon.process.malloc import return_freed_memory
 if {tuned}:
     assert return_freed_memory()
 for size in (2 << 20, 4 << 20):
