@@ -39,7 +39,7 @@ from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.servers.postgres import PostgresServer, postgres_server
-from tests.tiers_alone import make_tiers
+from tests.rig.tiers_alone import make_tiers
 
 QUEUE: Final = "later"
 SIZES: Final = (10_000, 100_000, 1_000_000)

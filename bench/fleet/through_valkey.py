@@ -21,7 +21,7 @@ import typer
 
 from bench.producers import Work, push_for, run_maker
 from forebay import connect
-from tests.ops.commands import Host, running
+from tests.daemon.cli.commands import Host, running
 from tests.servers.postgres import postgres_server
 from tests.servers.valkey import valkey_server
 

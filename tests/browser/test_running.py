@@ -9,7 +9,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.seeing import Watch, at_rest, go_and_stop_the_clock, hide
 from tests.browser.world import World
-from tests.ops.commands import HANG_S
+from tests.daemon.cli.commands import HANG_S
 
 RUNNING = "/api/v2/metrics/queues/running"
 TASKS = "#running-table tbody tr"

@@ -18,8 +18,8 @@ from typing import Any
 from daemon.http.listening import ADDRESS_FILE
 from forebay import connect
 from forebay.client import Client
+from tests.daemon.cli.commands import HANG_S, Host, running
 from tests.eventually import eventually_sync
-from tests.ops.commands import HANG_S, Host, running
 
 REFUSED = 65
 REFUSING = ("mail", "letters", "cards", "notes")

@@ -8,8 +8,8 @@ from typing import Any, Final
 from trio.testing import MockClock
 
 from actors.spooler.spooler import TICK_S
+from tests.actors.spooler.spooling import Desk
 from tests.eventually import DEADLINE_S
-from tests.unit.spooling import Desk
 
 REST_S: Final = 6.0
 """Longer than any pause after a failure."""

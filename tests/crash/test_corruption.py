@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 
 from daemon.journal import chunk
 from daemon.journal.marks import RECORD_BYTES
+from tests.actors.spooler.spooling import running_spooler
 from tests.crash.damage import DAMAGES, part_of
 from tests.crash.examine import Examined, Judge, examine, store_more
 from tests.crash.named_files import QuickFiles
 from tests.crash.seeds import EFFORT, seeded
 from tests.crash.spool_maker import QUEUES, KnownSpool, make_spool
-from tests.unit.spooling import running_spooler
 
 CASES: Final = 2 * EFFORT
 """Of each damage to each kind of file: 672 in all, and those below."""

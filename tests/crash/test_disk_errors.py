@@ -21,10 +21,10 @@ from daemon.journal.journal import Journal
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
+from tests.actors.spooler.spooling import KIB, make_run, running_spooler, spool_settings
 from tests.crash.failing_files import FailingFiles
 from tests.crash.named_files import QuickFiles
 from tests.crash.spooler_time import pass_time, until
-from tests.unit.spooling import KIB, make_run, running_spooler, spool_settings
 
 Run = tuple[RunHead, bytes]
 

@@ -19,6 +19,7 @@ from trio.testing import MockClock
 from actors.config.settings import Settings
 from forebay.errors import Refused
 from forebay.wire import Outcome
+from tests.actors.spooler.spooling import KIB, make_run, running_spooler
 from tests.crash.audit import Audit
 from tests.crash.destinations import FileDestination
 from tests.crash.found import look_into
@@ -27,7 +28,6 @@ from tests.crash.named_files import QuickFiles
 from tests.crash.producer import Producer
 from tests.crash.seeds import seeded
 from tests.crash.small_disk import MIB, SlowReader, fill_up, small_disk
-from tests.unit.spooling import KIB, make_run, running_spooler
 
 DISK_BYTES: Final = 8 * MIB
 PUSHES_MAX: Final = 20_000

@@ -16,9 +16,9 @@ from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from forebay.errors import Refused
 from forebay.wire import Outcome
+from tests.actors.spooler.spooling import KIB, make_run, running_spooler, spool_settings
 from tests.crash.named_files import QuickFiles
 from tests.crash.spooler_time import TURNS_PER_TICK, until
-from tests.unit.spooling import KIB, make_run, running_spooler, spool_settings
 
 
 async def test_run_is_known_after_its_chunk_is_gone(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -18,10 +18,10 @@ from actors.workers.settlement import NO_LIMITS, Settlement
 from daemon.stores.sqlite.store import SqliteCold
 from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.cold_stores import PLENTY, new_row
-from tests.delivery.fragile_cold import FragileCold, as_port
+from tests.daemon.stores.valkey.fleet import LONG_S, fleet
 from tests.eventually import eventually
-from tests.tiers_alone import make_tiers
-from tests.valkey.fleet import LONG_S, fleet
+from tests.rig.fragile_cold import FragileCold, as_port
+from tests.rig.tiers_alone import make_tiers
 
 LOCK = b"L" * 16
 BALLAST_BYTES = 64 * 1024

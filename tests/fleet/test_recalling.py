@@ -21,7 +21,7 @@ from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY
 from tests.conformance.postgres_stores import TIMEOUT_S, PostgresStores
-from tests.tiers_alone import make_tiers
+from tests.rig.tiers_alone import make_tiers
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
 LOCK = b"L" * 16

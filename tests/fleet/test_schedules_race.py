@@ -17,10 +17,10 @@ import pytest
 
 from forebay import connect
 from tests import forked
+from tests.daemon.cli.commands import Host
 from tests.eventually import at_once, eventually_sync
 from tests.fleet.hurried import SINCE
 from tests.fleet.world import PATIENCE_S, until
-from tests.ops.commands import Host
 from tests.servers.postgres import fresh_database
 
 TICKS = 1000

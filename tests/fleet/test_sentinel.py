@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.stores.valkey.sentinels import Replicated, info, replicated
 from tests.fleet.world import Member, World, until
 from tests.servers.postgres import postgres_server
-from tests.valkey.sentinels import Replicated, info, replicated
 
 WORKERS = 2
 BATCH = 50

@@ -14,8 +14,8 @@ from actors.config.settings import Settings
 from actors.ports.tiers import StoreUnavailable
 from daemon.errors import CannotStart
 from daemon.stores.open import open_stores
+from tests.daemon.handlers.http.certificates import Certificates, make_certificates
 from tests.fleet.tls_fronts import has_tls, postgres_front, postgres_with_tls
-from tests.http.certificates import Certificates, make_certificates
 from tests.servers import postgres, valkey
 from tests.servers.ports import free_port
 from tests.servers.postgres import USER

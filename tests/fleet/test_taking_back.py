@@ -14,8 +14,8 @@ from actors.workers.settlement import NO_LIMITS
 from forebay.keyed import KeyOutcome
 from forebay.run import Run, encode_run, read_head
 from tests.conformance.cold_stores import PLENTY
-from tests.delivery.fragile_cold import FragileCold
 from tests.fleet.sides import Side, two_sides
+from tests.rig.fragile_cold import FragileCold
 
 CREATED, UPDATED, IGNORED, CONFLICT = KeyOutcome
 

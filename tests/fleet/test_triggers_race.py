@@ -13,8 +13,8 @@ import pytest
 
 from forebay import connect
 from tests import forked
+from tests.daemon.cli.commands import Host
 from tests.fleet.world import PATIENCE_S, until
-from tests.ops.commands import Host
 from tests.servers.postgres import fresh_database
 
 BATCH = 10

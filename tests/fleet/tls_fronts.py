@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from tests.http.certificates import Certificates
+from tests.daemon.handlers.http.certificates import Certificates
 from tests.servers.postgres import PORT, PostgresServer, bindir
 
 ASKS_FOR_TLS: Final = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")

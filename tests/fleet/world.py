@@ -24,9 +24,9 @@ from forebay import Client, Item, Lease, Refused, connect, encode_run, wire
 from forebay.link import Link
 from tests import forked
 from tests.crash.reconciled import reconcile_reports, reconciled
+from tests.daemon.cli.commands import Host
 from tests.eventually import at_once, eventually_sync
 from tests.fleet.front import Front
-from tests.ops.commands import Host
 from tests.servers.postgres import PORT, PostgresServer, postgres_server
 from tests.servers.valkey import ValkeyServer, valkey_server
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.ops.commands import Host, running
+from tests.daemon.cli.commands import Host, running
 from tests.spark.quick import FEW_ROWS, QUICK, make_site
 from tests.spark.standalone import Cluster, running_cluster
 

@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from forebay import Control, connect
+from tests.daemon.cli.commands import HANG_S, Host
 from tests.eventually import eventually_sync
-from tests.ops.commands import HANG_S, Host
 from tests.spark.pulling import pull_all
 
 

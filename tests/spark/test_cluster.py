@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from tests.ops.commands import Host
+from tests.daemon.cli.commands import Host
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 from tests.spark.quick import UNPACKED, make_site
 from tests.spark.standalone import SPARK_CLASS, Cluster, environment

@@ -18,7 +18,7 @@ from threading import Thread
 import pyspark
 import pytest
 
-from tests.ops.commands import Host
+from tests.daemon.cli.commands import Host
 from tests.spark.connect_driver import BATCH_ROWS, STREAM_ROWS
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 from tests.spark.quick import FEW_ROWS, UNPACKED, make_site

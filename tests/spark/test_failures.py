@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from forebay import Item, connect
-from tests.ops.commands import Host
+from tests.daemon.cli.commands import Host
 from tests.spark import driver
 from tests.spark.proxy import Moment, Proxy
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from forebay import Item, connect
+from tests.daemon.cli.commands import Host, running
 from tests.eventually import eventually_sync
-from tests.ops.commands import Host, running
 from tests.servers.postgres import fresh_database
 from tests.spark.proxy import Moment, Proxy
 from tests.spark.pulling import pull_all, staged

@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from forebay import Control, connect
+from tests.daemon.cli.commands import HANG_S, Host
 from tests.eventually import eventually_sync
-from tests.ops.commands import HANG_S, Host
 from tests.spark.test_batch_reads import read, until_dead
 
 

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from forebay import connect
 from forebay.receipts import Receipt
 from forebay.spark.listener import Backlog, ForebayListener, backlogs, is_of, listen
+from tests.daemon.cli.commands import HANG_S, Host
 from tests.eventually import eventually_sync
-from tests.ops.commands import HANG_S, Host
 from tests.spark.drain_driver import stream
 
 Said = SimpleQueue[logging.LogRecord]

@@ -31,7 +31,7 @@ from forebay.pipeline.push_rows import TooManyBad
 from forebay.pipeline.replay_letters import remover
 from forebay.pipeline.report_events import COLUMNS, read_events
 from forebay.spark.receipts import last_write
-from tests.ops.commands import Host
+from tests.daemon.cli.commands import Host
 from tests.spark.pulling import pull_all
 from tests.spark.test_batch_reads import kill
 

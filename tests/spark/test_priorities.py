@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.ops.commands import Host, running
+from tests.daemon.cli.commands import Host, running
 from tests.spark.pulling import pull_all
 
 LABELS = {"now": 1, "whenever": 200}

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from forebay import Item, connect
 from forebay.receipts import Receipt, StillPending
 from forebay.spark import items, last_receipt, receipt
-from tests.ops.commands import HANG_S, Host, running
+from tests.daemon.cli.commands import HANG_S, Host, running
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 
 

@@ -19,8 +19,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from forebay import ForebayError, connect
 from forebay.spark.stream_reader import ForebayStreamReader
+from tests.daemon.cli.commands import Host, running
 from tests.eventually import eventually_sync
-from tests.ops.commands import Host, running
 from tests.spark import drain_driver
 from tests.spark.drain_driver import stream
 

@@ -14,7 +14,7 @@ from forebay.spark import last_receipt
 from forebay.spark.plan import make_plan
 from forebay.spark.stream_writer import ForebayStreamWriter
 from forebay.spark.writer import WriteFailed
-from tests.ops.commands import Host
+from tests.daemon.cli.commands import Host
 from tests.spark.pulling import pull_all, texts, until_nothing_is_staged
 
 FIRST_S = 1_700_000_000

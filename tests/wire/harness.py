@@ -27,7 +27,7 @@ from forebay.errors import Refused
 from forebay.fetch_frames import FetchedRow, FetchWish
 from forebay.run import encode_run
 from forebay.wire import Kind, Outcome
-from tests.ops.commands import PATIENT
+from tests.daemon.cli.commands import PATIENT
 
 Answer = Outcome | Refused
 Frame = tuple[Kind, int, bytes]

@@ -27,12 +27,12 @@ from forebay.lease_frames import read_leased
 from forebay.run import Run, read_head
 from forebay.stage_frames import WRITE_HEADER
 from forebay.wire import Kind, answer_to, hello, read_frame_head
+from tests.daemon.cli.commands import Host
 from tests.eventually import eventually_sync
 from tests.fuzz.control.neighbour import Neighbour
 from tests.fuzz.control.operations import DESTINATION
 from tests.fuzz.control.routes import ENDLESS, described
 from tests.fuzz.control.steps import Frame, Push, Request, Restart, Step, control, frame, write_step
-from tests.ops.commands import Host
 
 DEADLINE_S: Final = 60.0
 """For an answer. Nothing is measured by it: a request that takes as long hangs."""
