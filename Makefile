@@ -18,7 +18,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-v
 # Four processes on two cores: many tests wait for a JVM, a disk, or a server that was broken. Six
 # took longer (11:39 instead of 10:37).
 PARALLEL := -n 4 --no-loadscope-reorder
-QUICK := tests/actors tests/client tests/docs tests/conformance -k "not postgres and not valkey"
+QUICK := tests/actors tests/client tests/conformance -k "not postgres and not valkey and not model"
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 
 # Some machines forbid Python to keep compiled files; every process of the tests would then compile

@@ -1,8 +1,8 @@
 """Hostile clients: each costs itself little and would like to cost the daemon much.
 
 An attack is a function that goes on until its siege is over. It opens its own connections, and
-opens them again when the daemon has cut them off. tests/daemon/process/test_attacks.py and bench/attacks.py
-run them beside a client that behaves well.
+opens them again when the daemon has cut them off. tests/daemon/process/test_attacks.py and
+bench/attacks.py run them beside a client that behaves well.
 """
 
 import http.client

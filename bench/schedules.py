@@ -38,8 +38,8 @@ from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
-from tests.servers.postgres import PostgresServer, postgres_server
 from tests.rig.tiers_alone import make_tiers
+from tests.servers.postgres import PostgresServer, postgres_server
 
 QUEUE: Final = "later"
 SIZES: Final = (10_000, 100_000, 1_000_000)

@@ -51,8 +51,8 @@ class RequestHead:
     separately, and the shared ones again each time.
 
     The bytes are those that h11 would write, and everything that h11 would refuse is refused
-    (tests/daemon/handlers/http/test_head.py). For example, a value with a line break, which would begin another
-    header or request, is refused.
+    (tests/daemon/handlers/http/test_head.py). For example, a value with a line break, which would
+    begin another header or request, is refused.
     """
 
     __slots__ = ("_start", "shared")
