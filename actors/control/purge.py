@@ -24,7 +24,7 @@ import trio
 
 from actors.control.fields import Fields, Operation
 from actors.control.queues import QueueControl
-from actors.metrics.books import Books
+from actors.metrics.books import Books, Report
 from actors.model.runs import Fate
 from actors.model.slices import InCold, InJournal, Slice, item_bits, ranges
 from actors.ports.tiers import ColdPart, Limits, StoreUnavailable
@@ -198,12 +198,12 @@ class Purging:
         return found
 
 
-def waiting(report: Mapping[str, Any], queue: str) -> int:
+def waiting(report: Report, queue: str) -> int:
     """Items that are not leased, according to the books."""
     books = report["queues"].get(queue)
     if books is None:
         return 0
-    return int(books["held"] - books["running"])
+    return books["held"] - books["running"]
 
 
 def outcomes_of(part: Slice) -> Iterator[Settled]:

@@ -6,10 +6,11 @@ HTTP API return the same. It owns nothing and may be cancelled at any await.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from actors.control.fields import Fields, Operation
 from actors.control.queues import QueueControl
+from actors.metrics.books import Report
 from actors.metrics.metrics import Metrics, in_milliseconds
 
 STATES: Final[Mapping[str, str]] = {
@@ -42,8 +43,8 @@ class QueueStats:
         return queue_stats(queue, await self._metrics.books.report(), self._metrics)
 
 
-def queue_stats(queue: str, report: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
-    books: dict[str, int] = report["queues"].get(queue) or dict.fromkeys(report["daemon"], 0)
+def queue_stats(queue: str, report: Report, metrics: Metrics) -> dict[str, Any]:
+    books = cast(dict[str, int], report["queues"].get(queue) or dict.fromkeys(report["daemon"], 0))
     processing = metrics.processing(queue)
     return {
         "queue": queue,

@@ -13,39 +13,49 @@ by other daemons have moved in. The fleet's books are the sum of the journals pl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import trio
 
 from actors.config.catalogue import Seen
-from actors.model.books import Totals
+from actors.model.books import JournalEntry, JournalReport, QueueReport, SpoolReport, Totals
 from actors.ports.tiers import ColdTotals, Fill, StoreUnavailable
 from actors.spooler.messages import Inquire
 from actors.spooler.report import make_entry, summed
 from actors.tiers.tiers import Tiers
 
 
+class Report(TypedDict):
+    """The books of all stores together."""
+
+    daemon: QueueReport
+    queues: dict[str, QueueReport]
+    spool: SpoolReport
+    shared: NotRequired[dict[str, dict[str, Any]]]
+    """The books of a store that daemons share, by queue."""
+
+
 class Combined(NamedTuple):
     """The inputs of a queue's entry, and the entry. Never modified."""
 
-    journal: dict[str, int]
+    journal: JournalEntry
     cold: ColdTotals
     fill: Fill
-    entry: dict[str, int]
+    entry: QueueReport
 
 
 def with_tiers(
-    report: dict[str, Any],
+    report: JournalReport,
     cold: Mapping[str, ColdTotals],
     fills: Mapping[str, Fill],
     known: dict[str, Combined] | None = None,
-) -> dict[str, Any]:
+) -> Report:
     """The journal's report combined with the tiers. `known` holds the last result; entries whose
     inputs have not changed are reused, and it is updated."""
     known = {} if known is None else known
     nothing, nowhere, empty = make_entry(Totals(), 0, 0), ColdTotals(), Fill()
-    journal: Mapping[str, dict[str, int]] = report["queues"]
-    queues: dict[str, dict[str, int]] = {}
+    journal = report["queues"]
+    queues: dict[str, QueueReport] = {}
     for name in sorted(journal.keys() | cold.keys()):
         parts = journal.get(name, nothing), cold.get(name, nowhere), fills.get(name, empty)
         found = known.get(name)
@@ -54,43 +64,43 @@ def with_tiers(
         queues[name] = found.entry
     for gone in known.keys() - queues.keys():
         del known[gone]
-    whole = summed(queues.values())
-    whole.pop("handed_over", None)
-    return {**report, "daemon": whole, "queues": queues}
+    whole = summed(queues.values()) if queues else _combined(nothing, nowhere, empty)
+    return {"daemon": whole, "queues": queues, "spool": report["spool"]}
 
 
-def _combined(entry: dict[str, int], cold: ColdTotals, fill: Fill) -> dict[str, int]:
+def _combined(entry: JournalEntry, cold: ColdTotals, fill: Fill) -> QueueReport:
     on_its_way = max(0, entry["handed_over"] - cold.taken_from_here)
     in_cold = cold.held + on_its_way
     held = entry["held"] + in_cold
     # Outcomes may be recorded while warm still counts the items, or the other way round. If the
     # parts do not add up for a moment, the books are right and the parts are cut.
     left = held
-    parts = {}
-    for part, items in (
-        ("running", fill.leased),
-        ("warm", fill.waiting),
-        ("scheduled", fill.scheduled + entry["scheduled"]),
-        ("cold", in_cold - fill.cold_items),
-    ):
-        parts[part] = max(0, min(items, left))
-        left -= parts[part]
-    combined = entry | {
+    parts: list[int] = []
+    scheduled = fill.scheduled + entry["scheduled"]
+    for items in (fill.leased, fill.waiting, scheduled, in_cold - fill.cold_items):
+        parts.append(max(0, min(items, left)))
+        left -= parts[-1]
+    running, warm, scheduled, in_cold_now = parts
+    return {
         # Items of keyed queues came to the cold store first.
         "accepted": entry["accepted"] + cold.accepted,
+        "delivered": entry["delivered"] + cold.delivered,
+        "dead": entry["dead"] + cold.dead,
+        "dropped": entry["dropped"],
+        "deleted": entry["deleted"] + cold.deleted,
+        "lost": entry["lost"] + cold.lost,
         "duplicate": entry["duplicate"] + cold.duplicate,
         # Items that other daemons have handed over to a shared store.
         "moved_in": entry["moved_in"] + cold.taken - cold.taken_from_here,
-        "delivered": entry["delivered"] + cold.delivered,
-        "dead": entry["dead"] + cold.dead,
-        "deleted": entry["deleted"] + cold.deleted,
-        "lost": entry["lost"] + cold.lost,
+        "moved_out": entry["moved_out"],
         "held": held,
         "spooled": left,
-        **parts,
+        "scheduled": scheduled,
+        "warm": warm,
+        "cold": in_cold_now,
+        "running": running,
+        "staged": entry["staged"],
     }
-    del combined["handed_over"]
-    return combined
 
 
 class Books:
@@ -104,7 +114,7 @@ class Books:
         self._known: dict[str, Combined] = {}
         self._turn = trio.Lock()
 
-    async def report(self) -> dict[str, Any]:
+    async def report(self) -> Report:
         """Raises StoreUnavailable if the spooler has stopped. One at a time."""
         async with self._turn:
             with suppress(StoreUnavailable):
@@ -118,7 +128,7 @@ class Books:
 
     async def seen(self) -> dict[str, Seen]:
         """The counts of every queue in the books."""
-        queues: dict[str, dict[str, int]] = (await self.report())["queues"]
+        queues = (await self.report())["queues"]
         return {
             queue: Seen(entry["accepted"], entry["held"] + entry["staged"], entry["dead"])
             for queue, entry in queues.items()

@@ -10,7 +10,7 @@ nothing, so the equation holds for the base alone as well.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, TypedDict, assert_never
 
 from actors.model.runs import Fate
 from forebay.limits import WRITE_ID_BYTES
@@ -179,3 +179,62 @@ class ColdReceipt(NamedTuple):
     """Deleted items whose key was taken when they became visible."""
     conflict: int = 0
     """The same for a queue that rejects them, or where the other item could not be replaced."""
+
+
+class QueueReport(TypedDict):
+    """The books of a queue, or of the daemon, in items, as STATS reports them.
+
+    accepted = delivered + dead + dropped + deleted + lost + held, and `spooled` to `running` are
+    the parts of `held`. A dictionary, because 500 of them are made each second while a page is
+    open, and each is written as JSON.
+    """
+
+    accepted: int
+    delivered: int
+    dead: int
+    dropped: int
+    deleted: int
+    lost: int
+    duplicate: int
+    moved_in: int
+    moved_out: int
+    held: int
+    spooled: int
+    scheduled: int
+    warm: int
+    cold: int
+    running: int
+    staged: int
+
+
+class JournalEntry(QueueReport):
+    """The same of the journal alone."""
+
+    handed_over: int
+    """Items ever handed over to cold."""
+
+
+class SpoolReport(TypedDict):
+    """The state of the spool."""
+
+    runs: int
+    bytes: int
+    disk_bytes: int
+    chunks: int
+    reader_offset: int
+    writer_offset: int
+    memory_runs: int
+    memory_bytes: int
+    max_bytes: int
+    free_bytes: int
+    min_free_bytes: int
+    spare_chunks: int
+    quarantine_bytes: int
+
+
+class JournalReport(TypedDict):
+    """The spooler's part of a report."""
+
+    daemon: JournalEntry
+    queues: dict[str, JournalEntry]
+    spool: SpoolReport

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from actors.model.books import JournalReport
 from actors.model.failures import Portions, RetryNote
 from actors.model.runs import Fate, StoredRun
 from actors.ports.tiers import Look
@@ -391,7 +392,7 @@ class ScanRuns:
 class Inquire:
     """Answer with the books and the state of the spool."""
 
-    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
+    reply: Reply[JournalReport] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,23 @@
 """The spooler's part of the report that answers STATS: the journal's books, and the spool."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from actors.config.settings import SpoolSettings
-from actors.model.books import Totals
+from actors.model.books import JournalEntry, JournalReport, QueueReport, Totals
 from actors.ports.journal import Room
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
 from actors.spooler.lending import Loans
 
+E = TypeVar("E", bound=QueueReport)
+
 
 def make_report(
     ledger: Ledger, backlog: Backlog, loans: Loans, room: Room, settings: SpoolSettings
-) -> dict[str, Any]:
+) -> JournalReport:
     """The spooler's part: the journal's books. Lent items count as running."""
-    queues = {}
+    queues: dict[str, JournalEntry] = {}
     for name, totals in sorted(ledger.books.items()):
         scheduled = backlog.queues[name].scheduled_items if name in backlog.queues else 0
         queues[name] = make_entry(totals, scheduled, loans.lent.get(name, 0))
@@ -43,7 +45,7 @@ def make_report(
     }
 
 
-def make_entry(totals: Totals, scheduled: int, running: int) -> dict[str, int]:
+def make_entry(totals: Totals, scheduled: int, running: int) -> JournalEntry:
     held = totals.held
     return {
         # Named one by one, in the order that all entries have: while a page is open, 500 queues
@@ -68,8 +70,10 @@ def make_entry(totals: Totals, scheduled: int, running: int) -> dict[str, int]:
     }
 
 
-def summed(entries: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def summed(entries: Iterable[E]) -> E:
     """Sums entries that have the same keys in the same order, key by key."""
-    entries = list(entries) or [make_entry(Totals(), 0, 0)]
-    columns = zip(*(entry.values() for entry in entries), strict=True)
-    return dict(zip(entries[0], map(sum, columns), strict=True))
+    found: list[Any] = list(entries) or [make_entry(Totals(), 0, 0)]
+    columns = zip(*(entry.values() for entry in found), strict=True)
+    whole: Any = dict(zip(found[0], map(sum, columns), strict=True))
+    result: E = whole
+    return result

@@ -7,13 +7,14 @@ nothing. The client writes and reads bytes as they are on the wire.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import trio
 
 from actors.config.queue import QueueSettings
 from actors.config.settings import SocketSettings
 from actors.ingest.ingest import Ingest
+from actors.model.books import JournalReport
 from actors.model.refusals import bad_request
 from actors.observers.tallies import Tallies
 from actors.spooler.client import SpoolerClient
@@ -61,7 +62,7 @@ class StubSpooler:
                     if self.answer is not None:
                         self.release(self.answer(message))
                 case Inquire():
-                    message.reply.put(self.report)
+                    message.reply.put(cast(JournalReport, self.report))
                 case _:
                     raise AssertionError(f"ingest sent {message}")
             self._arrived.set()

@@ -70,7 +70,7 @@ class World:
         self.metrics = Metrics(
             catalogue, self.tiers, workers, keys, cron, observers, is_shared=False
         )
-        self.metrics.books.report = self.report  # type: ignore[method-assign]
+        self.metrics.books.report = self.report  # type: ignore[method-assign, assignment]
         self.metrics.ingest = Connections()
 
     def now_ms(self) -> int:

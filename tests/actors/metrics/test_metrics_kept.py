@@ -101,12 +101,14 @@ in_warm = st.dictionaries(st.sampled_from(QUEUES), st.builds(Fill, items=few, by
 def test_entries_that_were_kept_are_those_of_this_report(seconds: list[Any]) -> None:
     known: dict[str, Combined] = {}
     for journal, cold, fills in seconds:
-        report = {"queues": {name: make_entry(books, 0, 0) for name, books in journal.items()}}
+        queues = {name: make_entry(books, 0, 0) for name, books in journal.items()}
+        report: Any = {"queues": queues, "spool": {}}
         kept = with_tiers(report, cold, fills, known)
         assert kept == with_tiers(report, cold, fills)
         assert known.keys() == kept["queues"].keys()
+        entries: list[Any] = list(kept["queues"].values())
         for key, value in kept["daemon"].items():
-            assert value == sum(found[key] for found in kept["queues"].values())
+            assert value == sum(found[key] for found in entries)
 
 
 class TestDetailed:

@@ -134,7 +134,8 @@ class Desk:
         return await reply.wait()
 
     async def stats(self) -> dict[str, Any]:
-        return await self.client.ask(Inquire())
+        report = await self.client.ask(Inquire())
+        return dict(report)
 
     async def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Waits until it holds of the report, and returns that; not on a clock that stands."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.config.settings import Settings, SocketSettings
+from actors.model.books import JournalReport
 from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import Inquire, SpoolerMessage
 from daemon.journal.files import Files
@@ -134,7 +136,7 @@ class HeldSpooler:
     def answer_all(self) -> None:
         held, self._held = self._held, []
         for inquiry in held:
-            inquiry.reply.put({})
+            inquiry.reply.put(cast(JournalReport, {}))
 
 
 async def test_watchdog_is_fed_only_while_the_spooler_answers(
