@@ -26,6 +26,7 @@ from actors.config import kept as kept_documents
 from actors.config.queue import QueueSettings
 from actors.config.section import Clash
 from actors.config.settings import Settings, check_queue, merge
+from actors.model.clock import Clock
 from actors.model.outcomes import HandlerUnusable
 from forebay.errors import Refused
 from forebay.limits import FLOW_BYTES_MAX
@@ -83,7 +84,7 @@ class Catalogue:
         settings: Settings,
         kept: Definitions,
         save: Save,
-        now_ms: Callable[[], int],
+        now_ms: Clock,
         probe: Callable[[str, QueueSettings], object] = lambda _queue, _settings: None,
     ) -> None:
         """`probe` raises HandlerUnusable if a queue's handler cannot be opened."""

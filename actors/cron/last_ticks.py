@@ -12,7 +12,7 @@ as unknown; nothing waits for it longer than `PATIENCE_S`.
 It cannot tell a tick that was delivered from one that was deleted. Both are done.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
@@ -21,6 +21,7 @@ import trio
 from actors.config.grids import latest_ticks, next_ticks
 from actors.config.schedules import ScheduleSettings
 from actors.cron.schedules import Schedules
+from actors.model.clock import Clock
 from actors.model.keys import Phase
 from actors.ports.ticks import Tick, TickMark, tick_key
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
@@ -72,7 +73,7 @@ class _Asked(NamedTuple):
 
 
 class LastTicks:
-    def __init__(self, cron: Schedules, now_ms: Callable[[], int]) -> None:
+    def __init__(self, cron: Schedules, now_ms: Clock) -> None:
         self._cron = cron
         self._now_ms = now_ms
         self._looked: dict[str, _Look] = {}

@@ -32,6 +32,7 @@ import structlog
 import trio
 
 from actors.fleet.entered import LentOut
+from actors.model.clock import Clock
 from actors.model.slices import Abroad, InCold, InJournal, Slice
 from actors.ports.fleet import RemoteWarm
 from actors.ports.tiers import (
@@ -80,9 +81,7 @@ class Untold:
 
 
 class SharedWarm:
-    def __init__(
-        self, remote: RemoteWarm, own: WarmQueue, valid_s: float, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, remote: RemoteWarm, own: WarmQueue, valid_s: float, now_ms: Clock) -> None:
         """`valid_s`: for how long others may lease what is entered, until it is said again."""
         self.valid_s = valid_s
         self.valid_until = 0.0

@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from actors.model.clock import Clock
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from actors.ports.writes import VERDICTS_MAX, Decisions, Part, Unheard, Verdict
 from actors.spooler.client import SpoolerClient
@@ -41,7 +42,7 @@ class Follower:
         spooler: SpoolerClient,
         decisions: Decisions,
         stage_ttl_s: float,
-        now_ms: Callable[[], int],
+        now_ms: Clock,
     ) -> None:
         self._spooler = spooler
         self._decisions = decisions

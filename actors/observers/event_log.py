@@ -95,7 +95,7 @@ class EventLog:
         self,
         settings: EventSettings,
         sink: EventSink | None,
-        now_ms: Callable[[], int],
+        now_ms: Clock,
         also: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         """Without a sink nothing is written. `also` gets every rare event, sink or not."""

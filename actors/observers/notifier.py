@@ -27,6 +27,7 @@ import structlog
 import trio
 
 from actors.config.observers import NotificationSettings, WebhookSettings, notice_queues
+from actors.model.clock import Clock
 from actors.model.error_types import error_type
 from actors.model.masking import masked_address
 from actors.model.slices import ERROR_TEXT_MAX
@@ -154,7 +155,7 @@ class Notifier:
         self,
         configured: Mapping[str, NotificationSettings],
         ways: Ways,
-        now_ms: Callable[[], int],
+        now_ms: Clock,
         host: str,
         note: Callable[[NoticeMade], None] = lambda _: None,
     ) -> None:

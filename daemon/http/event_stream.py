@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 from starlette.responses import Response
 
+from actors.model.clock import Clock
 from actors.observers.event_log import EventRing, Numbered
 from actors.ports.tiers import StoreUnavailable
 from daemon.http.problems import Problem
@@ -34,7 +35,7 @@ class Samples:
         self,
         report: Callable[[], Awaitable[dict[str, Any]]],
         make: Callable[[Mapping[str, Any]], dict[str, Any]],
-        now_ms: Callable[[], int],
+        now_ms: Clock,
     ) -> None:
         self._report = report
         self._make = make

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from actors.model.clock import Clock
 from actors.model.finished import Keeps, keep_nothing
 from actors.model.moves import ColdMove, guard, set_state
 from actors.model.slices import lowest_bit
@@ -51,7 +52,7 @@ class _Cursor(NamedTuple):
 class SqliteDeadLetters:
     """Made by SqliteCold, whose connection it shares."""
 
-    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+    def __init__(self, db: Database, now_ms: Clock) -> None:
         self._db = db
         self._now_ms = now_ms
         self.keeps: Keeps = keep_nothing

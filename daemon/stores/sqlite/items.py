@@ -9,13 +9,14 @@ What it can't do: find items by id in parts that were stored before there were a
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from actors.control.item_find import bit_of
+from actors.model.clock import Clock
 from actors.model.finished import Keeps, keep_nothing
 from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
@@ -67,7 +68,7 @@ class _Row(NamedTuple):
 class SqliteItems:
     """Made by SqliteCold, whose connection it shares."""
 
-    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+    def __init__(self, db: Database, now_ms: Clock) -> None:
         self._db = db
         self._now_ms = now_ms
         self.keeps: Keeps = keep_nothing

@@ -5,10 +5,11 @@ One transaction for all schedules that are looked after at once. Ticks are items
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from actors.model.clock import Clock
 from actors.model.keys import Phase
 from actors.ports.ticks import (
     TICK_RULE,
@@ -28,7 +29,7 @@ from forebay.keyed import KeyOutcome
 class SqliteTicks:
     """Made by SqliteCold, whose connection it shares."""
 
-    def __init__(self, db: Database, now_ms: Callable[[], int]) -> None:
+    def __init__(self, db: Database, now_ms: Clock) -> None:
         self._db = db
         self._now_ms = now_ms
 
