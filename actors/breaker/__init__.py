@@ -1,5 +1,5 @@
 """Circuit breakers, one per destination.
 
-The room owns the state of every breaker. Read state.py (the pure state machine), then breaker.py
+The package owns the state of every breaker. Read state.py (the pure state machine), then breaker.py
 (its owner, which admits sends and runs the timer).
 """

@@ -84,18 +84,18 @@ class Snapshot:
 
 def freeze(tally: QueueTally) -> QueueFigures:
     return QueueFigures(
-        tally.batches,
-        tally.failed_batches,
-        dict(tally.retried),
-        tally.retry_successes,
-        dict(tally.retry_failures),
-        dict(tally.died),
-        dict(tally.failed),
-        tally.backoff_slices,
-        tally.backoff_s,
-        tally.lost_leases,
-        tally.processing.frozen(),
-        tally.dequeue.frozen(),
+        batches=tally.batches,
+        failed_batches=tally.failed_batches,
+        retried=dict(tally.retried),
+        retry_successes=tally.retry_successes,
+        retry_failures=dict(tally.retry_failures),
+        died=dict(tally.died),
+        failed=dict(tally.failed),
+        backoff_slices=tally.backoff_slices,
+        backoff_s=tally.backoff_s,
+        lost_leases=tally.lost_leases,
+        processing=tally.processing.frozen(),
+        dequeue=tally.dequeue.frozen(),
     )
 
 

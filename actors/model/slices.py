@@ -96,7 +96,7 @@ class Slice:
     run: LentRun
     bits: int
     attempt: int = 0
-    """Failed attempts."""
+    """Failed attempts since the push, or since it was retried as a dead letter."""
     due_ms: int = 0
     """Not delivered before this time; 0: at once."""
     errors: tuple[ItemError, ...] = ()

@@ -34,7 +34,8 @@ class QueueTally:
     retried: Counter[ErrorType] = field(default_factory=Counter)
     """Items that failed and will be retried, by kind of error."""
     retry_successes: int = 0
-    """Items that were delivered after an earlier failure."""
+    """Items delivered on a later attempt. A dead letter that was retried starts at attempt 0 again
+    and is not among them."""
     retry_failures: Counter[ErrorType] = field(default_factory=Counter)
     """Items that failed again after an earlier failure."""
     died: Counter[ErrorType] = field(default_factory=Counter)

@@ -51,7 +51,8 @@ class Handler(Protocol):
 
     @property
     def destination(self) -> str:
-        """What the breaker and the limits apply to; handlers of several queues may share it."""
+        """What the breaker and the limits apply to; handlers of several queues may share it. A
+        handler without a real destination gives its type."""
 
     @property
     def batch_items(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Unpacks a batch: items for Python functions, columns for Parquet."""
+"""What handlers share: unpacks batches, encodes them, and turns verdicts into a report."""
 
 import base64
 import threading

@@ -13,12 +13,12 @@ SEEN = {"info", "warning", "error", "exception", "critical"}
 
 def test_every_event_that_an_operator_sees_is_documented() -> None:
     missing = logged() - documented()
-    assert not missing
+    assert not missing, f"add to 'Log events' of docs/operations.md: {sorted(missing)}"
 
 
 def test_every_event_that_is_documented_exists() -> None:
     unknown = documented() - {text for tree in sources() for text in texts(tree)}
-    assert not unknown
+    assert not unknown, f"remove from 'Log events' of docs/operations.md: {sorted(unknown)}"
 
 
 def documented() -> set[str]:

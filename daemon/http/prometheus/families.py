@@ -282,7 +282,7 @@ def _add_distribution(family: Family, label: str, found: Distribution) -> None:
 _QUEUE_COUNTERS: Final = (
     ("batches", "sent_batches", "Sends that have ended since the daemon started."),
     ("failed_batches", "failed_batches", "Sends in which at least one item failed."),
-    ("retry_successes", "retry_success_items", "Items delivered after an earlier failure."),
+    ("retry_successes", "retry_success_items", "Items delivered on a later attempt."),
     ("lost_leases", "lost_leases", "Outcomes reported after their lease had expired."),
 )
 _ERROR_COUNTERS: Final = (

@@ -442,7 +442,9 @@ class TestExampleFile:
         """Each key stands after its handler's line, before the next handler's."""
         kind = model.model_fields["type"].default
         text = EXAMPLE.read_text()
-        start = text.index(f"{{type: {kind}" if kind != "null" else '{type: "null"}')
+        marker = f"{{type: {kind}" if kind != "null" else '{type: "null"}'
+        assert marker in text, f"etc/forebay.yaml: explain {marker} among the handlers"
+        start = text.index(marker)
         end = text.find("#   {type:", start)
         explained = text[start : end if end > 0 else text.index("warm_max_items")]
         for key in model.model_fields:

@@ -181,7 +181,9 @@ class TestConventions:
         assert re.fullmatch(r"forebay_[a-z][a-z0-9_]*[a-z]", metric.name)
         assert metric.documentation.endswith(".")
         name = metric.name.removeprefix("forebay_")
-        assert name in WITHOUT_UNITS or name.split("_")[-1] in UNITS, name
+        assert name in WITHOUT_UNITS or name.split("_")[-1] in UNITS, (
+            f"{name}: end it with a unit of UNITS, or add it to WITHOUT_UNITS"
+        )
         for sample in metric.samples:
             if metric.type == "counter":
                 assert sample.name == f"{metric.name}_total"

@@ -184,7 +184,8 @@ def test_every_metric_is_documented(serving: Serving) -> None:
     shown = re.findall(r"^# TYPE (forebay_\w+)", serving.http.get("/metrics").text, re.M)
     short = {name: re.sub(r"^forebay_.*_(?=\w+$)", "…_", name) for name in shown}
     missing = [name for name in shown if f"`{name}`" not in documented]
-    assert not [name for name in missing if f"`{short[name]}`" not in documented]
+    unknown = [name for name in missing if f"`{short[name]}`" not in documented]
+    assert not unknown, f"add rows to docs/metrics.md: {unknown}"
 
 
 def test_the_rules_are_rules() -> None:

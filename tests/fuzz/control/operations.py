@@ -86,7 +86,7 @@ headers: Final = Leaf(
 
 HANDLER: Final = Shape(
     {
-        "type": one_of("pull", "pull", "null", "http", odd=('"file"', '"python"', '"command"')),
+        "type": one_of("http"),
         "url": one_of(
             f"{DESTINATION}/hook",
             odd=(
@@ -114,8 +114,10 @@ HANDLER: Final = Shape(
     },
     frozenset({"type"}),
 )
-PLAIN_HANDLER: Final = needs("type", type=one_of("pull", "null"))
-HTTP_HANDLER: Final = needs("type", "url", **{**HANDLER.members, "type": one_of("http")})
+PLAIN_HANDLER: Final = needs(
+    "type", type=one_of("pull", "null", odd=('"file"', '"python"', '"command"'))
+)
+HTTP_HANDLER: Final = needs("type", "url", **HANDLER.members)
 RETRY_RULE: Final = needs(
     status=Each(one_of("404", "5xx", 500, odd=('"6xx"', '"٤٠٤"', "-1", '"5XX"'))),
     error=one_of("", "timeout", "a+$", odd=PATTERNS),
