@@ -125,6 +125,8 @@ class _Held:
     consumer: str = ""
     began_ms: int = 0
     """In wall time."""
+    lease_ms: int = 0
+    """How long the lease was asked for."""
 
 
 class Pull:
@@ -161,9 +163,8 @@ class Pull:
     def tasks(self) -> Iterator[Task]:
         """What consumers hold, one task per lease."""
         for (queue, _), held in self._held.items():
-            leased = held.leased
-            lease_ms = leased.until_ms - held.began_ms
-            yield Task(queue, held.consumer, (leased.slice,), held.began_ms, lease_ms)
+            slices = (held.leased.slice,)
+            yield Task(queue, held.consumer, slices, held.began_ms, held.lease_ms)
 
     def is_awaited(self, holdings: Holdings) -> bool:
         """Whether a report that counts may still come: a lease of this connection still runs."""
@@ -209,10 +210,12 @@ class Pull:
                 raise unknown_queue(wish.queue)
             paused = self._catalogue.except_flows(wish.queue) if settings.is_active else None
             if paused is not None:
-                lasts_s = lease_s(wish.lease_ms, settings) + MARGIN_S
-                leased = await self._warm.lease(wish.queue, wish.items, wish.bytes, lasts_s, paused)
+                lasts_s = lease_s(wish.lease_ms, settings)
+                leased = await self._warm.lease(
+                    wish.queue, wish.items, wish.bytes, lasts_s + MARGIN_S, paused
+                )
                 if leased:
-                    return await self._send(wish, leased, holdings)
+                    return await self._send(wish, leased, holdings, round(lasts_s * 1000))
             seconds = deadline - trio.current_time()
             if seconds <= 0:
                 break
@@ -264,6 +267,7 @@ class Pull:
                 extended[key] = False
             elif is_extended:
                 held.ends_ms = ends_ms
+                held.lease_ms = round(seconds * 1000)
                 self._ends.note(*key, ends_ms)
             else:
                 self._let_go(key)
@@ -300,7 +304,7 @@ class Pull:
                 log.info("pull.given_back", queue=queue, items=items, consumer=holdings.consumer)
 
     async def _send(
-        self, wish: LeaseWish, leased: list[Leased], holdings: Holdings
+        self, wish: LeaseWish, leased: list[Leased], holdings: Holdings, lease_ms: int
     ) -> list[LeasedRun]:
         """Records the holder of the leases and makes the answer."""
         leased = [Leased(one.token, one.slice, one.until_ms - MARGIN_MS) for one in leased]
@@ -309,7 +313,8 @@ class Pull:
         for key, lease in zip(keys, leased, strict=True):
             ends_ms = self._steady_ms() + lease.until_ms - now_ms
             owner = None if wish.keep else holdings
-            self._take_back(key, _Held(lease, ends_ms, owner, holdings.consumer, now_ms))
+            held = _Held(lease, ends_ms, owner, holdings.consumer, now_ms, lease_ms)
+            self._take_back(key, held)
             self._ends.note(*key, ends_ms)
         shipment = await self._ship(leased)
         fit = len(shipment.runs)
