@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar, cast, overload
 
 import trio
 
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 240.0
 PAUSE_S: Final = 0.001
 PAUSE_MAX_S: Final = 0.05
 """Most checks hold at the second or third look; the longer one takes, the rarer the looks."""
