@@ -122,6 +122,54 @@ class PullHandler(Section):
     type: Literal["pull"] = "pull"
 
 
+EXPRESSION_MAX: Final = 1000
+
+
+class AnswerRules(Section):
+    """How a 2xx answer names the outcome of each item. Every rule is a JMESPath expression."""
+
+    items: str = "@"
+    """The list of results, one per item."""
+    match: Literal["position", "id"] = "position"
+    """position: the list has as many entries as the batch, in the same order. id: `id` names the
+    item; items without an entry were delivered."""
+    id: str = "id"
+    """The item's id in an entry, for `match: id`."""
+    ok: str | None = None
+    """True: the item was delivered. Without it, an entry with an `error` or `code` has failed."""
+    error: str | None = None
+    """Why the item failed."""
+    code: str | None = None
+    """A status or error code of a failed item. An HTTP status decides about a retry as usual."""
+    retry: str | None = None
+    """True: the failed item is retried. Otherwise it becomes a dead letter."""
+    unknown: Literal["fail", "deliver"] = "fail"
+    """An answer without such a list. fail: the destination has failed, and all items are
+    retried."""
+
+    @field_validator("items", "id", "ok", "error", "code", "retry")
+    @classmethod
+    def _is_jmespath(cls, expression: str | None) -> str | None:
+        if expression is not None:
+            from jmespath import compile as compile_expression
+            from jmespath.exceptions import JMESPathError
+
+            if len(expression) > EXPRESSION_MAX:
+                raise ValueError(f"an expression has at most {EXPRESSION_MAX} characters")
+            try:
+                compile_expression(expression)
+            except (JMESPathError, RecursionError) as problem:
+                reason = str(problem).partition("\n")[0]
+                raise ValueError(f"{expression!r} is not valid JMESPath: {reason}") from None
+        return expression
+
+    @model_validator(mode="after")
+    def _says_what_failed(self) -> Self:
+        if self.ok is None and self.error is None and self.code is None:
+            raise Clash("give ok, error or code: nothing says which items failed", "ok")
+        return self
+
+
 class HttpHandler(Section):
     """Posts batches to a URL."""
 
@@ -142,6 +190,13 @@ class HttpHandler(Section):
     """A longer answer is not read."""
     item_results: Flag = True
     """An answer may report an outcome per item."""
+    answer: AnswerRules | None = None
+    """How it does so; None: in one of the forms of docs/handlers.md."""
+    suspect: Literal["deliver", "fail"] = "deliver"
+    """What a 2xx answer means that seems to report errors in a form that no rule describes."""
+    on_refused: Literal["split", "fail"] = "split"
+    """split: a batch that is refused (400, 409, 413, 422) is halved until the refused items are
+    alone."""
     verify_tls: Flag = True
     ca_file: Path | None = None
     """In addition to the system's authorities."""

@@ -48,6 +48,7 @@ class QueueFigures:
     failed_batches: int
     retried: Mapping[ErrorType, int]
     retry_successes: int
+    suspect_answers: int
     retry_failures: Mapping[ErrorType, int]
     died: Mapping[ErrorType, int]
     failed: Mapping[FailureReason, int]
@@ -88,6 +89,7 @@ def freeze(tally: QueueTally) -> QueueFigures:
         failed_batches=tally.failed_batches,
         retried=dict(tally.retried),
         retry_successes=tally.retry_successes,
+        suspect_answers=tally.suspect_answers,
         retry_failures=dict(tally.retry_failures),
         died=dict(tally.died),
         failed=dict(tally.failed),

@@ -47,6 +47,8 @@ class Report:
     """The outcome of a batch: items that are not named here were delivered."""
 
     failures: tuple[ItemsFailed, ...] = ()
+    is_suspect: bool = False
+    """The destination's answer seems to report errors in a form that is not understood."""
 
 
 class HandlerUnusable(Exception):

@@ -36,6 +36,8 @@ class QueueTally:
     retry_successes: int = 0
     """Items delivered on a later attempt. A dead letter that was retried starts at attempt 0 again
     and is not among them."""
+    suspect_answers: int = 0
+    """Batches whose answer seems to report errors in a form that is not understood."""
     retry_failures: Counter[ErrorType] = field(default_factory=Counter)
     """Items that failed again after an earlier failure."""
     died: Counter[ErrorType] = field(default_factory=Counter)

@@ -213,6 +213,8 @@ class Delivering:
         self._count.sent(took_s)
         self.sent.note(items, is_failed=is_failed)
         self._shared.tallies.sent(self._queue, items, took_s, is_failed=is_failed)
+        if isinstance(report, Report) and report.is_suspect:
+            self._shared.tallies.of(self._queue).suspect_answers += 1
 
     async def _is_still_ours(self, batch: Batch) -> bool:
         """Extends the leases of a batch that has waited long. False: one has expired, and another

@@ -1,17 +1,21 @@
 """Decides what an HTTP answer means for a batch and for each of its items. Pure.
 
-docs/handlers.md has the table. No answer makes these functions raise: unknown contents of a 2xx
-answer are ignored.
+docs/handlers.md has the table. No answer makes these functions raise. A 2xx answer means that all
+items were delivered, unless it says otherwise in a form that is known or that the handler's
+`answer` rules describe.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from actors.config.handlers import AnswerRules, HttpHandler
 from actors.model.masking import MASK
 from actors.model.outcomes import Failure
 from forebay.item import FailureReason, read_failure_reason
@@ -19,7 +23,10 @@ from forebay.item import FailureReason, read_failure_reason
 RETRY_AFTER_S_MAX: Final = 86_400.0
 TEXT_CHARACTERS_MAX: Final = 200
 
-Verdict = Literal["delivered", "refused", "retry", "too_large"]
+SPLIT_STATUSES: Final = frozenset([400, 409, 413, 422])
+"""Refusals that may concern single items of a batch."""
+
+Verdict = Literal["delivered", "refused", "retry"]
 
 _RETRY: Final = frozenset([408, 425, 429])
 _DELIVERED_WORDS: Final = frozenset(["ok", "done", "success", "delivered"])
@@ -29,6 +36,8 @@ _NOT_THE_ITEM: Final = frozenset([401, 403, 404, 405, 407])
 """Refusals that concern the address, or the permission to use it."""
 _BULK_ACTIONS: Final = frozenset(["index", "create", "update", "delete"])
 _LISTS: Final = ("results", "items")
+_PATH: Final = re.compile(r"[A-Za-z_]\w*(\[\d{1,4}\])*(\.[A-Za-z_]\w*(\[\d{1,4}\])*)*", re.ASCII)
+"""Names and places in lists, such as `errors[0].message`."""
 _TEXT_TYPES: Final = ("text/", "application/json", "application/problem+json", "application/xml")
 
 _read_json = msgspec.json.Decoder().decode
@@ -49,8 +58,6 @@ class Answer:
 def verdict(status: int) -> Verdict:
     if 200 <= status < 300:
         return "delivered"
-    if status == 413:
-        return "too_large"
     if status in _RETRY or status >= 500:
         return "retry"
     return "refused"
@@ -118,14 +125,112 @@ def text_of(answer: Answer) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in words)
 
 
-def item_failures(answer: Answer, ids: Sequence[str]) -> dict[int, Failure]:
-    """The failures of items that the destination did not take, by their number in the batch.
+class Understood(NamedTuple):
+    """What a 2xx answer says about the items of a request."""
 
-    They do not count against the destination, unless it asks to retry all of them later.
+    failures: Mapping[int, Failure] = {}
+    """Items that the destination did not take, by their number in the batch."""
+    is_suspect: bool = False
+    """It seems to report errors in a form that is not understood; all items count as delivered."""
+
+
+class AnswerReader:
+    """Reads 2xx answers by a handler's rules, or in the forms that are known without rules.
+
+    An answer that does not have the form that the rules describe is a failure of the destination.
     """
-    results = _results(answer)
-    if not results:
-        return {}
+
+    def __init__(self, settings: HttpHandler) -> None:
+        self._reads_items = settings.item_results
+        self._suspect_fails = settings.suspect == "fail"
+        self._rules = None if settings.answer is None else _Rules(settings.answer)
+
+    def read(self, answer: Answer, ids: Sequence[str]) -> Understood | Failure:
+        """A Failure concerns the whole request."""
+        if not self._reads_items:
+            return Understood()
+        content = _content(answer)
+        if self._rules is not None:
+            return self._rules.read(content, answer, ids)
+        found = None if content is None else _known_form(content, ids)
+        if found is not None:
+            return Understood(_fair(found, len(ids)))
+        if not (answer.status == 207 or _seems_to_fail(content)):
+            return Understood()
+        if not self._suspect_fails:
+            return Understood(is_suspect=True)
+        said = _said(content.get("errors")) if isinstance(content, dict) else ""
+        return Failure(f"{answer.status}, but the answer reports errors: {said or 'see its body'}")
+
+
+def _fair(failures: dict[int, Failure], items: int) -> dict[int, Failure]:
+    """Failures of single items do not count against the destination, unless it asks to retry all of
+    them later."""
+    if len(failures) == items and not any(one.is_permanent for one in failures.values()):
+        return {at: replace(one, blames_destination=True) for at, one in failures.items()}
+    return failures
+
+
+def _content(answer: Answer) -> Any:
+    """The JSON document of the body; None if it is not one."""
+    if answer.is_cut or not answer.body:
+        return None
+    try:
+        return _read_json(answer.body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _known_form(content: Any, ids: Sequence[str]) -> dict[int, Failure] | None:
+    """The failures in an answer whose form needs no rule; None if it has another form.
+
+    `{"results": [...]}` or `{"items": [...]}` with `status` or `error` in each entry; a list as
+    long as the batch with a boolean `success` in each entry; `data` beside a list of `errors`, as
+    GraphQL answers.
+    """
+    if isinstance(content, dict):
+        results = next((content[name] for name in _LISTS if name in content), None)
+        if isinstance(results, list):
+            return _results(results, ids)
+        errors = content.get("errors")
+        if "data" in content and isinstance(errors, list) and errors:
+            first = errors[0]
+            said = _said(first.get("message") if isinstance(first, dict) else first)
+            failure = Failure(said or "the answer reports errors", blames_destination=False)
+            return dict.fromkeys(range(len(ids)), failure)
+        return None
+    if not isinstance(content, list):
+        return None
+    if len(content) == len(ids) and all(_has_success(entry) for entry in content):
+        return {
+            at: _unsuccessful(entry) for at, entry in enumerate(content) if not entry["success"]
+        }
+    return _results(content, ids)
+
+
+def _has_success(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("success"), bool)
+
+
+def _unsuccessful(entry: dict[str, Any]) -> Failure:
+    errors = entry.get("errors")
+    first = errors[0] if isinstance(errors, list) and errors else entry
+    said = ""
+    if isinstance(first, dict):
+        said = _said(first.get("message") or first.get("error"))
+    return Failure(
+        said or "the answer says success: false",
+        is_permanent=True,
+        blames_destination=False,
+        failure_reason="business",
+    )
+
+
+def _seems_to_fail(content: Any) -> bool:
+    return isinstance(content, dict) and bool(content.get("errors"))
+
+
+def _results(results: list[Any], ids: Sequence[str]) -> dict[int, Failure]:
     numbers: dict[str, int] = {}
     failures: dict[int, Failure] = {}
     for position, entry in enumerate(results):
@@ -146,21 +251,103 @@ def item_failures(answer: Answer, ids: Sequence[str]) -> dict[int, Failure]:
             failures.pop(number, None)
         else:
             failures[number] = failure
-    if len(failures) == len(ids) and not any(one.is_permanent for one in failures.values()):
-        return {at: replace(one, blames_destination=True) for at, one in failures.items()}
     return failures
 
 
-def _results(answer: Answer) -> list[Any]:
-    if answer.is_cut or not answer.body:
-        return []
-    try:
-        content = _read_json(answer.body)
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    if isinstance(content, dict):
-        content = next((content[name] for name in _LISTS if name in content), None)
-    return content if isinstance(content, list) else []
+class _Rules:
+    """The rules of a handler, compiled."""
+
+    def __init__(self, rules: AnswerRules) -> None:
+        self._rules = rules
+        self._items = _getter(rules.items)
+        self._id = _getter(rules.id)
+        self._ok = None if rules.ok is None else _getter(rules.ok)
+        self._error = None if rules.error is None else _getter(rules.error)
+        self._code = None if rules.code is None else _getter(rules.code)
+        self._retry = None if rules.retry is None else _getter(rules.retry)
+
+    def read(self, content: Any, answer: Answer, ids: Sequence[str]) -> Understood | Failure:
+        entries = None if content is None else self._items(content)
+        by_position = self._rules.match == "position"
+        if not isinstance(entries, list) or (by_position and len(entries) != len(ids)):
+            return self._unknown(entries, answer, len(ids))
+        numbers = {} if by_position else {item_id: at for at, item_id in enumerate(ids)}
+        failures: dict[int, Failure] = {}
+        for position, entry in enumerate(entries):
+            number = position if by_position else numbers.get(str(self._id(entry)))
+            if number is not None and (failure := self._failure(entry)) is not None:
+                failures[number] = failure
+        return Understood(_fair(failures, len(ids)))
+
+    def _unknown(self, entries: Any, answer: Answer, items: int) -> Understood | Failure:
+        if self._rules.unknown == "deliver":
+            return Understood(is_suspect=True)
+        found = f"a list of {len(entries)}" if isinstance(entries, list) else "no list"
+        if answer.is_cut:
+            found = "longer than answer_bytes_max"
+        return Failure(
+            f"{answer.status}, but the answer is not as answer.items says: {found} for"
+            f" {items} items: {text_of(answer)}"
+        )
+
+    def _failure(self, entry: Any) -> Failure | None:
+        said = None if self._error is None else self._error(entry)
+        code = None if self._code is None else self._code(entry)
+        number = _number(code)
+        if self._ok is not None:
+            if self._ok(entry) is True:
+                return None
+        elif not said and (not code or (number is not None and verdict(number) == "delivered")):
+            return None
+        if self._retry is not None:
+            is_permanent = self._retry(entry) is not True
+        else:
+            is_permanent = number is None or verdict(number) != "retry"
+        text = _said(said) or "the answer refuses the item"
+        if code is not None and str(code) not in text:
+            text = f"{_said(code)}: {text}"
+        return Failure(
+            text,
+            status=number,
+            is_permanent=is_permanent,
+            blames_destination=False,
+            failure_reason="business" if is_permanent else "application",
+        )
+
+
+def _follow(steps: Sequence[str | int], content: Any) -> Any:
+    for step in steps:
+        if isinstance(step, str):
+            content = content.get(step) if isinstance(content, dict) else None
+        else:
+            is_there = isinstance(content, list) and step < len(content)
+            content = content[step] if is_there else None
+    return content
+
+
+def _getter(expression: str) -> Callable[[Any], Any]:
+    """A JMESPath expression as a function. A plain path is followed directly: JMESPath's
+    interpreter takes at least 15 times as long, per entry."""
+    if expression == "@":
+        return lambda content: content
+    if _PATH.fullmatch(expression):
+        steps = [
+            int(step) if step.isdigit() else step for step in re.split(r"\]?[.\[]|\]", expression)
+        ]
+        return partial(_follow, [step for step in steps if step != ""])
+    from jmespath import compile as compile_expression
+    from jmespath.exceptions import JMESPathError
+
+    compiled = compile_expression(expression)
+
+    def search(content: Any) -> Any:
+        try:
+            return compiled.search(content)
+        except JMESPathError:
+            # A function that does not fit the type of its argument, such as length(number).
+            return None
+
+    return search
 
 
 def _unwrapped(entry: dict[str, Any]) -> tuple[dict[str, Any], bool]:

@@ -2,8 +2,9 @@
 
 Owns its connections: one per concurrent send. If a request fails on a reused connection before the
 first byte of an answer, it is sent once more on a new one, because destinations close idle
-connections at any time. A batch that is too large for the destination (413) is sent in halves, down
-to single items, all within one deadline.
+connections at any time. A batch that is refused or too large for the destination is sent in halves
+until the refused items are alone, all within one deadline. After `SPLITS_MAX` refusals the rest
+waits for its next attempt.
 
 On cancel it closes the connection in use and is ready for the next send. It cannot know whether the
 destination took a request that was not answered; the idempotency key is for that.
@@ -12,6 +13,8 @@ destination took a request that was not answered; the idempotency key is for tha
 import ssl
 import time
 from collections import defaultdict
+from dataclasses import replace
+from typing import Final
 
 import structlog
 import trio
@@ -22,9 +25,12 @@ from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
 from actors.ports.handler import DeliveryFailed, Prepared
 from daemon.handlers.http.answer import (
+    SPLIT_STATUSES,
     Answer,
+    AnswerReader,
+    Understood,
     failure_of,
-    item_failures,
+    text_of,
     verdict,
     without_secrets,
 )
@@ -32,6 +38,9 @@ from daemon.handlers.http.connection import ConnectionFailed, HttpConnection, Lo
 from daemon.handlers.http.request import HttpContent, RequestMaker, Target, halves
 
 log = structlog.get_logger()
+
+SPLITS_MAX: Final = 32
+"""Splits of a refused batch. One bad item among 4,096 takes 12."""
 
 
 class HttpSender:
@@ -46,11 +55,14 @@ class HttpSender:
         self._target = target
         self._tls = tls
         self._requests = requests
+        self._reader = AnswerReader(settings)
+        self._splits = settings.on_refused == "split"
         secrets = named_secrets(settings.url, settings.headers)
         self._secrets = tuple(secret.encode() for secret in secrets)
         self._idle: list[HttpConnection] = []
         self._is_closed = False
         self._said_too_long = False
+        self._said_suspect = False
 
     async def send(self, prepared: Prepared) -> Report:
         whole: HttpContent = prepared.content
@@ -59,20 +71,30 @@ class HttpSender:
             return Report(prepared.rejected)
         failures = list(prepared.rejected)
         waiting = [whole]
+        splits = 0
+        is_suspect = False
         stop: Failure | None = None
         doing = _Doing()
         with trio.move_on_after(self._settings.timeout) as scope:
             while waiting and stop is None:
                 found = await self._ask(waiting[-1], doing)
                 if isinstance(found, Answer) and verdict(found.status) == "delivered":
-                    failures += self._refused_items(waiting.pop(), found)
-                    continue
-                if isinstance(found, Answer):
-                    if verdict(found.status) == "too_large" and len(waiting[-1].encoded.ids) > 1:
-                        parts = halves(waiting.pop())
-                        waiting += [self._requests.make(*part) for part in reversed(parts)]
+                    understood = self._understand(waiting[-1], found)
+                    if isinstance(understood, Understood):
+                        is_suspect |= understood.is_suspect
+                        failures += failed_items(waiting.pop(), understood)
                         continue
-                    found = failure_of(found, self._target.destination, time.time())
+                    found = understood
+                if isinstance(found, Answer):
+                    failure = failure_of(found, self._target.destination, time.time())
+                    if self._may_split(found.status, waiting[-1]):
+                        splits += found.status != 413
+                        if splits <= SPLITS_MAX:
+                            parts = halves(waiting.pop())
+                            waiting += [self._requests.make(*part) for part in reversed(parts)]
+                            continue
+                        failure = replace(failure, is_permanent=False, failure_reason="application")
+                    found = failure
                 if found.blames_destination or waiting[-1] is whole:
                     # The remaining requests would fail in the same way now.
                     stop = found
@@ -86,7 +108,12 @@ class HttpSender:
         if stop is not None:
             for content in waiting:
                 failures += everything(content, stop)
-        return Report(tuple(failures))
+        return Report(tuple(failures), is_suspect)
+
+    def _may_split(self, status: int, content: HttpContent) -> bool:
+        if len(content.encoded.ids) < 2:
+            return False
+        return status == 413 or (self._splits and status in SPLIT_STATUSES)
 
     async def aclose(self) -> None:
         self._is_closed = True
@@ -127,10 +154,8 @@ class HttpSender:
                 self._idle.append(connection)
         return without_secrets(answer, self._secrets)
 
-    def _refused_items(self, content: HttpContent, answer: Answer) -> list[ItemsFailed]:
-        """The single items that a 2xx answer refuses."""
-        if not answer.body or not self._settings.item_results:
-            return []
+    def _understand(self, content: HttpContent, answer: Answer) -> Understood | Failure:
+        """What a 2xx answer says about the items."""
         if answer.is_cut and not self._said_too_long:
             self._said_too_long = True
             log.warning(
@@ -138,12 +163,18 @@ class HttpSender:
                 destination=self._target.destination,
                 answer_bytes_max=self._settings.answer_bytes_max,
             )
-        encoded = content.encoded
-        bits: defaultdict[tuple[int, Failure], int] = defaultdict(int)
-        for number, failure in item_failures(answer, encoded.ids).items():
-            at, index = encoded.places[number]
-            bits[content.orders[at], failure] |= 1 << index
-        return [ItemsFailed(order, which, failure) for (order, failure), which in bits.items()]
+        understood = self._reader.read(answer, content.encoded.ids)
+        is_suspect = isinstance(understood, Understood) and understood.is_suspect
+        if is_suspect and not self._said_suspect:
+            self._said_suspect = True
+            log.warning(
+                "http.answer_suspect",
+                destination=self._target.destination,
+                status=answer.status,
+                answer=text_of(answer),
+                hint="describe it with `answer`, or set `suspect: fail`",
+            )
+        return understood
 
 
 class _Doing:
@@ -154,6 +185,15 @@ class _Doing:
     @property
     def what(self) -> str:
         return self.connection.doing if self.connection is not None else "starting"
+
+
+def failed_items(content: HttpContent, understood: Understood) -> list[ItemsFailed]:
+    """The single items that a 2xx answer refuses."""
+    bits: defaultdict[tuple[int, Failure], int] = defaultdict(int)
+    for number, failure in understood.failures.items():
+        at, index = content.encoded.places[number]
+        bits[content.orders[at], failure] |= 1 << index
+    return [ItemsFailed(order, which, failure) for (order, failure), which in bits.items()]
 
 
 def everything(content: HttpContent, failure: Failure) -> list[ItemsFailed]:

@@ -283,6 +283,11 @@ _QUEUE_COUNTERS: Final = (
     ("batches", "sent_batches", "Sends that have ended since the daemon started."),
     ("failed_batches", "failed_batches", "Sends in which at least one item failed."),
     ("retry_successes", "retry_success_items", "Items delivered on a later attempt."),
+    (
+        "suspect_answers",
+        "suspect_answers",
+        "Batches that count as delivered although their answer seems to report errors.",
+    ),
     ("lost_leases", "lost_leases", "Outcomes reported after their lease had expired."),
 )
 _ERROR_COUNTERS: Final = (

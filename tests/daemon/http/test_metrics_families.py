@@ -41,6 +41,7 @@ UNITS = {
     "jobs",
 }
 WITHOUT_UNITS = {
+    "suspect_answers",
     "build_info",
     "store_up",
     "store_away",

@@ -105,6 +105,19 @@ HANDLER: Final = Shape(
         "timeout": lasting("10ms", "1s"),
         "answer_bytes_max": sized("1Ki"),
         "item_results": flag,
+        "on_refused": one_of("split", "fail"),
+        "suspect": one_of("deliver", "fail"),
+        "answer": needs(
+            "ok",
+            items=one_of("@", "results", odd=('"a["', '"no_such()"', '""', "1", '"\\u0000"')),
+            match=one_of("position", "id"),
+            id=one_of("id", odd=('"`"',)),
+            ok=one_of("ok", "status == `1`"),
+            error=one_of("error", None),
+            code=one_of("code", None),
+            retry=one_of("retry", None),
+            unknown=one_of("fail", "deliver"),
+        ),
         "verify_tls": flag,
         "ca_file": one_of(
             None, odd=('"/dev/zero"', '"/dev/null"', '"/nonexistent"', '"/"', '"\\u0000"')

@@ -1,17 +1,23 @@
 """What answers mean: statuses, Retry-After, words, and results for single items."""
 
 import json
-from typing import Any
+import re
+from typing import Any, ClassVar
 
+import jmespath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from actors.config.handlers import HttpHandler
 from actors.model.outcomes import Failure
 from daemon.handlers.http.answer import (
     Answer,
+    AnswerReader,
+    Understood,
+    _getter,
     failure_of,
-    item_failures,
     retry_after_s,
     text_of,
     verdict,
@@ -19,6 +25,17 @@ from daemon.handlers.http.answer import (
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 IDS = ["r-0", "r-1", "r-2"]
+
+
+def read(said: Answer, ids: list[str] = IDS, **settings: Any) -> Understood | Failure:
+    handler = HttpHandler.model_validate({"url": "http://crm:80/", **settings})
+    return AnswerReader(handler).read(said, ids)
+
+
+def item_failures(said: Answer, ids: list[str] = IDS, **settings: Any) -> dict[int, Failure]:
+    found = read(said, ids, **settings)
+    assert isinstance(found, Understood), found
+    return dict(found.failures)
 
 
 def failed(answer: Answer) -> Failure:
@@ -245,3 +262,173 @@ def test_no_answer_is_too_odd(content: Any) -> None:
 def test_no_failure_is_too_odd(body: bytes, headers: dict[str, str], status: int) -> None:
     failed(Answer(status, headers, body)).text.encode()
     item_failures(Answer(status, headers, body), IDS)
+
+
+# Answers of real APIs, with 2xx.
+
+SALESFORCE = [
+    {"id": "003", "success": True, "errors": []},
+    {
+        "success": False,
+        "errors": [{"statusCode": "REQUIRED_FIELD_MISSING", "message": "LastName is missing"}],
+    },
+    {"success": False, "errors": [{"statusCode": "UNABLE_TO_LOCK_ROW", "message": "locked"}]},
+]
+GRAPHQL = {"data": {"a": None}, "errors": [{"message": "no such contact", "path": ["a"]}]}
+BULK = {
+    "errors": True,
+    "items": [
+        {"index": {"status": 201}},
+        {"index": {"status": 429, "error": {"type": "rejected"}}},
+        {"index": {"status": 400, "error": {"type": "mapper_parsing_exception"}}},
+    ],
+}
+
+
+def ok(content: Any, status: int = 200) -> Answer:
+    return Answer(status, {"content-type": "application/json"}, json.dumps(content).encode())
+
+
+class TestWithoutRules:
+    def test_a_list_of_successes_names_the_items_that_failed(self) -> None:
+        found = item_failures(ok(SALESFORCE))
+        assert {at: one.text for at, one in found.items()} == {
+            1: "LastName is missing",
+            2: "locked",
+        }
+        assert all(one.is_permanent and one.failure_reason == "business" for one in found.values())
+
+    def test_a_list_of_another_length_says_nothing(self) -> None:
+        assert item_failures(ok(SALESFORCE[1:])) == {}
+
+    def test_errors_beside_data_fail_the_request(self) -> None:
+        found = item_failures(ok(GRAPHQL))
+        assert [(at, one.text) for at, one in found.items()] == [
+            (at, "no such contact") for at in range(3)
+        ]
+
+    def test_data_without_errors_is_delivered(self) -> None:
+        assert read(ok({"data": {"a": 1}})) == Understood()
+        assert read(ok({"data": {"a": 1}, "errors": []})) == Understood()
+
+    def test_a_bulk_answer_names_its_items(self) -> None:
+        assert {at: one.status for at, one in item_failures(ok(BULK)).items()} == {1: 429, 2: 400}
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            ok({"message": "success", "errors": [{"type": "invalid email", "index": 1}]}, 201),
+            ok({"status": "COMPLETE", "numErrors": 1, "errors": [{"status": "error"}]}, 207),
+            ok({"anything": 1}, 207),
+            Answer(207),
+        ],
+        ids=["braze", "hubspot", "207", "207 without a body"],
+    )
+    def test_what_seems_to_fail_is_delivered_and_said(self, answer: Answer) -> None:
+        assert read(answer) == Understood({}, is_suspect=True)
+
+    def test_what_seems_to_fail_fails_if_that_is_wanted(self) -> None:
+        assert isinstance(read(Answer(207), suspect="fail"), Failure)
+        found = read(ok({"errors": ["no"]}, 200), suspect="fail")
+        assert isinstance(found, Failure)
+        assert (found.blames_destination, found.is_permanent) == (True, False)
+        assert found.text == '200, but the answer reports errors: ["no"]'
+
+
+class TestRules:
+    RULES: ClassVar = {
+        "ok": "success",
+        "error": "errors[0].message",
+        "code": "errors[0].statusCode",
+        "retry": "errors[0].statusCode == 'UNABLE_TO_LOCK_ROW'",
+    }
+
+    def test_each_item_has_the_outcome_that_the_rules_find(self) -> None:
+        found = item_failures(ok(SALESFORCE), answer=self.RULES)
+        assert {at: (one.text, one.is_permanent) for at, one in found.items()} == {
+            1: ("REQUIRED_FIELD_MISSING: LastName is missing", True),
+            2: ("UNABLE_TO_LOCK_ROW: locked", False),
+        }
+
+    def test_a_list_within_the_answer_is_found(self) -> None:
+        rules = {"items": "outcome.rows", "ok": "done"}
+        content = {"outcome": {"rows": [{"done": True}, {"done": 1}, {}]}}
+        assert list(item_failures(ok(content), answer=rules)) == [1, 2]
+
+    def test_items_are_matched_by_their_id(self) -> None:
+        rules = {"items": "errors", "match": "id", "id": "ref", "error": "why"}
+        content = {"errors": [{"ref": "r-2", "why": "late"}, {"ref": "r-9", "why": "unknown"}]}
+        found = item_failures(ok(content), answer=rules)
+        assert {at: one.text for at, one in found.items()} == {2: "late"}
+
+    def test_a_status_decides_about_a_retry(self) -> None:
+        rules = {"code": "status", "error": "error"}
+        content = [{"status": 200}, {"status": 503, "error": "busy"}, {"status": "422"}]
+        found = item_failures(ok(content), answer=rules)
+        assert {at: (one.status, one.is_permanent) for at, one in found.items()} == {
+            1: (503, False),
+            2: (422, True),
+        }
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            ok({"message": "accepted"}),
+            ok(SALESFORCE[1:]),
+            ok(None),
+            Answer(200, {}, b"<html>"),
+            Answer(204),
+        ],
+    )
+    def test_another_form_is_a_failure_of_the_destination(self, answer: Answer) -> None:
+        found = read(answer, answer={"ok": "success"})
+        assert isinstance(found, Failure)
+        assert (found.blames_destination, found.is_permanent) == (True, False)
+        assert "not as answer.items says" in found.text
+        assert read(answer, answer={"ok": "success", "unknown": "deliver"}) == Understood(
+            {}, is_suspect=True
+        )
+
+    @pytest.mark.parametrize(
+        "rules, text",
+        [
+            ({"ok": "a["}, "'a[' is not valid JMESPath"),
+            ({"ok": "!" * 1000 + "a"}, "at most 1000 characters"),
+            ({"ok": ""}, "is not valid JMESPath"),
+            ({"ok": "no_such()"}, None),
+            ({}, "give ok, error or code"),
+            ({"ok": "a", "of": "b"}, "Extra inputs"),
+            ({"ok": "a", "match": "key"}, "'position' or 'id'"),
+        ],
+    )
+    def test_bad_rules_are_refused_at_once(self, rules: dict[str, str], text: str | None) -> None:
+        if text is None:
+            # JMESPath knows its functions only when it calls them: nothing is found.
+            assert len(item_failures(ok([{}, {}, {}]), answer=rules)) == 3
+            return
+        with pytest.raises(ValidationError, match=re.escape(text)):
+            HttpHandler.model_validate({"url": "http://crm/", "answer": rules})
+
+
+@given(_json, st.sampled_from(["a", "status", "length(@)", "results[0].status", "@", "*", "[]"]))
+def test_no_answer_is_too_odd_for_rules(content: Any, expression: str) -> None:
+    rules = {"items": expression, "error": expression, "code": "status"}
+    found = read(ok(content), answer=rules)
+    for one in [found] if isinstance(found, Failure) else found.failures.values():
+        one.text.encode()
+
+
+_keys = st.sampled_from(["a", "b", "_a1", "results", "status"])
+_paths = st.sampled_from(
+    ["a", "a.b", "a[0]", "a[1].b", "a.b[0][1]", "_a1.b", "results[0].status", "a[9999]"]
+)
+_nested = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(_paths, _nested)
+def test_plain_paths_are_followed_as_jmespath_does(expression: str, content: Any) -> None:
+    assert _getter(expression)(content) == jmespath.search(expression, content)

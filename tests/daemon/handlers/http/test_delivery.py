@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice, indexes
+from daemon.handlers.http.sender import SPLITS_MAX
 from tests.daemon.handlers.http.batches import a_slice, damaged_slice, sending
 from tests.daemon.handlers.http.faulty import (
     Act,
@@ -39,12 +40,12 @@ def payloads(conversation: Conversation) -> list[str]:
 
 
 class TestWholeBatches:
-    async def test_a_refused_batch_is_a_permanent_failure_with_its_reason(
+    async def test_a_refusal_is_a_permanent_failure_with_its_reason(
         self, server: FaultyServer
     ) -> None:
         server.will(answer("422 Unprocessable", b"no such customer", Content_Type="text/plain"))
         async with sending(server.url()) as opened:
-            failure = await opened.failure(a_slice(b"1", b"2"))
+            failure = await opened.failure(a_slice(b"1"))
         assert failure.text == f"422 from http://127.0.0.1:{server.port}: no such customer"
         assert (failure.is_permanent, failure.blames_destination) == (True, False)
 
@@ -139,6 +140,83 @@ class TestItemResults:
                 await opened.delivers(a_slice(b"1"))
                 await opened.delivers(a_slice(b"1"))
         assert [entry["event"] for entry in logs] == ["http.answer_too_long"]
+
+
+class TestRefused:
+    """The server refuses every request that has a bad payload."""
+
+    def refuses(self, server: FaultyServer, status: str = "422 Invalid") -> list[list[str]]:
+        """What it took."""
+        taken: list[list[str]] = []
+
+        async def act(conversation: Conversation) -> None:
+            server.acts.append(act)
+            found = payloads(conversation)
+            if any(one.startswith("bad") for one in found):
+                await answer(status, b"a field is wrong")(conversation)
+                return
+            taken.append(found)
+            await answer("200 OK")(conversation)
+
+        server.will(act)
+        return taken
+
+    @pytest.mark.parametrize("status", ["400 Bad", "409 Conflict", "422 Invalid"])
+    async def test_only_the_bad_items_are_refused(self, server: FaultyServer, status: str) -> None:
+        taken = self.refuses(server, status)
+        async with sending(server.url()) as opened:
+            report = await opened.send(a_slice(b"0", b"1", b"bad"), a_slice(b"2", b"3", b"4"))
+        assert sorted(chain.from_iterable(taken)) == ["0", "1", "2", "3", "4"]
+        ((place, failure),) = named(report).items()
+        assert (place, failure.status) == ((0, 2), int(status[:3]))
+        assert (failure.is_permanent, failure.blames_destination) == (True, False)
+
+    async def test_a_batch_is_refused_as_a_whole_if_that_is_wanted(
+        self, server: FaultyServer
+    ) -> None:
+        self.refuses(server)
+        async with sending(server.url(), on_refused="fail") as opened:
+            failure = await opened.failure(a_slice(b"0", b"bad", b"2"))
+        assert (failure.status, failure.is_permanent) == (422, True)
+        assert len(server.requests) == 1
+
+    async def test_other_refusals_concern_the_whole_batch(self, server: FaultyServer) -> None:
+        self.refuses(server, "401 Unauthorized")
+        async with sending(server.url()) as opened:
+            await opened.failure(a_slice(b"0", b"bad", b"2"))
+        assert len(server.requests) == 1
+
+    async def test_extra_requests_are_bounded_and_the_rest_waits(
+        self, server: FaultyServer
+    ) -> None:
+        taken = self.refuses(server)
+        many = [b"bad" if number % 2 else b"%d" % number for number in range(200)]
+        async with sending(server.url()) as opened:
+            found = named(await opened.send(a_slice(*many)))
+        assert len(server.requests) <= 2 * SPLITS_MAX + 2
+        permanent = {place[1] for place, one in found.items() if one.is_permanent}
+        waiting = {place[1] for place, one in found.items() if not one.is_permanent}
+        assert permanent
+        assert all(many[at] == b"bad" for at in permanent)
+        assert len(permanent) + len(waiting) + len(list(chain.from_iterable(taken))) == len(many)
+
+
+class TestSuspect:
+    async def test_an_answer_that_seems_to_fail_is_said_once(self, server: FaultyServer) -> None:
+        body = b'{"errors": [{"type": "invalid", "index": 0}]}'
+        server.will(*(answer("201 Created", body, Content_Type="application/json"),) * 2)
+        async with sending(server.url()) as opened:
+            with structlog.testing.capture_logs() as logs:
+                assert await opened.send(a_slice(b"1")) == Report(is_suspect=True)
+                assert await opened.send(a_slice(b"1")) == Report(is_suspect=True)
+        assert [entry["event"] for entry in logs] == ["http.answer_suspect"]
+
+    async def test_an_answer_of_another_form_fails_the_batch(self, server: FaultyServer) -> None:
+        server.will(answer("200 OK", b'{"accepted": 2}'))
+        async with sending(server.url(), answer={"ok": "success"}) as opened:
+            failure = await opened.failure(a_slice(b"1", b"2"))
+        assert failure.blames_destination
+        assert failure.text.startswith("200, but the answer is not as answer.items says: no list")
 
 
 class TestTooLarge:
