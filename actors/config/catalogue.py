@@ -63,7 +63,7 @@ class Definitions:
     """Deleted queues, with the number of items each had accepted by then."""
 
 
-class Seen(NamedTuple):
+class QueueCounts(NamedTuple):
     """The counts of a queue in the books."""
 
     accepted: int
@@ -72,7 +72,7 @@ class Seen(NamedTuple):
     dead: int
 
 
-UNSEEN: Final = Seen(0, 0, 0)
+UNSEEN: Final = QueueCounts(0, 0, 0)
 
 
 Save = Callable[[Definitions], Awaitable[None]]
@@ -115,7 +115,7 @@ class Catalogue:
         """Whether a push to a new name creates a queue."""
         return self._settings.auto_create_queues
 
-    def exists(self, name: str, seen: Seen = UNSEEN) -> bool:
+    def exists(self, name: str, seen: QueueCounts = UNSEEN) -> bool:
         """Whether the queue exists, given its counts in the books."""
         kept = self._kept.queues.get(name)
         # A kept definition that is no longer usable counts too: it can still be removed.

@@ -35,7 +35,7 @@ class Installed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptSchedules:
     """What is kept across restarts."""
 
     run_time: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Kept:
     installed: Mapping[str, Installed] = field(default_factory=dict)
 
 
-SaveKept = Callable[[Kept], Awaitable[None]]
+SaveKept = Callable[[KeptSchedules], Awaitable[None]]
 Check = Callable[[ScheduleSettings], int]
 """The priority of a schedule's ticks. Raises Refused for an unknown queue or priority."""
 
@@ -52,7 +52,7 @@ class ScheduleBook:
     def __init__(
         self,
         configured: Mapping[str, ScheduleSettings],
-        kept: Kept,
+        kept: KeptSchedules,
         save: SaveKept,
         check: Check,
     ) -> None:
@@ -128,11 +128,11 @@ class ScheduleBook:
         await self._keep(replace(self._kept, run_time={**self._kept.run_time, name: dict(keys)}))
         return settings
 
-    async def _keep(self, kept: Kept) -> None:
+    async def _keep(self, kept: KeptSchedules) -> None:
         await self._save(kept)
         self._adopt(kept)
 
-    def _adopt(self, kept: Kept) -> None:
+    def _adopt(self, kept: KeptSchedules) -> None:
         self._kept = kept
         self._run_time = {}
         for name, keys in kept.run_time.items():
@@ -155,20 +155,20 @@ def build(name: str, keys: Mapping[str, Any]) -> ScheduleSettings:
         raise bad_setting(name, problem) from problem
 
 
-def kept_to_json(kept: Kept) -> str:
+def kept_to_json(kept: KeptSchedules) -> str:
     installed = {name: list(one) for name, one in kept.installed.items()}
     return json.dumps(
         {"version": 1, "schedules": dict(kept.run_time), "installed": installed}, indent=1
     )
 
 
-def kept_from_json(text: str, rejected: list[str]) -> Kept:
+def kept_from_json(text: str, rejected: list[str]) -> KeptSchedules:
     """Raises ValueError for an invalid document; invalid entries are added to `rejected`."""
     content = kept_documents.read_document(text)
     schedules, installed = (
         kept_documents.members(content, name) for name in ("schedules", "installed")
     )
-    return Kept(
+    return KeptSchedules(
         dict(kept_documents.readable(schedules, read_definition, rejected)),
         dict(kept_documents.readable(installed, _read_installed, rejected)),
     )

@@ -84,7 +84,7 @@ class Cursor(NamedTuple):
     """The cursor of the dead letters."""
 
 
-class Seen(NamedTuple):
+class FoundRow(NamedTuple):
     """One row of a step: its items, and its position."""
 
     at: int
@@ -93,8 +93,8 @@ class Seen(NamedTuple):
     sightings: Callable[[], Iterator[Sighting]]
 
 
-class Step(NamedTuple):
-    rows: list[Seen]
+class SearchStep(NamedTuple):
+    rows: list[FoundRow]
     rest: Cursor | None
     """Where the next step begins; None: the search is over."""
 
@@ -149,7 +149,7 @@ class ItemSearch:
             return found, next_place(which, "dead")
         return found, at._replace(letters=base64.b64encode(page.cursor).decode())
 
-    async def _step(self, which: ItemFilter, at: Cursor) -> Step:
+    async def _step(self, which: ItemFilter, at: Cursor) -> SearchStep:
         if at.place == "journal":
             return await self._step_journal(which, at)
         if at.place == "cold":
@@ -159,7 +159,7 @@ class ItemSearch:
             scan = await self._cold.scan_history(which.queue, after, STEP_ROWS, STEP_BYTES)
         return await self._of_cold(which, at, scan)
 
-    async def _of_cold(self, which: ItemFilter, at: Cursor, scan: ColdScan) -> Step:
+    async def _of_cold(self, which: ItemFilter, at: Cursor, scan: ColdScan) -> SearchStep:
         warm: dict[bytes, Whereabouts] = {}
         for queue in {sight.head.queue for sight in scan.rows if sight.lock is not None}:
             ids = (s.head.run_id for s in scan.rows if s.lock is not None and s.head.queue == queue)
@@ -169,14 +169,14 @@ class ItemSearch:
             where = warm.get(sight.head.run_id, Whereabouts())
             return (of_cold(sight, index, where) for index in indexes(sight.bits))
 
-        rows = [Seen(s.place, s.head, s.data, partial(sightings, s)) for s in scan.rows]
+        rows = [FoundRow(s.place, s.head, s.data, partial(sightings, s)) for s in scan.rows]
         rest = next_place(which, at.place)
-        return Step(rows, rest if scan.after is None else at._replace(at=scan.after, item=0))
+        return SearchStep(rows, rest if scan.after is None else at._replace(at=scan.after, item=0))
 
-    async def _step_journal(self, which: ItemFilter, at: Cursor) -> Step:
+    async def _step_journal(self, which: ItemFilter, at: Cursor) -> SearchStep:
         queue = at.queue or await self._queue_after("", which)
         if not queue:
-            return Step([], next_place(which, "journal"))
+            return SearchStep([], next_place(which, "journal"))
         runs, after = await self._spooler.ask(ScanRuns(queue, at.at, STEP_ROWS, STEP_BYTES))
         lent = frozenset(found.run.head.run_id for found in runs if found.is_lent)
         warm = await self._warm.locate(queue, lent) if lent else {}
@@ -191,15 +191,15 @@ class ItemSearch:
                     yield sighting
 
         rows = [
-            Seen(found.run.position, found.run.head, found.run.data, partial(sightings, found))
+            FoundRow(found.run.position, found.run.head, found.run.data, partial(sightings, found))
             for found in runs
         ]
         if after is not None:
-            return Step(rows, Cursor("journal", queue, after))
+            return SearchStep(rows, Cursor("journal", queue, after))
         following = await self._queue_after(queue, which)
         if following:
-            return Step(rows, Cursor("journal", following))
-        return Step(rows, next_place(which, "journal"))
+            return SearchStep(rows, Cursor("journal", following))
+        return SearchStep(rows, next_place(which, "journal"))
 
     async def _queue_after(self, queue: str, which: ItemFilter) -> str:
         """The next queue that has items in the journal; empty: there is none."""
@@ -211,7 +211,7 @@ class ItemSearch:
 
 
 def compare(
-    which: ItemFilter, at: Cursor, step: Step, room: int
+    which: ItemFilter, at: Cursor, step: SearchStep, room: int
 ) -> tuple[list[dict[str, Any]], Cursor | None]:
     """The matching items of a step, as many as there is room for, and where to continue."""
     found: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ import trio
 
 from actors.control.fields import Fields, Operation
 from actors.control.queues import QueueControl
-from actors.metrics.books import Books, Report
+from actors.metrics.books import Books, BooksReport
 from actors.model.runs import Fate
 from actors.model.slices import InCold, InJournal, Slice, item_bits, ranges
 from actors.ports.tiers import ColdPart, Limits, StoreUnavailable
@@ -198,7 +198,7 @@ class Purging:
         return found
 
 
-def waiting(report: Report, queue: str) -> int:
+def waiting(report: BooksReport, queue: str) -> int:
     """Items that are not leased, according to the books."""
     books = report["queues"].get(queue)
     if books is None:

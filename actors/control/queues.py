@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from actors.breaker.breaker import Breakers
-from actors.config.catalogue import UNSEEN, Catalogue, Seen, not_found
+from actors.config.catalogue import UNSEEN, Catalogue, QueueCounts, not_found
 from actors.control.fields import (
     LIMIT_MAX,
     STOP_AT,
@@ -163,7 +163,7 @@ class QueueControl:
         await self._catalogue.delete(queue, entry.accepted)
         return {}
 
-    async def check_exists(self, queue: str) -> Seen:
+    async def check_exists(self, queue: str) -> QueueCounts:
         """The counts of a queue in the books; raises NOT_FOUND if the queue does not exist."""
         entry = (await self._books.seen()).get(queue, UNSEEN)
         if not self._catalogue.exists(queue, entry):

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from actors.control.fields import Fields, Operation
 from actors.control.queues import QueueControl
-from actors.metrics.books import Report
+from actors.metrics.books import BooksReport
 from actors.metrics.metrics import Metrics, in_milliseconds
 
 STATES: Final[Mapping[str, str]] = {
@@ -43,7 +43,7 @@ class QueueStats:
         return queue_stats(queue, await self._metrics.books.report(), self._metrics)
 
 
-def queue_stats(queue: str, report: Report, metrics: Metrics) -> dict[str, Any]:
+def queue_stats(queue: str, report: BooksReport, metrics: Metrics) -> dict[str, Any]:
     books = cast(dict[str, int], report["queues"].get(queue) or dict.fromkeys(report["daemon"], 0))
     processing = metrics.processing(queue)
     return {

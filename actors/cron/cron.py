@@ -34,7 +34,7 @@ TRIGGER_STEPS: Final = ("poll", "jobs", "end")
 class KeptCron(NamedTuple):
     """What was defined at run time."""
 
-    schedules: Kept[schedule_book.Kept]
+    schedules: Kept[schedule_book.KeptSchedules]
     triggers: Kept[KeptTriggers]
     daemon: bytes = b""
     """This daemon's id: the owner of leases on triggers, the same after a restart."""

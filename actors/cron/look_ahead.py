@@ -46,7 +46,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TickStep:
     """What to do; nothing if all fields are empty."""
 
     mark: TickMark | None
@@ -74,14 +74,14 @@ def down_after_ms(refresh: float) -> int:
     return round(max(DOWN_REFRESHES * refresh, DOWN_S_MIN) * 1000)
 
 
-def next_step(mark: TickMark | None, wanted: Wanted, now_ms: int) -> Step:
+def next_step(mark: TickMark | None, wanted: Wanted, now_ms: int) -> TickStep:
     ahead = next_ticks(wanted.grid, now_ms, AHEAD)
     if mark is None:
         return _install(mark, wanted, ahead, now_ms)
     if mark.fingerprint != wanted.fingerprint:
         if wanted.is_new or mark.until_ms <= now_ms:
             return _install(mark, wanted, ahead, now_ms)
-        return Step(mark, is_due=False, refresh_s=refresh_s(ahead))
+        return TickStep(mark, is_due=False, refresh_s=refresh_s(ahead))
     if ahead and mark.until_ms > ahead[-1]:
         further = next_ticks(wanted.grid, now_ms, BACK_MAX)
         if mark.until_ms > further[-1]:
@@ -89,16 +89,16 @@ def next_step(mark: TickMark | None, wanted: Wanted, now_ms: int) -> Step:
     return _refresh(mark, wanted, ahead, now_ms)
 
 
-def _install(before: TickMark | None, wanted: Wanted, ahead: list[int], now_ms: int) -> Step:
+def _install(before: TickMark | None, wanted: Wanted, ahead: list[int], now_ms: int) -> TickStep:
     """The count of ticks missed under another configuration continues."""
     until_ms = ahead[-1] if ahead else now_ms
     missed = (0, 0) if before is None else (before.missed, before.missed_ms)
     mark = TickMark(wanted.queue, wanted.fingerprint, until_ms, now_ms, now_ms, *missed)
     drop = None if before is None else Span(now_ms, FOREVER_MS)
-    return Step(mark, tuple(ahead), drop, refresh_s=refresh_s(ahead))
+    return TickStep(mark, tuple(ahead), drop, refresh_s=refresh_s(ahead))
 
 
-def _refresh(mark: TickMark, wanted: Wanted, ahead: list[int], now_ms: int) -> Step:
+def _refresh(mark: TickMark, wanted: Wanted, ahead: list[int], now_ms: int) -> TickStep:
     refresh = refresh_s(ahead)
     late = latest_ticks(wanted.grid, mark.until_ms, now_ms, MISSED_MAX)
     coming = [tick for tick in ahead if tick > mark.until_ms]
@@ -108,7 +108,7 @@ def _refresh(mark: TickMark, wanted: Wanted, ahead: list[int], now_ms: int) -> S
     if not is_down or wanted.missed == "run_all":
         ticks = (*late, *coming)
         is_due = bool(ticks) or now_ms - mark.seen_ms >= refresh * 1000
-        return Step(moved, ticks, is_due=is_due, refresh_s=refresh)
+        return TickStep(moved, ticks, is_due=is_due, refresh_s=refresh)
     given_up, last_ms = len(late), now_ms
     missed_until_ms = now_ms
     if wanted.missed == "run_once":
@@ -123,4 +123,4 @@ def _refresh(mark: TickMark, wanted: Wanted, ahead: list[int], now_ms: int) -> S
     latest = max(latest_ticks(wanted.grid, mark.seen_ms, missed_until_ms, 1), default=0)
     if given_up:
         moved = moved._replace(missed=moved.missed + given_up, missed_ms=latest)
-    return Step(moved, tuple(coming), drop, given_up, latest, refresh_s=refresh)
+    return TickStep(moved, tuple(coming), drop, given_up, latest, refresh_s=refresh)

@@ -22,7 +22,7 @@ import trio
 
 from actors.config.schedule_book import Check, Installed, ScheduleBook
 from actors.config.schedules import SCHEDULE_HEADER, TICK_HEADER, ScheduleSettings
-from actors.cron.look_ahead import FOREVER_MS, REFRESH_S_MAX, Step, Wanted, next_step
+from actors.cron.look_ahead import FOREVER_MS, REFRESH_S_MAX, TickStep, Wanted, next_step
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import ItemRef, Offer, Phase
 from actors.ports.ticks import (
@@ -52,7 +52,7 @@ RUN: Final = "run"
 class _Planned:
     change: TickChange
     fingerprint: str
-    step: Step | None
+    step: TickStep | None
     """None: the schedule is removed."""
 
 
@@ -312,7 +312,7 @@ class Schedules:
         elif change.before.fingerprint != change.after.fingerprint:
             log.info("cron.changed", schedule=change.name, queue=change.after.queue)
 
-    def _see_dispute(self, name: str, mark: TickMark | None, step: Step, print_: str) -> None:
+    def _see_dispute(self, name: str, mark: TickMark | None, step: TickStep, print_: str) -> None:
         is_disputed = mark is not None and mark.fingerprint != print_ and not step.is_due
         if is_disputed and name not in self._disputed:
             log.warning(

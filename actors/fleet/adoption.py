@@ -27,7 +27,7 @@ import trio
 from actors.fleet.mailbox import readable
 from actors.model.slices import Slice
 from actors.ports.tiers import StoreUnavailable
-from actors.ports.writes import Part
+from actors.ports.writes import WritePart
 from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import Append
 from actors.spooler.moved_runs import moved_run
@@ -106,7 +106,7 @@ class LostOwnersPort(Protocol):
 class MailBook(Protocol):
     """Where receipts learn of what only a mailbox says."""
 
-    async def note_mail(self, daemon: bytes, parts: Sequence[Part]) -> None:
+    async def note_mail(self, daemon: bytes, parts: Sequence[WritePart]) -> None:
         """What a lost daemon's mail says of writes, all of it, until that daemon is back."""
 
 
@@ -181,7 +181,7 @@ class Adopting:
                         delivered[post.write] += post.delivered.bit_count()
                 await self._owners.claim(daemon, CLAIM_S)
         if delivered and self._book is not None:
-            parts = [Part(write, count) for write, count in delivered.items()]
+            parts = [WritePart(write, count) for write, count in delivered.items()]
             await self._book.note_mail(daemon, parts)
         return items
 

@@ -21,7 +21,7 @@ import trio
 
 from actors.model.clock import Clock
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
-from actors.ports.writes import VERDICTS_MAX, Decisions, Part, Unheard, Verdict
+from actors.ports.writes import VERDICTS_MAX, Decisions, Unheard, Verdict, WritePart
 from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import AbortWrite, AskOpenWrites, AskParts, FollowPublish
 from forebay.errors import Refused
@@ -53,7 +53,7 @@ class Follower:
         self._running = trio.CancelScope()
         self._unfinished: set[bytes] | None = None
         """Published writes of which this journal may hold items; None: not asked for yet."""
-        self._noted: dict[bytes, Part] = {}
+        self._noted: dict[bytes, WritePart] = {}
         """What the store knows of them."""
         self._moved: set[bytes] = set()
         """Published elsewhere: items of them were moved to this journal."""

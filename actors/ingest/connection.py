@@ -27,7 +27,7 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from actors.ingest.buffers import Inbox, Outbox
 from actors.ingest.peer import Peer
-from actors.ingest.requests import Requests, Shared
+from actors.ingest.requests import IngestShared, Requests
 from actors.ingest.window import Budget, Window, check, refuse_size
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import draining, no_common_version, too_slow
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class Connection:
-    def __init__(self, sock: socket.socket, peer: Peer, shared: Shared) -> None:
+    def __init__(self, sock: socket.socket, peer: Peer, shared: IngestShared) -> None:
         self.peer = peer
         self.client = ""
         self._sock = sock

@@ -25,7 +25,7 @@ import trio
 from actors.config.settings import SocketSettings
 from actors.ingest.connection import Connection
 from actors.ingest.peer import Peer, denied, is_allowed, read_peer, read_peer_groups
-from actors.ingest.requests import Control, KeyedQueues, Queues, Rows, Shared
+from actors.ingest.requests import Controls, IngestShared, KeyedQueues, KnownQueues, Rows
 from actors.ingest.window import Budget
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.refusals import busy
@@ -43,15 +43,15 @@ class Ingest:
     def __init__(
         self,
         settings: SocketSettings,
-        catalogue: Queues,
+        catalogue: KnownQueues,
         spooler: SpoolerClient,
         keys: KeyedQueues,
         pull: Pull,
         rows: Rows,
-        control: Control,
+        control: Controls,
     ) -> None:
         self._settings = settings
-        self._shared = Shared(
+        self._shared = IngestShared(
             settings=settings,
             catalogue=catalogue,
             spooler=spooler,

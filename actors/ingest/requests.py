@@ -63,7 +63,7 @@ ANSWERS_AT_ONCE: Final = 4
 log = structlog.get_logger(__name__)
 
 
-class Control(Protocol):
+class Controls(Protocol):
     """Requests of operators and tools: dead letters, pauses, queues, breakers."""
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Control(Protocol):
         """What STATS answers. Raises StoreUnavailable."""
 
 
-class Queues(Protocol):
+class KnownQueues(Protocol):
     def queue(self, name: str) -> QueueSettings | None:
         """None: the queue does not exist and pushing would not create it."""
 
@@ -124,16 +124,16 @@ class Replies(Answers, Protocol):
 
 
 @dataclass(slots=True)
-class Shared:
+class IngestShared:
     """What the connections of one ingest share."""
 
     settings: SocketSettings
-    catalogue: Queues
+    catalogue: KnownQueues
     spooler: SpoolerClient
     keys: KeyedQueues
     pull: Pull
     rows: Rows
-    control: Control
+    control: Controls
     budget: Budget
     """For bytes in flight."""
     unread: Budget
@@ -144,7 +144,7 @@ class Shared:
 
 
 class Requests:
-    def __init__(self, shared: Shared, replies: Replies) -> None:
+    def __init__(self, shared: IngestShared, replies: Replies) -> None:
         self._shared = shared
         self._replies = replies
         self._holdings = Holdings()

@@ -33,7 +33,7 @@ RECALLED: Final = "!recalled"
 GiveBack = Callable[[str, Mapping[bytes, int]], Awaitable[object]]
 
 
-class Question(NamedTuple):
+class RecallQuestion(NamedTuple):
     number: int
     holder: bytes
 
@@ -51,7 +51,7 @@ class Recalls(Protocol):
 
     async def ask(
         self, queue: str, wanted: Mapping[bytes, int], silent: Collection[bytes]
-    ) -> list[Question]:
+    ) -> list[RecallQuestion]:
         """Asks whoever holds these rows, but for this daemon and for those that are silent."""
 
     async def unanswered(self, numbers: Collection[int]) -> set[int]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import trio
 
-from actors.config.catalogue import Seen
+from actors.config.catalogue import QueueCounts
 from actors.model.books import JournalEntry, JournalReport, QueueReport, SpoolReport, Totals
 from actors.ports.tiers import ColdTotals, Fill, StoreUnavailable
 from actors.spooler.messages import Inquire
@@ -25,7 +25,7 @@ from actors.spooler.report import make_entry, summed
 from actors.tiers.tiers import Tiers
 
 
-class Report(TypedDict):
+class BooksReport(TypedDict):
     """The books of all stores together."""
 
     daemon: QueueReport
@@ -49,7 +49,7 @@ def with_tiers(
     cold: Mapping[str, ColdTotals],
     fills: Mapping[str, Fill],
     known: dict[str, Combined] | None = None,
-) -> Report:
+) -> BooksReport:
     """The journal's report combined with the tiers. `known` holds the last result; entries whose
     inputs have not changed are reused, and it is updated."""
     known = {} if known is None else known
@@ -114,7 +114,7 @@ class Books:
         self._known: dict[str, Combined] = {}
         self._turn = trio.Lock()
 
-    async def report(self) -> Report:
+    async def report(self) -> BooksReport:
         """Raises StoreUnavailable if the spooler has stopped. One at a time."""
         async with self._turn:
             with suppress(StoreUnavailable):
@@ -126,10 +126,10 @@ class Books:
                 report["shared"] = {queue: asdict(books) for queue, books in self._totals.items()}
             return report
 
-    async def seen(self) -> dict[str, Seen]:
+    async def seen(self) -> dict[str, QueueCounts]:
         """The counts of every queue in the books."""
         queues = (await self.report())["queues"]
         return {
-            queue: Seen(entry["accepted"], entry["held"] + entry["staged"], entry["dead"])
+            queue: QueueCounts(entry["accepted"], entry["held"] + entry["staged"], entry["dead"])
             for queue, entry in queues.items()
         }

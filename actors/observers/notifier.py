@@ -60,7 +60,7 @@ class Counts:
     failed: int = 0
 
 
-class Sender:
+class NoticeSender:
     """One channel: gives notices to one receiver, in order."""
 
     def __init__(
@@ -147,7 +147,7 @@ class _Told:
     settings: NotificationSettings
     grouping: Grouping
     counts: Mapping[str, Counts]
-    senders: list[Sender] = field(default_factory=list)
+    senders: list[NoticeSender] = field(default_factory=list)
 
 
 class Notifier:
@@ -281,7 +281,7 @@ class Notifier:
         told = _Told(settings, Grouping(name, settings), {way: Counts() for way in gives})
         for way, give in gives.items():
             counts, line_max = told.counts[way], max(LINE_MIN, settings.rate)
-            told.senders.append(Sender(name, way, give, self._not_sent, counts, line_max))
+            told.senders.append(NoticeSender(name, way, give, self._not_sent, counts, line_max))
         return told
 
     def _tell(self, *, is_last: bool = False) -> None:

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Job(Generic[T]):
+class ThreadJob(Generic[T]):
     """Work that was submitted to the thread."""
 
     __slots__ = ("_result", "_work", "waiter")
@@ -55,8 +55,8 @@ class Job(Generic[T]):
 
 class OwnThread:
     def __init__(self, name: str) -> None:
-        self._work: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
-        self._done: deque[Job[Any]] = deque()
+        self._work: queue.SimpleQueue[ThreadJob[Any] | None] = queue.SimpleQueue()
+        self._done: deque[ThreadJob[Any]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._done_fd = -1
         self._is_stopped = False
@@ -75,9 +75,9 @@ class OwnThread:
         trio.lowlevel.notify_closing(self._done_fd)
         os.close(self._done_fd)
 
-    def submit(self, work: Callable[[], T]) -> Job[T]:
+    def submit(self, work: Callable[[], T]) -> ThreadJob[T]:
         """Starts `work` after all earlier submissions."""
-        job = Job(work)
+        job = ThreadJob(work)
         self._work.put(job)
         return job
 

@@ -328,7 +328,7 @@ class SeenRow(NamedTuple):
     data: bytes
 
 
-class Seen(NamedTuple):
+class SeenRows(NamedTuple):
     """Some rows of a claim."""
 
     rows: list[SeenRow]
@@ -453,7 +453,7 @@ class ColdQueue(Protocol):
 
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
-    ) -> Seen:
+    ) -> SeenRows:
         """Rows of the open claim from the number `first` on, within both limits; at least one if
         there is one. The same each time. Raises WrongClaim if that claim is not open."""
 

@@ -190,7 +190,7 @@ def job_offer(name: str, claim: Claim, ids: Sequence[str], now_ms: int) -> Offer
     return Offer(Run(read_head(data), data))
 
 
-class Lease(NamedTuple):
+class TriggerLease(NamedTuple):
     """The lease of a trigger, as it is in the store."""
 
     holder: bytes
@@ -200,7 +200,7 @@ class Lease(NamedTuple):
     is_paused: bool = False
 
 
-class Step(NamedTuple):
+class PollStep(NamedTuple):
     is_ours: bool
     is_time: bool
     """Whether to poll now."""
@@ -209,22 +209,22 @@ class Step(NamedTuple):
     wait_s: float
 
 
-def next_step(lease: Lease | None, poll: Poll, now_ms: int) -> Step:
+def next_step(lease: TriggerLease | None, poll: Poll, now_ms: int) -> PollStep:
     """What to do, given the state of the store."""
     lease_ms = round(poll.lease_s * 1000)
     is_held = lease is not None and lease.holder == poll.holder
     if lease is None:
-        return Step(True, poll.claim is not None, True, 0.0)
+        return PollStep(True, poll.claim is not None, True, 0.0)
     # After the clock was set back, a lease must not keep other daemons away for longer than itself.
     is_valid = now_ms < lease.until_ms <= now_ms + lease_ms
     if is_valid and not is_held:
-        return Step(False, False, False, 0.0)
+        return PollStep(False, False, False, 0.0)
     passed_ms = now_ms - lease.polled_ms
     wait_ms = poll.interval_ms - passed_ms if passed_ms >= 0 else 0
     is_wanted = poll.is_forced or (wait_ms <= 0 and not lease.is_paused)
     is_time = poll.claim is not None and is_wanted
     is_to_keep = not is_held or not is_valid or lease.until_ms - now_ms < lease_ms // 2
-    return Step(True, is_time, is_to_keep, max(0, wait_ms) / 1000)
+    return PollStep(True, is_time, is_to_keep, max(0, wait_ms) / 1000)
 
 
 def is_spent(state: str, job_id: str | None) -> bool:

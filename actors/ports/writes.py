@@ -112,7 +112,7 @@ class Aborted(NamedTuple):
     """How many were dropped, or published."""
 
 
-class Part(NamedTuple):
+class WritePart(NamedTuple):
     """The outcomes, in one journal, of the items of one write that were published there."""
 
     write: bytes
@@ -134,9 +134,9 @@ class SharedReceipt:
     version: int | None
     queues: tuple[str, ...]
     accepted: int
-    own: Part
+    own: WritePart
     """As last reported by this daemon's journal."""
-    others: Part
+    others: WritePart
     """The sum of all other journals."""
 
 
@@ -167,11 +167,11 @@ class Decisions(Protocol):
     async def unfinished(self) -> list[bytes]:
         """Published writes of which this daemon's journal may still hold items."""
 
-    async def note_parts(self, parts: Sequence[Part]) -> None:
+    async def note_parts(self, parts: Sequence[WritePart]) -> None:
         """Records what this daemon's journal reports now, also about writes that were published
         elsewhere and have items here since."""
 
-    async def note_mail(self, daemon: bytes, parts: Sequence[Part]) -> None:
+    async def note_mail(self, daemon: bytes, parts: Sequence[WritePart]) -> None:
         """Records what is in the mail, about these writes, of a daemon that does not read it. It
         counts as one more journal until that daemon asks what is unfinished."""
 

@@ -11,13 +11,13 @@ import trio
 
 from actors.model.cursors import read_number
 from actors.ports.tiers import Look, StoreUnavailable
-from actors.spooler.messages import Borrow, Inquire, Lease, Peek, Reply, SpoolerMessage
+from actors.spooler.messages import Borrow, Inquire, Peek, Reply, RunLoan, SpoolerMessage
 from forebay.errors import Refused
 from forebay.fetch_frames import FetchWish
 
 BORROW_MAX: Final = 256
 
-Borrowed = dict[int, tuple[Lease, bool]]
+Borrowed = dict[int, tuple[RunLoan, bool]]
 """Leases by position; the flag says that the run was not lent before."""
 
 T = TypeVar("T")

@@ -26,7 +26,16 @@ from actors.ports.journal import ItemMark, Journal, LiveRun, Unreadable
 from actors.spooler.arrivals import Arrivals
 from actors.spooler.backlog import Backlog, Dropped, Lane
 from actors.spooler.ledger import ItemsFinished, Ledger
-from actors.spooler.messages import Borrow, HandedOver, Lease, Retried, Settled, Take, Taken, Voided
+from actors.spooler.messages import (
+    Borrow,
+    HandedOver,
+    Retried,
+    RunLoan,
+    Settled,
+    Take,
+    Taken,
+    Voided,
+)
 from forebay.ids import format_run_id
 
 
@@ -93,7 +102,7 @@ class Loans:
             )
         return done
 
-    def lend(self, run: StoredRun) -> Lease:
+    def lend(self, run: StoredRun) -> RunLoan:
         token = self._next_token
         self._next_token += 1
         done = self._done.pop(run.position, 0)
@@ -102,15 +111,15 @@ class Loans:
         self._loans[run.position] = Loan(token, run, done, failures)
         queue = run.head.queue
         self.lent[queue] = self.lent.get(queue, 0) + run.head.count - done.bit_count()
-        return Lease(token, run, done, portions)
+        return RunLoan(token, run, done, portions)
 
-    def lease_of(self, position: int, run_id: bytes) -> Lease | None:
+    def lease_of(self, position: int, run_id: bytes) -> RunLoan | None:
         """The current lease of a run; None if it is not lent."""
         loan = self._loans.get(position)
         if loan is None or loan.run.head.run_id != run_id:
             return None
         portions = loan.failures.portions() if loan.failures is not None else ()
-        return Lease(loan.token, loan.run, loan.done, portions)
+        return RunLoan(loan.token, loan.run, loan.done, portions)
 
     def settle(self, outcome: Settled | Retried | HandedOver) -> bool:
         """Applies an outcome; False if it is stale. Items that are already settled are skipped, but
@@ -162,7 +171,7 @@ class Loans:
         place = Place(run.position, run.size, bits.bit_count())
         self._add_mark(place, head.queue, head.run_id, items, fate, is_last=is_last, note=note)
 
-    def take_back(self, lease: Lease) -> StoredRun | None:
+    def take_back(self, lease: RunLoan) -> StoredRun | None:
         """Ends a lease; returns its run, or None if the lease was stale."""
         run = lease.run
         loan = self._loan(run.position, lease.token, run.head.run_id)
@@ -352,7 +361,7 @@ class Lending:
         except OSError as error:
             wish.reply.refuse(error)
             return
-        leases: dict[int, tuple[Lease, bool]] = {}
+        leases: dict[int, tuple[RunLoan, bool]] = {}
         for position, run_id in wish.runs.items():
             run = runs.get(position)
             # Only after the read is it known whether the run still waits.

@@ -14,7 +14,7 @@ from actors.model.books import JournalReport
 from actors.model.failures import Portions, RetryNote
 from actors.model.runs import Fate, StoredRun
 from actors.ports.tiers import Look
-from actors.ports.writes import OpenWrite, Part, Verdict, WriteView
+from actors.ports.writes import OpenWrite, Verdict, WritePart, WriteView
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
@@ -97,7 +97,7 @@ class OfferRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class RunLoan:
     """A run that was lent to a worker. Outcomes come back with the token."""
 
     token: int
@@ -108,7 +108,7 @@ class Lease:
     """Items that failed before, and when they are due again."""
 
 
-class Budget(Protocol):
+class TakeBudget(Protocol):
     """How much a taker may take. The spooler asks when it has runs to lend, so that takers of many
     queues can share one limit."""
 
@@ -122,7 +122,7 @@ class Budget(Protocol):
 class Taken(NamedTuple):
     """The runs that the spooler lends in one answer."""
 
-    leases: list[Lease]
+    leases: list[RunLoan]
     is_spilled: bool = False
     """More runs of the queue wait on disk, which is read back only in its turn."""
 
@@ -137,7 +137,7 @@ class Take:
 
     queue: str
     runs_max: int
-    budget: "Budget"
+    budget: "TakeBudget"
     items_max: int = sys.maxsize
     reply: Reply[Taken] = field(default_factory=Reply, compare=False)
 
@@ -150,7 +150,7 @@ class Borrow:
 
     queue: str
     runs: dict[int, bytes]
-    reply: Reply[dict[int, tuple[Lease, bool]]] = field(default_factory=Reply, compare=False)
+    reply: Reply[dict[int, tuple[RunLoan, bool]]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class GiveBack:
     """End these leases without an outcome; the runs are first in their queue again or, with
     `not_before_ms`, join it at that time."""
 
-    leases: tuple[Lease, ...]
+    leases: tuple[RunLoan, ...]
     not_before_ms: int = 0
 
 
@@ -312,7 +312,7 @@ class AskParts:
     writes: tuple[bytes, ...]
     also_moved: bool = False
     """Also of all other writes with items that were moved here."""
-    reply: Reply[list[Part]] = field(default_factory=Reply, compare=False)
+    reply: Reply[list[WritePart]] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import structlog
 
 from actors.model.books import Account, Totals, account_of
 from actors.ports.journal import LiveRun, Record
-from actors.ports.writes import Part
+from actors.ports.writes import WritePart
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
 from actors.spooler.messages import (
@@ -45,7 +45,7 @@ MOVED_AGAIN_MS: Final = 3_600_000
 """How much later another move into the same write is recorded, to prolong its receipt."""
 
 
-class Decided(NamedTuple):
+class DecidedWrite(NamedTuple):
     """A request that changes something and waits until its record is durable."""
 
     request: WriteRequest
@@ -107,9 +107,9 @@ class Staging:
 
     # Requests.
 
-    def decide(self, now_ms: int) -> list[Decided]:
+    def decide(self, now_ms: int) -> list[DecidedWrite]:
         """Answers requests that change nothing; returns as many others as fit into one commit."""
-        decided: list[Decided] = []
+        decided: list[DecidedWrite] = []
         busy: set[bytes | str] = set()
         waiting: list[WriteRequest] = []
         for request in self._requests:
@@ -128,7 +128,7 @@ class Staging:
                 request.reply.put(decision.result)
                 continue
             busy |= names
-            decided.append(Decided(request, decision.record, decision.result))
+            decided.append(DecidedWrite(request, decision.record, decision.result))
         self._requests = waiting
         return decided
 
@@ -148,7 +148,7 @@ class Staging:
             case _:
                 assert_never(request)
 
-    def conclude(self, decided: list[Decided], failure: Refused | None) -> set[str]:
+    def conclude(self, decided: list[DecidedWrite], failure: Refused | None) -> set[str]:
         """Carries out and answers durable requests; returns the queues that got runs."""
         queues: set[str] = set()
         for request, record, result in decided:
@@ -216,7 +216,7 @@ class Staging:
             case _:
                 assert_never(ask)
 
-    def _part(self, write: bytes) -> Part | None:
+    def _part(self, write: bytes) -> WritePart | None:
         found = self._writes.published(write)
         if not self._writes.is_known(write):
             return None
@@ -224,7 +224,7 @@ class Staging:
         published = found.items if found is not None else 0
         # Items that are accounted for nowhere were lost to disk damage: the receipt must not wait.
         unknown = max(0, published + self._ledger.moved[write] - totals.accepted)
-        return Part(
+        return WritePart(
             write,
             totals.delivered,
             totals.dropped,

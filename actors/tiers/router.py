@@ -33,7 +33,7 @@ from actors.ports.tiers import (
     RowOutcome,
     StoreUnavailable,
 )
-from actors.spooler.messages import GiveBack, Lease, Take, Taken
+from actors.spooler.messages import GiveBack, RunLoan, Take, Taken
 from actors.spooler.spooler import Spooler
 from actors.tiers.handover import HandOver
 from actors.tiers.hysteresis import RESUME_SHARE, SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
@@ -105,7 +105,7 @@ class Router:
                 await self._store(queue, [part for lease in taken.leases for part in parts(lease)])
                 return
             here: list[Slice] = []
-            away: list[Lease] = []
+            away: list[RunLoan] = []
             for lease in taken.leases:
                 if await self._must_be_cold(queue, lease):
                     away.append(lease)
@@ -168,7 +168,7 @@ class Router:
         is_to_wait = not self._was_warm(queue) and not self._hand_over.cold_is_away
         return 0 if is_to_wait else max(1, room)
 
-    async def _must_be_cold(self, queue: str, lease: Lease) -> bool:
+    async def _must_be_cold(self, queue: str, lease: RunLoan) -> bool:
         head = lease.run.head
         if head.flow in self._states.paused_flows(queue):
             return True
@@ -177,7 +177,7 @@ class Router:
         fill = await self._warm.fill(queue)
         return belongs_in_cold(head.due_ms, self._states.now_ms(), fill, self._states.limits(queue))
 
-    async def _send_away(self, leases: Sequence[Lease]) -> None:
+    async def _send_away(self, leases: Sequence[RunLoan]) -> None:
         """Hands the runs over to cold in one step. If cold cannot take them now, gives them back to
         the journal for a while. 4,000 runs of one item take 5 s; with one step per run they took
         33."""
@@ -323,11 +323,11 @@ def unlocked(slice_: Slice) -> RowOutcome:
     return RowOutcome(owner.row, owner.lock, 0, (row,), slice_.bits)
 
 
-def parts(lease: Lease) -> list[Slice]:
+def parts(lease: RunLoan) -> list[Slice]:
     """The slices of a lent run that are not delivered yet."""
     return slices_of(lent(lease), lease.done, lease.portions)
 
 
-def lent(lease: Lease) -> LentRun:
+def lent(lease: RunLoan) -> LentRun:
     run = lease.run
     return LentRun(run.head, run.data, InJournal(lease.token, run.position))

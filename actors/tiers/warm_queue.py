@@ -212,7 +212,7 @@ SLEEP_MAX_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class Lease:
+class WarmLease:
     slice: Slice
     ends_ms: int
     """On the clock of leases."""
@@ -225,7 +225,7 @@ class WarmSlices:
         self.cold_items = 0
         self.leased_items = 0
         self.scheduled_items = 0
-        self.leases: dict[int, Lease] = {}
+        self.leases: dict[int, WarmLease] = {}
         self.due = DueSlices()
         self.flows = WarmFlows()
         self.has_news = False
@@ -283,7 +283,7 @@ class WarmSlices:
     def lease(self, token: int, slice_: Slice, ends_ms: int) -> None:
         """Leases a slice that was taken from the waiting ones."""
         self.flows.waits(slice_, -1)
-        self.leases[token] = Lease(slice_, ends_ms)
+        self.leases[token] = WarmLease(slice_, ends_ms)
         self.leased_items += slice_.items
 
     def end_lease(self, token: int) -> Slice | None:

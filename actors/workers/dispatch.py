@@ -24,8 +24,9 @@ from actors.ports.handler import Handler
 from actors.ports.tiers import StoreUnavailable
 from actors.spooler.arrivals import Pinned
 from actors.tiers.tiers import Tiers
-from actors.workers.group import Gate, Shared, WorkerGroup
+from actors.workers.group import Gate, WorkerGroup
 from actors.workers.rate import Destinations, FleetRate
+from actors.workers.sending import WorkerShared
 from actors.workers.split_workers import SplitWorkerGroup
 
 log = structlog.get_logger()
@@ -50,7 +51,7 @@ class Dispatch:
         self,
         tiers: Tiers,
         catalogue: Catalogue,
-        shared: Shared,
+        shared: WorkerShared,
         open_handler: OpenHandler,
         fleet_rate: FleetRate | None,
     ) -> None:

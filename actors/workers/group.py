@@ -24,7 +24,7 @@ from actors.ports.handler import Handler
 from actors.ports.tiers import Leased
 from actors.workers.adaptive import AdaptiveCount
 from actors.workers.rate import TokenBucket
-from actors.workers.sending import Batch, Delivering, Shared, Task
+from actors.workers.sending import Delivering, SendBatch, Task, WorkerShared
 
 
 class Gate:
@@ -51,8 +51,6 @@ class Gate:
     async def wait(self) -> None:
         await self._open.wait()
 
-
-__all__ = ["Gate", "Shared", "Staff", "WorkerGroup"]
 
 ADAPT_S: Final = 1.0
 LOOK_S: Final = 0.25
@@ -81,7 +79,7 @@ class WorkerGroup:
         handler: Handler,
         bucket: TokenBucket,
         gate: Gate,
-        shared: Shared,
+        shared: WorkerShared,
     ) -> None:
         self._queue = queue
         self._settings = settings
@@ -198,11 +196,11 @@ class WorkerGroup:
             with trio.CancelScope(shield=True):
                 await sender.aclose()
 
-    async def _next_batch(self) -> tuple[Admission, Batch] | None:
+    async def _next_batch(self) -> tuple[Admission, SendBatch] | None:
         """A batch and the admission to send it; None if draining began or others took the items."""
         if not await self._may_send():
             return None
-        found: tuple[Admission, Batch] | None = None
+        found: tuple[Admission, SendBatch] | None = None
 
         async def take() -> int:
             nonlocal found
@@ -217,7 +215,7 @@ class WorkerGroup:
             await self._wait()
         return found
 
-    async def _take(self) -> tuple[Admission, Batch] | None:
+    async def _take(self) -> tuple[Admission, SendBatch] | None:
         breakers = self._shared.breakers
         admission = breakers.admit_nowait(self._handler.destination)
         if admission is None:
@@ -231,7 +229,7 @@ class WorkerGroup:
         if not leased:
             return None
         prepared = self._handler.prepare([lease.slice for lease in leased])
-        return admission, Batch(leased, prepared, trio.current_time())
+        return admission, SendBatch(leased, prepared, trio.current_time())
 
     # Shared with SplitWorkerGroup.
 

@@ -70,7 +70,7 @@ UNPACK_BYTES_MAX: Final = 128 * 1024
 log = structlog.get_logger(__name__)
 
 
-class Queues(Protocol):
+class PullQueues(Protocol):
     """What the catalogue knows about a queue."""
 
     def queue(self, name: str) -> QueueSettings | None: ...
@@ -134,7 +134,7 @@ class Pull:
         self,
         warm: WarmQueue,
         settling: Settling,
-        catalogue: Queues,
+        catalogue: PullQueues,
         tallies: Tallies,
         now_ms: Clock = wall_ms,
         host: str = "",

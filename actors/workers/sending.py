@@ -109,7 +109,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class SendBatch:
     """Leased items, ready to be sent."""
 
     leased: list[Leased]
@@ -122,7 +122,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class WorkerShared:
     """What all groups share."""
 
     warm: WarmQueue
@@ -144,7 +144,7 @@ class Delivering:
         settings: QueueSettings,
         handler: Handler,
         count: AdaptiveCount,
-        shared: Shared,
+        shared: WorkerShared,
     ) -> None:
         """`count` is told how long each send took."""
         self._queue = queue
@@ -167,7 +167,7 @@ class Delivering:
         """The batches that are being sent."""
         return self._in_hand.tasks(self._queue, self.lease_s)
 
-    async def deliver(self, sender: Sender, admission: Admission, batch: Batch) -> None:
+    async def deliver(self, sender: Sender, admission: Admission, batch: SendBatch) -> None:
         """Sends a batch and settles it."""
         shared = self._shared
         try:
@@ -216,7 +216,7 @@ class Delivering:
         if isinstance(report, Report) and report.is_suspect:
             self._shared.tallies.of(self._queue).suspect_answers += 1
 
-    async def _is_still_ours(self, batch: Batch) -> bool:
+    async def _is_still_ours(self, batch: SendBatch) -> bool:
         """Extends the leases of a batch that has waited long. False: one has expired, and another
         worker may have its items, so the batch is not sent."""
         tokens = [lease.token for lease in batch.leased]
@@ -228,7 +228,7 @@ class Delivering:
         return False
 
     async def _send(
-        self, sender: Sender, batch: Batch, now_ms: int
+        self, sender: Sender, batch: SendBatch, now_ms: int
     ) -> tuple[Report | Failure, int]:
         """Sends the batch; returns the outcome and the place it was sent from."""
         self.busy += 1

@@ -12,7 +12,7 @@ from actors.breaker.breaker import Admission
 from actors.ports.handler import Sender
 from actors.ports.tiers import Leased
 from actors.workers.group import WorkerGroup
-from actors.workers.sending import Batch, items_of
+from actors.workers.sending import SendBatch, items_of
 
 
 class SplitWorkerGroup(WorkerGroup):
@@ -20,7 +20,7 @@ class SplitWorkerGroup(WorkerGroup):
         split = self._settings.pipeline_split
         preparers = split.preparer_count or self._shared.cores
         senders = split.sender_count or self._count.count
-        put, take = trio.open_memory_channel[Batch](split.channel_size)
+        put, take = trio.open_memory_channel[SendBatch](split.channel_size)
         async with trio.open_nursery() as nursery, put, take:
             self._preparers = preparers
             for _ in range(preparers):
@@ -29,7 +29,7 @@ class SplitWorkerGroup(WorkerGroup):
                 self._alive += 1
                 nursery.start_soon(self._send_all, take.clone())
 
-    async def _prepare_all(self, senders: trio.MemorySendChannel[Batch]) -> None:
+    async def _prepare_all(self, senders: trio.MemorySendChannel[SendBatch]) -> None:
         async with senders:
             while await self._may_send() and not self._is_draining:
                 leased: list[Leased] = []
@@ -46,9 +46,9 @@ class SplitWorkerGroup(WorkerGroup):
                 leased_at = trio.current_time()
                 # Compression releases the interpreter lock, which only a thread can exploit.
                 prepared = await trio.to_thread.run_sync(self._handler.prepare, slices)
-                await senders.send(Batch(leased, prepared, leased_at))
+                await senders.send(SendBatch(leased, prepared, leased_at))
 
-    async def _send_all(self, preparers: trio.MemoryReceiveChannel[Batch]) -> None:
+    async def _send_all(self, preparers: trio.MemoryReceiveChannel[SendBatch]) -> None:
         sender = self._handler.open_sender()
         try:
             async with preparers:
@@ -59,7 +59,7 @@ class SplitWorkerGroup(WorkerGroup):
             with trio.CancelScope(shield=True):
                 await sender.aclose()
 
-    async def _send_or_give_back(self, sender: Sender, batch: Batch) -> None:
+    async def _send_or_give_back(self, sender: Sender, batch: SendBatch) -> None:
         admission = await self._admission()
         if admission is not None and self._gate.is_open:
             await self._delivering.deliver(sender, admission, batch)

@@ -21,7 +21,7 @@ from actors.workers.dispatch import Dispatch, OpenHandler
 from actors.workers.pull import Pull
 from actors.workers.pull_reports import PullSettling
 from actors.workers.rate import FleetRate, SendLimit
-from actors.workers.sending import Shared, Task
+from actors.workers.sending import Task, WorkerShared
 from actors.workers.settlement import Settlement
 
 
@@ -41,7 +41,7 @@ class Workers:
         self.breakers = Breakers(observers.events.note)
         self.settlement = Settlement(tiers, observers)
         self.send_limit = SendLimit(settings.global_send_limit)
-        shared = Shared(
+        shared = WorkerShared(
             warm=tiers.warm,
             settlement=self.settlement,
             breakers=self.breakers,

@@ -118,12 +118,12 @@ def queues_file(directory: Path) -> KeptFile[Definitions]:
     )
 
 
-def schedules_file(directory: Path) -> KeptFile[schedule_book.Kept]:
+def schedules_file(directory: Path) -> KeptFile[schedule_book.KeptSchedules]:
     return KeptFile(
         directory / SCHEDULES,
         schedule_book.kept_from_json,
         schedule_book.kept_to_json,
-        schedule_book.Kept(),
+        schedule_book.KeptSchedules(),
         Ballast(directory / f"{SCHEDULES}.ballast", 0),
     )
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from actors.model.runs import StoredRun
-from actors.spooler.messages import Lease
+from actors.spooler.messages import RunLoan
 from daemon.journal.journal import Journal
 from forebay.errors import Refused
 from forebay.run import RunHead
@@ -365,7 +365,7 @@ async def test_run_that_cannot_be_read_for_a_while_is_not_dropped(
         async with running_spooler(tmp_path, files) as desk:
             files.break_down(call, number, "*.chunk", times=1)  # type: ignore[arg-type]
             async with trio.open_nursery() as nursery:
-                taken: list[Lease] = []
+                taken: list[RunLoan] = []
 
                 async def take() -> None:
                     taken.extend(await desk.take())
@@ -395,7 +395,7 @@ async def test_chunk_that_is_lost_for_good_holds_up_nobody(
                 case "cannot be read":
                     files.break_down("read", errno.EIO, name)
             async with trio.open_nursery() as nursery:
-                taken: list[Lease] = []
+                taken: list[RunLoan] = []
 
                 async def take() -> None:
                     while True:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from actors.keys.recall import SILENT_S, Question, Recall, Recalling
+from actors.keys.recall import SILENT_S, Recall, Recalling, RecallQuestion
 from actors.keys.take_back import TakingBack
 from actors.model.keys import KeyRule, Offer
 from actors.ports.tiers import StoreUnavailable
@@ -151,7 +151,7 @@ class Asked(list[Recall]):
 
     async def ask(
         self, queue: str, wanted: Mapping[bytes, int], silent: Collection[bytes]
-    ) -> list[Question]:
+    ) -> list[RecallQuestion]:
         raise NotImplementedError
 
     async def unanswered(self, numbers: Collection[int]) -> set[int]:
@@ -185,9 +185,9 @@ class Silent:
 
     async def ask(
         self, queue: str, wanted: Mapping[bytes, int], silent: Collection[bytes]
-    ) -> list[Question]:
+    ) -> list[RecallQuestion]:
         self.asked_but.append(set(silent))
-        return [] if silent else [Question(7, b"h")]
+        return [] if silent else [RecallQuestion(7, b"h")]
 
     async def unanswered(self, numbers: Collection[int]) -> set[int]:
         return set(numbers)

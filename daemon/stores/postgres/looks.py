@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from actors.model.cursors import read_pair
-from actors.ports.tiers import Look, Seen, SeenRow
+from actors.ports.tiers import Look, SeenRow, SeenRows
 from daemon.stores.postgres.claims import open_consumer
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import Bodies, own_bits, read_bodies
@@ -41,7 +41,7 @@ async def fetch(con: Connection, wish: Wish) -> Fetch:
         except BadRow as error:
             bad.append(BadClaimed(row["n"], row["body_id"], row["count"], row["size"], str(error)))
     next_ = found[len(taken)]["place"] if len(taken) < len(found) else None
-    return Fetch(Seen(rows, next_), bad)
+    return Fetch(SeenRows(rows, next_), bad)
 
 
 async def begin(con: Connection, cursor: str) -> Span:

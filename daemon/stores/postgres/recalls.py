@@ -8,7 +8,7 @@ None of it need be durable.
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from actors.keys.recall import RECALLED, Question, Recall
+from actors.keys.recall import RECALLED, Recall, RecallQuestion
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.rows import NOW
 from daemon.stores.sqlite.rows import pack_bits, unpack_bits
@@ -61,13 +61,13 @@ class PostgresRecalls:
 
     async def ask(
         self, queue: str, wanted: Mapping[bytes, int], silent: Collection[bytes]
-    ) -> list[Question]:
-        async def work(con: Connection) -> list[Question]:
+    ) -> list[RecallQuestion]:
+        async def work(con: Connection) -> list[RecallQuestion]:
             bits = [pack_bits(each) for each in wanted.values()]
             rows = await con.fetch(
                 ASK, self._now_ms(), queue, list(wanted), bits, self._daemon, list(silent)
             )
-            return [Question(number, holder) for number, holder in rows]
+            return [RecallQuestion(number, holder) for number, holder in rows]
 
         return await self._db.write(work, is_durable=False, after=self._tell_if)
 

@@ -32,7 +32,7 @@ from actors.ports.tiers import (
     NewRow,
     Outlook,
     RowOutcome,
-    Seen,
+    SeenRows,
     Stream,
     Unconfirmed,
 )
@@ -272,7 +272,7 @@ class PostgresCold:
 
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
-    ) -> Seen:
+    ) -> SeenRows:
         wish = looks.Wish(queue, consumer, claim, first, rows_max, bytes_max)
         while True:
             found = await self._db.read(lambda con: looks.fetch(con, wish))

@@ -20,10 +20,10 @@ from actors.ports.trigger_jobs import (
     FailedJob,
     JobEnd,
     JobList,
-    Lease,
     Poll,
     Polled,
     TriggerJob,
+    TriggerLease,
     fate_of,
     job_consumer,
     job_offer,
@@ -67,7 +67,7 @@ class PostgresTriggers:
         self._rules = rules
 
     async def poll(self, poll: Poll) -> Polled:
-        async def look(con: Connection) -> tuple[Lease | None, int, bool]:
+        async def look(con: Connection) -> tuple[TriggerLease | None, int, bool]:
             lease, now = await _lease(con, poll.name), await keys.now(con, self._now_ms())
             if poll.claim is None:
                 return lease, now, False
@@ -235,9 +235,9 @@ class PostgresTriggers:
         await claims.claim(con, wish, self._now_ms())
 
 
-async def _lease(con: Connection, name: str, lock: str = "") -> Lease | None:
+async def _lease(con: Connection, name: str, lock: str = "") -> TriggerLease | None:
     row: Any = await con.fetchrow(SELECT_LEASE + lock, name)
-    return None if row is None else Lease(*row)
+    return None if row is None else TriggerLease(*row)
 
 
 async def _find(con: Connection, run_id: bytes, lock: str = "") -> TriggerJob | None:

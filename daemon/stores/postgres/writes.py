@@ -20,13 +20,13 @@ from typing import Any, Final
 from actors.ports.writes import (
     DECIDED,
     Aborted,
-    Part,
     Published,
     PublishWish,
     SealedStage,
     SharedReceipt,
     Unheard,
     Verdict,
+    WritePart,
 )
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.text import from_text, to_text
@@ -125,12 +125,12 @@ class PostgresDecisions:
 
         return [write for (write,) in await self._db.write(work)]
 
-    async def note_parts(self, parts: Sequence[Part]) -> None:
+    async def note_parts(self, parts: Sequence[WritePart]) -> None:
         for first in range(0, len(parts), PARTS_MAX):
             some = parts[first : first + PARTS_MAX]
             await self._db.write(partial(_note, daemon=self._daemon, parts=some))
 
-    async def note_mail(self, daemon: bytes, parts: Sequence[Part]) -> None:
+    async def note_mail(self, daemon: bytes, parts: Sequence[WritePart]) -> None:
         for first in range(0, len(parts), PARTS_MAX):
             some = parts[first : first + PARTS_MAX]
             await self._db.write(partial(_note, daemon=mail_of(daemon), parts=some))
@@ -290,7 +290,7 @@ async def _expire(
     return gone
 
 
-async def _note(con: Connection, daemon: bytes, parts: Sequence[Part]) -> None:
+async def _note(con: Connection, daemon: bytes, parts: Sequence[WritePart]) -> None:
     columns = [list(column) for column in zip(*parts, strict=True)]
     known = {write for (write,) in await con.fetch(NOTE, daemon, *columns)}
     # Of a write that was published elsewhere: items of it were moved here since then.
@@ -335,8 +335,8 @@ def _receipt(write: bytes, row: Any) -> SharedReceipt:
         version=row["version"],
         queues=tuple(row["queues"]),
         accepted=row["items"],
-        own=Part(write, *(row[f"own_{name}"] for name in PART)),
-        others=Part(write, *(row[f"others_{name}"] for name in PART)),
+        own=WritePart(write, *(row[f"own_{name}"] for name in PART)),
+        others=WritePart(write, *(row[f"others_{name}"] for name in PART)),
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from actors.model.cursors import read_pair
-from actors.ports.tiers import Look, Seen, SeenRow
+from actors.ports.tiers import Look, SeenRow, SeenRows
 from daemon.stores.sqlite.claims import BadClaimed, open_consumer
 from daemon.stores.sqlite.rows import BadRow, read_body, unpack_bits
 
@@ -21,7 +21,7 @@ SCANNED_MAX: Final = 5000
 
 
 class Fetch(NamedTuple):
-    seen: Seen
+    seen: SeenRows
     bad: list[BadClaimed]
     """Rows that must be set aside before the rest can be given."""
 
@@ -78,12 +78,12 @@ def fetch(
     bad: list[BadClaimed] = []
     for row_n, place, count, size, *row in db.execute(SELECT_CLAIMED, (n, first, rows_max + 1)):
         if not page.fits(size):
-            return Fetch(Seen(page.rows, place), bad)
+            return Fetch(SeenRows(page.rows, place), bad)
         try:
             page.add(db, place, row)
         except BadRow as error:
             bad.append(BadClaimed(row_n, row[0], count, size, str(error)))
-    return Fetch(Seen(page.rows, None), bad)
+    return Fetch(SeenRows(page.rows, None), bad)
 
 
 def begin(db: sqlite3.Connection, cursor: str) -> Span:

@@ -34,7 +34,7 @@ from actors.ports.tiers import (
     NewRow,
     Outlook,
     RowOutcome,
-    Seen,
+    SeenRows,
     Stream,
     Unconfirmed,
 )
@@ -215,7 +215,7 @@ class SqliteCold:
 
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
-    ) -> Seen:
+    ) -> SeenRows:
         wanted = (queue, consumer, claim, first, rows_max, bytes_max)
         while True:
             found = await self._db.read(lambda db: looks.fetch(db, *wanted))

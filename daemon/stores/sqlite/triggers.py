@@ -26,10 +26,10 @@ from actors.ports.trigger_jobs import (
     FailedJob,
     JobEnd,
     JobList,
-    Lease,
     Poll,
     Polled,
     TriggerJob,
+    TriggerLease,
     fate_of,
     job_consumer,
     job_offer,
@@ -96,7 +96,7 @@ class SqliteTriggers:
         await self._db.write(lambda db: db.execute(PAUSE, (name, is_paused)).rowcount)
 
 
-def is_paused(lease: Lease | None) -> bool:
+def is_paused(lease: TriggerLease | None) -> bool:
     return lease is not None and lease.is_paused
 
 
@@ -113,15 +113,17 @@ def job_of(row: tuple[Any, ...]) -> TriggerJob:
     return TriggerJob._make((*row[:6], fate_of(receipt)))
 
 
-def _outlook(db: sqlite3.Connection, poll: Poll, now: leasing.Now) -> tuple[Lease | None, bool]:
+def _outlook(
+    db: sqlite3.Connection, poll: Poll, now: leasing.Now
+) -> tuple[TriggerLease | None, bool]:
     claim = poll.claim
     has_due = claim is not None and leasing.outlook(db, claim.queue, now, frozenset()).has_due
     return _lease(db, poll.name), has_due
 
 
-def _lease(db: sqlite3.Connection, name: str) -> Lease | None:
+def _lease(db: sqlite3.Connection, name: str) -> TriggerLease | None:
     row = db.execute(SELECT_LEASE, (name,)).fetchone()
-    return None if row is None else Lease._make((*row[:3], bool(row[3])))
+    return None if row is None else TriggerLease._make((*row[:3], bool(row[3])))
 
 
 def _poll(db: sqlite3.Connection, poll: Poll, now: leasing.Now) -> Polled:

@@ -13,7 +13,13 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from actors.config.schedule_book import Installed, Kept, ScheduleBook, kept_from_json, kept_to_json
+from actors.config.schedule_book import (
+    Installed,
+    KeptSchedules,
+    ScheduleBook,
+    kept_from_json,
+    kept_to_json,
+)
 from actors.config.schedules import ScheduleSettings
 from actors.config.trigger_book import KeptTriggers, TriggerBook
 from actors.control.fields import Fields
@@ -68,7 +74,7 @@ class World:
     def __init__(self, directory: Path, clock: MockClock) -> None:
         self.stores = SqliteStores(directory)
         self.clock = clock
-        self.kept = Kept()
+        self.kept = KeptSchedules()
         self.come: list[str] = []
         self.failed: list[tuple[str, str, str]] = []
         self.store = Leaving(self.stores.cold.ticks)
@@ -76,7 +82,7 @@ class World:
     def cron(self, store: TickStore | None = None, **schedules: dict[str, Any]) -> Schedules:
         """Another life of the daemon."""
 
-        async def save(kept: Kept) -> None:
+        async def save(kept: KeptSchedules) -> None:
             self.kept = kept_from_json(kept_to_json(kept), [])
 
         settings = {name: ScheduleSettings.model_validate(keys) for name, keys in schedules.items()}
@@ -181,7 +187,7 @@ async def test_of_two_daemons_with_two_configurations_neither_undoes_the_other(
 ) -> None:
     old = world.cron(s=TEN)
     await old.look()
-    world.kept = Kept()
+    world.kept = KeptSchedules()
     await world.cron(s={**TEN, "payload": "new"}).look()
     writes = world.store.writes
     world.passes(30)
@@ -329,13 +335,13 @@ async def test_a_schedule_that_cannot_be_says_why(world: World, mock_clock: Mock
 
 
 def test_the_file_is_replaced_and_what_is_damaged_is_kept_aside(tmp_path: Path) -> None:
-    assert schedules_file(tmp_path).load() == Kept()
-    kept = Kept({"s": TEN}, {})
+    assert schedules_file(tmp_path).load() == KeptSchedules()
+    kept = KeptSchedules({"s": TEN}, {})
     trio.run(schedules_file(tmp_path).save, kept)
     assert schedules_file(tmp_path).load() == kept
     for text in ("{", '{"version": 2}', '{"version": 1, "schedules": []}', "[" * 100_000):
         (tmp_path / "schedules.json").write_text(text)
-        assert schedules_file(tmp_path).load() == Kept()
+        assert schedules_file(tmp_path).load() == KeptSchedules()
     assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 4
 
 
@@ -350,7 +356,7 @@ def test_an_entry_that_makes_no_sense_is_set_aside_alone(tmp_path: Path) -> None
     for _ in range(2):
         with structlog.testing.capture_logs() as logged:
             kept = schedules_file(tmp_path).load()
-        assert kept == Kept({"good": TEN}, {"good": Installed("abc", is_done=True)})
+        assert kept == KeptSchedules({"good": TEN}, {"good": Installed("abc", is_done=True)})
         (line,) = logged
         assert line["event"] == "state.entries_rejected"
         assert [entry.partition(",")[0] for entry in line["entries"]] == [
@@ -387,14 +393,14 @@ async def test_a_schedule_that_meets_a_bug_leaves_the_others_alone(
 
 
 def test_a_definition_that_cannot_be_used_can_be_changed_or_removed() -> None:
-    saved: list[Kept] = []
+    saved: list[KeptSchedules] = []
 
-    async def save(kept: Kept) -> None:
+    async def save(kept: KeptSchedules) -> None:
         saved.append(kept)
 
     async def mend() -> None:
         bad = {**TEN, "payload": float("nan")}
-        book = ScheduleBook({}, Kept({"a": bad, "b": bad}), save, lambda _: 5)
+        book = ScheduleBook({}, KeptSchedules({"a": bad, "b": bad}), save, lambda _: 5)
         assert not book.schedules
         await book.change("a", {"payload": 1})
         await book.remove("b")

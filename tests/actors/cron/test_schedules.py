@@ -18,7 +18,7 @@ from actors.config.section import Clash
 from actors.cron.look_ahead import (
     FOREVER_MS,
     MISSED_MAX,
-    Step,
+    TickStep,
     Wanted,
     down_after_ms,
     next_step,
@@ -286,7 +286,7 @@ NOW = 100_000
 AHEAD = (110_000, 120_000, 130_000, 140_000)
 
 
-def step(mark: TickMark | None, missed: Missed = "run_once", *, is_new: bool = False) -> Step:
+def step(mark: TickMark | None, missed: Missed = "run_once", *, is_new: bool = False) -> TickStep:
     return next_step(mark, Wanted("q", "this", Period(10_000), missed, is_new), NOW)
 
 

@@ -30,7 +30,7 @@ from actors.ports.tiers import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from actors.ports.trigger_jobs import Claim, Lease, Poll, TriggerStore, fate_of, next_step
+from actors.ports.trigger_jobs import Claim, Poll, TriggerLease, TriggerStore, fate_of, next_step
 from daemon.state.kept_file import triggers_file
 from forebay.errors import Refused
 from tests.conformance.cold_stores import new_row, put
@@ -541,7 +541,7 @@ def test_a_lease_is_kept_and_taken_over_in_time() -> None:
     claim = Claim("q", "jobs", 1, 1, 5, b"r" * 16)
     poll = Poll("t", ME, 30.0, 10_000, claim)
     assert next_step(None, poll, 100_000)[:3] == (True, True, True)
-    mine, others = Lease(ME, 130_000, 95_000), Lease(OTHER, 130_000, 95_000)
+    mine, others = TriggerLease(ME, 130_000, 95_000), TriggerLease(OTHER, 130_000, 95_000)
     assert next_step(mine, poll, 100_000) == (True, False, False, 5.0)
     assert next_step(mine, poll, 105_000)[:2] == (True, True)
     assert next_step(mine, poll, 116_000).is_to_keep

@@ -65,7 +65,9 @@ class World:
         workers = Workers(settings, self.tiers, catalogue, observers, lambda *_: None, None)
         keys = Keys(self.tiers, catalogue, None)
         items = Items(self.tiers, workers, observers.history, 1000)
-        kept = KeptCron(Kept(schedule_book.Kept(), self._save), Kept(KeptTriggers(), self._save))
+        kept = KeptCron(
+            Kept(schedule_book.KeptSchedules(), self._save), Kept(KeptTriggers(), self._save)
+        )
         cron = Cron(settings, kept, self.tiers, catalogue, observers, items)
         self.metrics = Metrics(
             catalogue, self.tiers, workers, keys, cron, observers, is_shared=False

@@ -26,7 +26,7 @@ from actors.model.states import ENDS, State, Who, allowed_from, states_before
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
 from actors.spooler.lending import Loans
-from actors.spooler.messages import HandedOver, Lease, Retried, Settled, Voided
+from actors.spooler.messages import HandedOver, Retried, RunLoan, Settled, Voided
 from forebay.run import encode_run, read_head
 
 
@@ -88,7 +88,7 @@ class Journal:
     ledger: Ledger = field(default_factory=Ledger)
     backlog: Backlog = field(default_factory=lambda: Backlog(10, 1 << 20))
     loans: Loans = field(init=False)
-    lease: Lease | None = None
+    lease: RunLoan | None = None
 
     def __post_init__(self) -> None:
         data = encode_run([b"x"], queue="q", run_id=b"r" * 16)

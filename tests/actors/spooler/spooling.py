@@ -18,9 +18,9 @@ from actors.spooler.messages import (
     Finish,
     HandedOver,
     Inquire,
-    Lease,
     Reply,
     Retried,
+    RunLoan,
     Settle,
     Settled,
     Take,
@@ -113,17 +113,17 @@ class Desk:
             await self.inbox.arrived.wait()
         return [self.inbox.answers[sequence] for sequence in sequences]
 
-    async def take(self, queue: str = "q", runs_max: int = 100) -> list[Lease]:
+    async def take(self, queue: str = "q", runs_max: int = 100) -> list[RunLoan]:
         return (await self.client.ask(Take(queue, runs_max, Roomy()))).leases
 
-    async def take_runs(self, runs: int, queue: str = "q") -> list[Lease]:
+    async def take_runs(self, runs: int, queue: str = "q") -> list[RunLoan]:
         """Takes until there are so many: what is on disk comes a stretch at a time."""
-        leases: list[Lease] = []
+        leases: list[RunLoan] = []
         while len(leases) < runs:
             leases += await self.take(queue, runs - len(leases))
         return leases
 
-    async def settle(self, *leases: Lease, fate: Fate = Fate.DELIVERED) -> None:
+    async def settle(self, *leases: RunLoan, fate: Fate = Fate.DELIVERED) -> None:
         outcomes = tuple(settled(lease, fate=fate) for lease in leases)
         await self.client.send(Settle(outcomes))
 
@@ -156,19 +156,19 @@ class Desk:
 
 
 def settled(
-    lease: Lease, first: int = 0, last: int | None = None, fate: Fate = Fate.DELIVERED
+    lease: RunLoan, first: int = 0, last: int | None = None, fate: Fate = Fate.DELIVERED
 ) -> Settled:
     head = lease.run.head
     last = head.count if last is None else last
     return Settled(lease.token, lease.run.position, head.run_id, first, last, fate)
 
 
-def retried(lease: Lease, first: int, last: int, note: RetryNote) -> Retried:
+def retried(lease: RunLoan, first: int, last: int, note: RetryNote) -> Retried:
     run = lease.run
     return Retried(lease.token, run.position, run.head.run_id, first, last, note)
 
 
-def handed_over(lease: Lease, bits: int) -> HandedOver:
+def handed_over(lease: RunLoan, bits: int) -> HandedOver:
     return HandedOver(lease.token, lease.run.position, lease.run.head.run_id, bits)
 
 

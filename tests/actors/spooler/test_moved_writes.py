@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from actors.model.runs import Fate
-from actors.ports.writes import Part
+from actors.ports.writes import WritePart
 from actors.spooler.messages import AskParts
 from daemon.journal.records import RECORDS
 from forebay.stage_frames import MOVED
@@ -25,7 +25,7 @@ from tests.actors.spooler.staging_desk import (
 from tests.actors.spooler.test_staging import FAR_MS
 
 
-async def moved_parts(desk: Desk) -> list[Part]:
+async def moved_parts(desk: Desk) -> list[WritePart]:
     await desk.stats()
     return await desk.client.ask(AskParts((), also_moved=True))
 
@@ -36,10 +36,10 @@ async def test_moved_items_are_visible_at_once_and_a_second_time_duplicates(tmp_
         assert await stage(desk, W1, MOVED, run) == [Outcome.STORED]
         assert await receipt(desk, W1) == {"accepted": 10}
         assert await stage(desk, W1, MOVED, run) == [Outcome.DUPLICATE]
-        assert await moved_parts(desk) == [Part(W1)]
+        assert await moved_parts(desk) == [WritePart(W1)]
         await deliver(desk, 1)
         assert await receipt(desk, W1) == {"accepted": 10, "delivered": 10}
-        assert await moved_parts(desk) == [Part(W1, 10, is_over=True)]
+        assert await moved_parts(desk) == [WritePart(W1, 10, is_over=True)]
         assert await books(desk) == {"accepted": 10, "delivered": 10, "duplicate": 10}
 
 
@@ -86,7 +86,7 @@ async def test_what_was_published_here_and_what_was_moved_here_are_one_receipt(
         # Before this daemon has heard that the write is published.
         await stage(desk, W1, MOVED, staged_run(items=10))
         await deliver(desk, 1)
-        assert await moved_parts(desk) == [Part(W1, 10, is_over=True)]
+        assert await moved_parts(desk) == [WritePart(W1, 10, is_over=True)]
         await publish(desk, W1, A)
         assert await receipt(desk, W1) == {"accepted": 14, "delivered": 10}
         await deliver(desk, 1)

@@ -17,8 +17,9 @@ from actors.ports.handler import Prepared
 from actors.ports.tiers import ColdQueue, Limits
 from actors.spooler.messages import Settle
 from actors.tiers.warm import MemoryWarm
-from actors.workers.group import Gate, Shared, WorkerGroup
+from actors.workers.group import Gate, WorkerGroup
 from actors.workers.rate import SendLimit, TokenBucket
+from actors.workers.sending import WorkerShared
 from actors.workers.settlement import Settlement
 from tests.actors.spooler.spooling import make_run
 from tests.rig.tiers_alone import make_tiers, sent_to_spooler
@@ -78,7 +79,7 @@ async def test_many_workers_and_a_low_rate_go_on_for_ever(autojump_clock: MockCl
         destination,
         TokenBucket(RATE, 10),
         gate,
-        Shared(warm, settlement, Breakers(), SendLimit(0), now_ms, events, tallies, cores=2),
+        WorkerShared(warm, settlement, Breakers(), SendLimit(0), now_ms, events, tallies, cores=2),
     )
     settled = 0
     async with trio.open_nursery() as nursery:

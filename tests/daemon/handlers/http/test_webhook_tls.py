@@ -12,7 +12,7 @@ import structlog.testing
 from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.observers import notifier as notification_sending
 from actors.observers.notices import Notice
-from actors.observers.notifier import Counts, NotSent, Sender
+from actors.observers.notifier import Counts, NoticeSender, NotSent
 from daemon.errors import ConfigError
 from daemon.notify.ways import check_webhooks
 from daemon.notify.webhook import HttpWebhook
@@ -41,7 +41,7 @@ async def logged(webhook: HttpWebhook, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the log says of a notice that is given up, at the first try."""
     monkeypatch.setattr(notification_sending, "PAUSES_S", ())
     counts = Counts()
-    sender = Sender(
+    sender = NoticeSender(
         "pager", "webhook", lambda notice: webhook.post(notice.id, BODY), ignore, counts, 1
     )
     sender.offer(NOTICE)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 import trio
 
-from actors.config.schedule_book import Kept, ScheduleBook
+from actors.config.schedule_book import KeptSchedules, ScheduleBook
 from actors.config.schedules import ScheduleSettings
 from actors.cron.schedules import Schedules
 from actors.model.keys import Phase
@@ -58,12 +58,12 @@ class Slow:
 
 
 def new_cron(ticks: TickStore, **keys: object) -> Schedules:
-    async def save(kept: Kept) -> None:
+    async def save(kept: KeptSchedules) -> None:
         pass
 
     settings = {"queue": "q", "every": "1s", "missed": "run_all", **keys}
     schedule = ScheduleSettings.model_validate(settings)
-    book = ScheduleBook({"s": schedule}, Kept(), save, lambda _: 5)
+    book = ScheduleBook({"s": schedule}, KeptSchedules(), save, lambda _: 5)
     return Schedules(book, ticks, lambda _: 5, lambda _: None, lambda *_: None)
 
 

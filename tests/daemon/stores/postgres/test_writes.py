@@ -14,12 +14,12 @@ from actors.ports.writes import (
     Aborted,
     Decisions,
     LastVersion,
-    Part,
     Published,
     PublishWish,
     SealedStage,
     Unheard,
     Verdict,
+    WritePart,
     WriteView,
 )
 from daemon.stores.bridge import Bridge
@@ -332,15 +332,15 @@ async def test_a_receipt_is_the_sum_of_what_the_journals_say(fleet: Fleet) -> No
     assert await fleet.this.receipt(W) is None
     await fleet.this.publish(wish(W, A, B))
     assert await fleet.this.unfinished() == [W] == await fleet.other.unfinished()
-    await fleet.this.note_parts([Part(W, 1, 2, 3)])
+    await fleet.this.note_parts([WritePart(W, 1, 2, 3)])
     for delivered in (4, 11, 11):
-        await fleet.other.note_parts([Part(W, delivered, 5, 4, is_over=delivered == 11)])
-    await fleet.other.note_parts([Part(V, 1, 1, 1, is_over=True)])
+        await fleet.other.note_parts([WritePart(W, delivered, 5, 4, is_over=delivered == 11)])
+    await fleet.other.note_parts([WritePart(V, 1, 1, 1, is_over=True)])
     found, seen = await fleet.this.receipt(W), await fleet.other.receipt(W)
     assert found is not None
     assert seen is not None
-    assert (found.accepted, found.others) == (30, Part(W, 11, 5, 4))
-    assert (found.own, seen.others) == (Part(W, 1, 2, 3), Part(W, 1, 2, 3))
+    assert (found.accepted, found.others) == (30, WritePart(W, 11, 5, 4))
+    assert (found.own, seen.others) == (WritePart(W, 1, 2, 3), WritePart(W, 1, 2, 3))
     assert await fleet.other.unfinished() == []
     assert await fleet.other.receipt(V) is None
 
