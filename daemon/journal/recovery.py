@@ -7,6 +7,9 @@ may be repeated, so a crash during recovery is followed by another recovery.
 
 What it cannot tell apart: a last block that was torn by the crash and one that was damaged after
 it was acknowledged, where the hint in `spool.meta` is older than the block. Both are kept aside.
+After a power loss a block of the last group may be torn although a later one of the same group is
+whole. Its items count as lost, although they were never acknowledged and their client sends them
+again.
 """
 
 from collections.abc import Callable

@@ -260,6 +260,7 @@ class DeliveryWorld:
             remains.rename(self._state)
         found = look_into(self._state, self._now.spool, self._directory / "copy")
         in_hand_max = {name: queue.warm_max_items for name, queue in self._now.queues.items()}
+        self.audit.loses_power |= is_power_cut
         self.audit.after_death(found, None if is_power_cut else in_hand_max)
         self._tally.from_cold += len(found.in_cold)
         return status
