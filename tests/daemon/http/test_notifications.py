@@ -72,9 +72,17 @@ def told(served: Serving, queue: str = "ops") -> dict[str, Any]:
         return payload
 
 
-def test_dead_letters_are_told(served: Serving) -> None:
+@pytest.fixture(scope="module")
+def notices(served: Serving) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of three items that the CRM refuses: by webhook and in the queue."""
     served.push("crm", "a", "b", "c")
-    by_hook, in_queue = got.get(timeout=HANG_S), told(served)
+    return got.get(timeout=HANG_S), told(served)
+
+
+def test_dead_letters_are_told(
+    served: Serving, notices: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    by_hook, in_queue = notices
     assert (by_hook["notification"], in_queue["notification"]) == ("pager", "board")
     # The notice may come before the letters are recorded.
     served.host.until_books({"accepted": 3, "dead": 3}, "crm")
@@ -86,6 +94,7 @@ def test_dead_letters_are_told(served: Serving) -> None:
         assert set(notice["ids"]) == {letter["id"] for letter in letters}
 
 
+@pytest.mark.usefixtures("notices")
 def test_the_events_and_the_figures_show_it(served: Serving) -> None:
     def noticed() -> None:
         events = served.http.get("/api/v2/events/recent").json()["events"]
