@@ -240,6 +240,12 @@ class HttpHandler(Section):
         return headers
 
     @model_validator(mode="after")
+    def _rules_are_used(self) -> Self:
+        if self.answer is not None and not self.item_results:
+            raise Clash("answer needs item_results: true", "answer", "item_results")
+        return self
+
+    @model_validator(mode="after")
     def _certificates_need_tls(self) -> Self:
         files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
         given = [name for name, path in files.items() if path is not None]

@@ -5,6 +5,8 @@ step that takes replaceable items back from warm, and, where daemons share the c
 recalls of what other daemons hold.
 """
 
+from typing import Final
+
 import trio
 
 from actors.config.catalogue import Catalogue
@@ -15,12 +17,16 @@ from actors.model.keys import KeyRule
 from actors.spooler.messages import OfferRun
 from actors.tiers.tiers import Tiers
 
+RECALL_STEPS: Final = ("asked", "answer")
+
 
 class Keys:
     def __init__(self, tiers: Tiers, catalogue: Catalogue, recalls: Recalls | None) -> None:
         """`recalls`: how daemons that share the cold store ask each other; None: they do not."""
         self._catalogue = catalogue
-        self._recalling = None if recalls is None else Recalling(recalls)
+        self._recalling: Recalling | None = None
+        if recalls is not None:
+            self._recalling = Recalling(tiers.watch(recalls, RECALL_STEPS))
         self._taking_back = TakingBack(tiers, self.rule, self._recalling)
         self._intake = KeyedIntake(tiers, self._taking_back)
         tiers.cold.keep_keys(self.rule)

@@ -19,9 +19,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+import structlog
 import trio
 
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
+
+log = structlog.get_logger()
 
 RECALL_S: Final = 1.0
 SILENT_S: Final = 30.0
@@ -110,8 +113,13 @@ class Recalling:
         daemon's line and warm queue to the cold store."""
         while True:
             woken = self._woken
-            with suppress(StoreUnavailable, StoreCorrupt):
+            try:
                 await self.answer(give_back)
+            except StoreUnavailable:
+                # The next wake repeats it.
+                pass
+            except StoreCorrupt as problem:
+                log.error("recalls.store_corrupt", error=str(problem))
             await woken.wait()
 
     async def answer(self, give_back: GiveBack) -> None:

@@ -152,13 +152,13 @@ class Asked(list[Recall]):
     async def ask(
         self, queue: str, wanted: Mapping[bytes, int], silent: Collection[bytes]
     ) -> list[RecallQuestion]:
-        raise NotImplementedError
+        raise AssertionError("this daemon answers, and asks nothing")
 
     async def unanswered(self, numbers: Collection[int]) -> set[int]:
-        raise NotImplementedError
+        raise AssertionError("this daemon answers, and asks nothing")
 
     async def forget(self, numbers: Collection[int]) -> None:
-        raise NotImplementedError
+        raise AssertionError("this daemon answers, and asks nothing")
 
 
 async def test_many_questions_are_answered_in_few_steps_and_all_of_them() -> None:

@@ -283,12 +283,10 @@ class _Rules:
         if self._rules.unknown == "deliver":
             return Understood(is_suspect=True)
         found = f"a list of {len(entries)}" if isinstance(entries, list) else "no list"
+        problem = f"answer.items finds {found} for {items} items"
         if answer.is_cut:
-            found = "longer than answer_bytes_max"
-        return Failure(
-            f"{answer.status}, but the answer is not as answer.items says: {found} for"
-            f" {items} items: {text_of(answer)}"
-        )
+            problem = "the answer is longer than answer_bytes_max"
+        return Failure(f"{answer.status}, but {problem}: {text_of(answer)}")
 
     def _failure(self, entry: Any) -> Failure | None:
         said = None if self._error is None else self._error(entry)

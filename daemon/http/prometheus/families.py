@@ -285,7 +285,7 @@ _QUEUE_COUNTERS: Final = (
     ("retry_successes", "retry_success_items", "Items delivered on a later attempt."),
     (
         "suspect_answers",
-        "suspect_answers",
+        "answers_suspect",
         "Batches that count as delivered although their answer seems to report errors.",
     ),
     ("lost_leases", "lost_leases", "Outcomes reported after their lease had expired."),

@@ -49,7 +49,7 @@ def now_ms() -> int:
     return round(trio.current_time() * 1000)
 
 
-class Nobody:
+class NoObserver:
     """An observer that keeps nothing."""
 
     def settled(self, batch: Batch) -> None:
@@ -58,7 +58,7 @@ class Nobody:
 
 def make(warm: MemoryWarm, hanging: Hanging) -> tuple[Tiers, Settlement]:
     tiers = make_tiers(warm, cast(ColdQueue, hanging), now_ms)
-    return tiers, Settlement(tiers, Nobody())
+    return tiers, Settlement(tiers, NoObserver())
 
 
 async def test_leases_that_run_out_while_the_cold_store_hangs_are_recorded_when_it_is_back(

@@ -41,7 +41,7 @@ UNITS = {
     "jobs",
 }
 WITHOUT_UNITS = {
-    "suspect_answers",
+    "answers_suspect",
     "build_info",
     "store_up",
     "store_away",

@@ -384,7 +384,7 @@ class TestRules:
         found = read(answer, answer={"ok": "success"})
         assert isinstance(found, Failure)
         assert (found.blames_destination, found.is_permanent) == (True, False)
-        assert "not as answer.items says" in found.text
+        assert "answer.items finds" in found.text
         assert read(answer, answer={"ok": "success", "unknown": "deliver"}) == Understood(
             {}, is_suspect=True
         )
@@ -397,6 +397,7 @@ class TestRules:
             ({"ok": ""}, "is not valid JMESPath"),
             ({"ok": "no_such()"}, None),
             ({}, "give ok, error or code"),
+            ({"ok": "a", "unknown": "retry"}, "'fail' or 'deliver'"),
             ({"ok": "a", "of": "b"}, "Extra inputs"),
             ({"ok": "a", "match": "key"}, "'position' or 'id'"),
         ],
@@ -408,6 +409,18 @@ class TestRules:
             return
         with pytest.raises(ValidationError, match=re.escape(text)):
             HttpHandler.model_validate({"url": "http://crm/", "answer": rules})
+
+
+def test_rules_that_would_not_be_used_are_refused() -> None:
+    with pytest.raises(ValidationError, match="answer needs item_results"):
+        read(ok([]), item_results=False, answer={"ok": "a"})
+
+
+def test_an_answer_that_was_cut_says_so() -> None:
+    cut = Answer(200, {}, b"[{}", is_cut=True)
+    found = read(cut, answer={"ok": "a"})
+    assert isinstance(found, Failure)
+    assert found.text.startswith("200, but the answer is longer than answer_bytes_max")
 
 
 @given(_json, st.sampled_from(["a", "status", "length(@)", "results[0].status", "@", "*", "[]"]))

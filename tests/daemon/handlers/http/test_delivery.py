@@ -216,7 +216,7 @@ class TestSuspect:
         async with sending(server.url(), answer={"ok": "success"}) as opened:
             failure = await opened.failure(a_slice(b"1", b"2"))
         assert failure.blames_destination
-        assert failure.text.startswith("200, but the answer is not as answer.items says: no list")
+        assert failure.text.startswith("200, but answer.items finds no list for 2 items")
 
 
 class TestTooLarge:
