@@ -5,13 +5,27 @@ be imported or a file written is checked when the handler is opened.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from actors.config.section import MIB, Clash, Count, Flag, Section
+from actors.config.template_bodies import Body, compile_body
+from actors.config.templates import (
+    ITEM_NAMES,
+    BadTemplate,
+    Constant,
+    Maker,
+    Text,
+    as_text,
+    as_url_part,
+    compile_maker,
+    compile_text,
+    compile_value,
+)
 from actors.model.units import Duration, Size, durations, format_duration, numbers, sizes
 from forebay.limits import RUN_ITEMS_MAX
 
@@ -49,6 +63,25 @@ def shown_url(url: str) -> str:
     host = _HOST_END.split(rest, maxsplit=1)[0]
     end = "" if host == rest else "/…"
     return f"{scheme}{slashes}{'***' * bool(at)}{at}{host}{end}"
+
+
+def check_header_names(headers: Mapping[str, object]) -> None:
+    for name in headers:
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a valid header name")
+        if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
+            raise ValueError(f"{name} is set by forebay")
+    if len({name.lower() for name in headers}) < len(headers):
+        raise ValueError("a header is given twice")
+
+
+def check_header_value(name: str, value: str) -> None:
+    if any(character in "\r\n\0" for character in value):
+        raise ValueError(f"the value of {name} has a line break in it")
+    if not _HEADER_VALUE.fullmatch(value):
+        raise ValueError(
+            f"the value of {name} has spaces around it, or characters no header may have"
+        )
 
 
 class NullHandler(Section):
@@ -170,6 +203,86 @@ class AnswerRules(Section):
         return self
 
 
+METHODS: Final = ("POST", "PUT", "PATCH", "DELETE", "GET")
+
+
+class RequestSettings(Section):
+    """The request of a batch, as templates over its items."""
+
+    method: str | None = None
+    """POST, PUT, PATCH, DELETE or GET; None: the handler's `method`."""
+    url: str | None = None
+    """None: the handler's `url`. An address on the same host, or a path that begins with `/`.
+    Values are percent-encoded."""
+    query: dict[str, Any] = Field(default={})
+    """Parameters that are added to the address. One whose value is null is left out."""
+    headers: dict[str, Any] = Field(default={})
+    """In addition to the handler's `headers`. One whose value is null is left out."""
+    item: Any = None
+    """An item within the body: an object, or a text; None: its payload as JSON."""
+    body: Any = None
+    """An object or a text that contains `items`; None: the items alone. One that does not use
+    `items` is made of a single item. DELETE and GET have none, unless it is given."""
+
+    @field_validator("method")
+    @classmethod
+    def _method_is_known(cls, method: str | None) -> str | None:
+        if method is not None:
+            value = compile_text("method", method, ITEM_NAMES)
+            if isinstance(value, Constant) and value.value not in METHODS:
+                raise ValueError(f"{method!r} is not one of {', '.join(METHODS)}")
+        return method
+
+    @field_validator("url")
+    @classmethod
+    def _url_compiles(cls, url: str | None) -> str | None:
+        if url is not None:
+            compile_text("url", url, ITEM_NAMES, as_url_part)
+        return url
+
+    @field_validator("query", "headers")
+    @classmethod
+    def _values_compile(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        for name, value in values.items():
+            if isinstance(value, dict | list):
+                raise ValueError(f"{name}: give a text or a number")
+            compile_value(f"{info.field_name}.{name}", value)
+        return values
+
+    @field_validator("headers")
+    @classmethod
+    def _headers_have_names(cls, headers: dict[str, Any]) -> dict[str, Any]:
+        check_header_names(headers)
+        for name, value in headers.items():
+            if isinstance(compile_value(name, value), Constant):
+                check_header_value(name, as_text(value))
+        return headers
+
+    @field_validator("item")
+    @classmethod
+    def _item_compiles(cls, item: Any) -> Any:
+        if item is not None:
+            compile_maker("item", item)
+        return item
+
+    @model_validator(mode="after")
+    def _body_compiles(self) -> Self:
+        try:
+            self.compiled_body()
+        except BadTemplate as problem:
+            raise Clash(str(problem), "body") from None
+        return self
+
+    def compiled_item(self) -> Maker:
+        return compile_maker("item", "{{ payload }}" if self.item is None else self.item)
+
+    def compiled_body(self) -> Body:
+        if self.body is None and self.method in ("DELETE", "GET"):
+            return compile_body("body", "", items_are_texts=False)
+        items_are_texts = isinstance(self.compiled_item(), Text)
+        return compile_body("body", self.body, items_are_texts=items_are_texts)
+
+
 class HttpHandler(Section):
     """Posts batches to a URL."""
 
@@ -182,10 +295,14 @@ class HttpHandler(Section):
     compression: Literal["none", "gzip", "snappy"] = "none"
     headers: dict[str, str] = Field(default={})
     """In addition to forebay's own; a Content-Type replaces that of the encoding."""
+    request: RequestSettings | None = None
+    """Templates for the request; None: the items in the form that `encoding` names."""
     batch_items: BatchItems = 500
+    """Items in a request, at most."""
     batch_bytes: BatchBytes = 4 * MIB
     timeout: Timeout = 10
-    """For a batch, from the connection to the end of the (last) answer."""
+    """For a request, from the connection to the end of the answer. A batch that needs several
+    requests begins none after this time; the items that are left wait for the next one."""
     answer_bytes_max: Annotated[Size, sizes("1Ki", "64Mi")] = 1 * MIB
     """A longer answer is not read."""
     item_results: Flag = True
@@ -224,20 +341,30 @@ class HttpHandler(Section):
     @field_validator("headers")
     @classmethod
     def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        check_header_names(headers)
         for name, value in headers.items():
-            if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid header name")
-            if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
-                raise ValueError(f"{name} is set by forebay")
-            if any(character in "\r\n\0" for character in value):
-                raise ValueError(f"the value of {name} has a line break in it")
-            if not _HEADER_VALUE.fullmatch(value):
-                raise ValueError(
-                    f"the value of {name} has spaces around it, or characters no header may have"
-                )
-        if len({name.lower() for name in headers}) < len(headers):
-            raise ValueError("a header is given twice")
+            check_header_value(name, value)
         return headers
+
+    @model_validator(mode="after")
+    def _request_stays_here(self) -> Self:
+        request = self.request
+        if request is None:
+            return self
+        if "encoding" in self.model_fields_set and self.encoding != "ndjson":
+            raise Clash("encoding and request exclude each other", "encoding", "request")
+        twice = {name.lower() for name in self.headers} & {name.lower() for name in request.headers}
+        if twice:
+            raise Clash(f"{min(twice)} is given in headers and in request.headers", "request")
+        if request.url is not None and not request.url.startswith("/"):
+            here = "/".join(self.url.split("/", 3)[:3]).partition("?")[0]
+            fixed = re.split(r"\{[{%#]", request.url, maxsplit=1)[0]
+            if not fixed.startswith((f"{here}/", f"{here}?")) and request.url != here:
+                raise Clash(
+                    f"request.url must begin with {shown_url(here)}/, the host of url, or with /",
+                    "request",
+                )
+        return self
 
     @model_validator(mode="after")
     def _rules_are_used(self) -> Self:

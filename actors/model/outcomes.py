@@ -49,6 +49,8 @@ class Report:
     failures: tuple[ItemsFailed, ...] = ()
     is_suspect: bool = False
     """The destination's answer seems to report errors in a form that is not understood."""
+    untried: tuple[tuple[int, int], ...] = ()
+    """Items that were not sent at all, as a slice's number and bits: no attempt is spent."""
 
 
 class HandlerUnusable(Exception):

@@ -10,6 +10,7 @@ items.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -43,16 +44,19 @@ def conclude(
     """
     if isinstance(report, Failure):
         failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
-    elif not report.failures:
+    elif not report.failures and not report.untried:
         return [Conclusion(piece.bits, holder=holder) for piece in batch]
     else:
         failed = _failed(batch, report.failures)
-    return [
+    conclusions = [
         _conclude(piece, failed[order], settings, now_ms, random, holder)
         if order in failed
         else Conclusion(piece.bits, holder=holder)
         for order, piece in enumerate(batch)
     ]
+    for order, bits in () if isinstance(report, Failure) else report.untried:
+        conclusions[order] = _untried(batch[order], conclusions[order], bits)
+    return conclusions
 
 
 def takes_long(failures: int, settings: QueueSettings) -> bool:
@@ -140,6 +144,17 @@ def _conclude(
             case Dead():
                 dead.append(Slice(piece.run, bits, attempt, piece.due_ms, errors))
     return Conclusion(delivered, tuple(again), tuple(dead), holder)
+
+
+def _untried(piece: Slice, conclusion: Conclusion, bits: int) -> Conclusion:
+    """The same, but these items were not sent and come back unchanged."""
+    bits &= conclusion.delivered
+    if not bits:
+        return conclusion
+    return conclusion._replace(
+        delivered=conclusion.delivered & ~bits,
+        again=(*conclusion.again, replace(piece, bits=bits)),
+    )
 
 
 def _asked_for_s(failure: Failure) -> float:

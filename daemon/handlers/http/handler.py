@@ -1,4 +1,4 @@
-"""The http handler: posts batches to a URL.
+"""The http handler: sends batches to a URL.
 
 `prepare` encodes and compresses; each worker has a sender that keeps a connection open. Opening the
 handler only reads certificates; if one is invalid, the daemon does not start. docs/handlers.md says
@@ -18,8 +18,9 @@ from actors.config.handlers import HttpHandler
 from actors.model.slices import Slice
 from actors.ports.handler import Prepared
 from daemon.errors import ConfigError
-from daemon.handlers.http.request import RequestMaker, target_of
+from daemon.handlers.http.request import PlainRequests, RequestMaker, target_of
 from daemon.handlers.http.sender import HttpSender
+from daemon.handlers.http.templated import TemplatedRequests
 
 
 class HttpDelivery:
@@ -27,7 +28,11 @@ class HttpDelivery:
         self._settings = settings
         self._target = target_of(settings.url)
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
-        self._requests = RequestMaker(settings, self._target)
+        self._requests: RequestMaker = (
+            PlainRequests(settings, self._target)
+            if settings.request is None
+            else TemplatedRequests(settings, settings.request, self._target)
+        )
 
     @property
     def destination(self) -> str:
@@ -35,7 +40,12 @@ class HttpDelivery:
 
     @property
     def batch_items(self) -> int:
-        return self._settings.batch_items
+        """Items that are taken at once. If they are spread over several requests, some more, so
+        that those are filled."""
+        items = self._settings.batch_items
+        if isinstance(self._requests, TemplatedRequests):
+            return self._requests.taken_at_once(items)
+        return items
 
     @property
     def batch_bytes(self) -> int:
@@ -43,10 +53,11 @@ class HttpDelivery:
 
     @property
     def timeout_s(self) -> float:
-        return self._settings.timeout
+        """Twice: the last request of a batch may begin when the time of the first is over."""
+        return 2 * self._settings.timeout
 
     def prepare(self, batch: Sequence[Slice]) -> Prepared:
-        content = self._requests.make(range(len(batch)), batch)
+        content = self._requests.make(list(enumerate(batch)))
         return Prepared(batch, content, content.rejected)
 
     def open_sender(self) -> HttpSender:
