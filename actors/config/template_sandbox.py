@@ -53,7 +53,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Undefined):
-            return obj[argument]
+            return obj
         try:
             return obj[argument]
         except (LookupError, TypeError):

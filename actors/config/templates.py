@@ -29,11 +29,14 @@ STEPS_MAX: Final = 100_000
 OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
 OMIT: Final = object()
 """The value of a member that is left out of its object."""
+MISSING: Final = object()
+"""The default of a field that has none."""
 
 EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _FIELD = re.compile(
     r"""\s* ([a-z_]+) ((?: \.[A-Za-z_]\w* | \[\d{1,6}\] | \['[^'\\]*'\] | \["[^"\\]*"\] )*)
-        \s* (\| \s* (?:default|d) \( \s* omit \s* \) \s*)?""",
+        \s* (?: \| \s* (?:default|d) \( \s*
+                (omit | none | true | false | -?\d{1,15} | '[^'\\]*' | "[^"\\]*") \s* \) \s* )?""",
     re.VERBOSE | re.ASCII,
 )
 _STEP = re.compile(r"""\.(\w+) | \[(\d+)\] | \['([^']*)'\] | \["([^"]*)"\]""", re.VERBOSE)
@@ -148,14 +151,15 @@ class Constant:
 
 
 class Field:
-    """A plain field, such as `payload.address.city`."""
+    """A plain field, such as `payload.address.city`, with a value for items that lack it."""
 
     is_text = False
 
-    def __init__(self, where: str, root: str, path: str, *, may_be_omitted: bool) -> None:
+    def __init__(self, where: str, root: str, path: str, default: Any = MISSING) -> None:
         self.names = frozenset([root])
-        self.may_be_omitted = may_be_omitted
-        self.is_whole_payload = root == "payload" and not path and not may_be_omitted
+        self.may_be_omitted = default is OMIT
+        self.is_whole_payload = root == "payload" and not path
+        self._default = default
         self.is_items = root == "items" and not path
         self._where = where
         self._root = root
@@ -167,8 +171,8 @@ class Field:
 
     def values(self, rows: Rows) -> Sequence[Any]:
         column = rows.column(self._root)
-        if self.may_be_omitted:
-            return [self._value_or_omit(value) for value in column]
+        if self._default is not MISSING and self._getters:
+            return [self._value_or_default(value) for value in column]
         try:
             for getter in self._getters:
                 column = list(map(getter, column))
@@ -176,12 +180,12 @@ class Field:
             raise Unrenderable(f"{self._where}: {self._root}{self._path} is missing") from None
         return column
 
-    def _value_or_omit(self, value: Any) -> Any:
+    def _value_or_default(self, value: Any) -> Any:
         try:
             for getter in self._getters:
                 value = getter(value)
         except (KeyError, IndexError, TypeError):
-            return OMIT
+            return self._default
         return value
 
 
@@ -440,7 +444,14 @@ def _field(where: str, source: str, names: frozenset[str]) -> Field | None:
     found = _FIELD.fullmatch(source)
     if found is None or found[1] not in names:
         return None
-    return Field(where, found[1], found[2], may_be_omitted=found[3] is not None)
+    return Field(where, found[1], found[2], MISSING if found[3] is None else _literal(found[3]))
+
+
+def _literal(source: str) -> Any:
+    words = {"omit": OMIT, "none": None, "true": True, "false": False}
+    if source in words:
+        return words[source]
+    return source[1:-1] if source[0] in "\"'" else int(source)
 
 
 def plain_pieces(where: str, source: str, names: frozenset[str]) -> list[str | Field] | None:

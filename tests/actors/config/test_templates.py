@@ -109,12 +109,13 @@ class TestValues:
             lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abc"), inner),
         ),
         st.lists(st.sampled_from([".a", ".b", "[0]", "['c']"]), max_size=3).map("".join),
+        st.sampled_from(["", "default('x')", 'd("")', "default(none)", "default( -1 )", "d(true)"]),
         st.sampled_from(["", " years"]),
     )
     def test_plain_fields_are_what_jinja_makes_of_them(
-        self, payload: Any, path: str, after: str
+        self, payload: Any, path: str, default: str, after: str
     ) -> None:
-        source = f"{{{{ payload{path} }}}}{after}"
+        source = f"{{{{ payload{path}{default and ' | '}{default} }}}}{after}"
         compiled, used, is_text = compile_program("item", source, ITEM_NAMES, as_text)
         slow = Program("item", compiled, used, is_text=is_text)
         fast = compile_value("item", source)
