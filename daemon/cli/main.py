@@ -6,7 +6,18 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import breakers, config, cron, exits, fleet, queues, streams, triggers, writes
+from daemon.cli import (
+    breakers,
+    config,
+    cron,
+    exits,
+    fleet,
+    queues,
+    streams,
+    trial,
+    triggers,
+    writes,
+)
 from daemon.cli import history as finished
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
@@ -65,6 +76,7 @@ app = typer.Typer(
 app.command(rich_help_panel=DAEMON, epilog=RUN_EXAMPLE)(run)
 app.command(rich_help_panel=ITEMS, epilog=PUSH_EXAMPLE)(push)
 app.command(rich_help_panel=ITEMS, epilog=pulling.EXAMPLE)(pulling.pull)
+app.command("try", rich_help_panel=ITEMS, epilog=trial.EXAMPLE)(trial.try_out)
 app.command(rich_help_panel=WATCHING, epilog=STATS_EXAMPLE)(stats)
 app.command(rich_help_panel=WATCHING, epilog=TOP_EXAMPLE)(top)
 app.command(rich_help_panel=ITEMS, epilog=receipts.EXAMPLE)(receipts.receipt)

@@ -16,11 +16,12 @@ import trio
 
 from actors.config.handlers import HttpHandler
 from actors.model.slices import Slice
-from actors.ports.handler import Prepared
+from actors.ports.handler import Prepared, Trial
 from daemon.errors import ConfigError
 from daemon.handlers.http.request import PlainRequests, RequestMaker, target_of
 from daemon.handlers.http.sender import HttpSender
 from daemon.handlers.http.templated import TemplatedRequests
+from daemon.handlers.http.trial import try_requests
 
 
 class HttpDelivery:
@@ -62,6 +63,15 @@ class HttpDelivery:
 
     def open_sender(self) -> HttpSender:
         return HttpSender(self._settings, self._target, self._tls, self._requests)
+
+    async def try_out(self, batch: Sequence[Slice], *, is_sent: bool) -> Trial:
+        sender = self.open_sender()
+        try:
+            return await try_requests(
+                sender, self._target, self._requests.make(list(enumerate(batch))), is_sent=is_sent
+            )
+        finally:
+            await sender.aclose()
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

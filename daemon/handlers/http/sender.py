@@ -81,23 +81,17 @@ class HttpSender:
         begins_until = trio.current_time() + self._settings.timeout
         while sent.waiting and trio.current_time() <= begins_until:
             request = sent.waiting.pop()
-            found = await self._ask(request)
-            if isinstance(found, Answer) and verdict(found.status) == "delivered":
-                found = self._understand(request, found)
+            found = self.judge(request, await self.ask(request))
             if isinstance(found, Understood):
                 sent.is_suspect |= found.is_suspect
                 sent.failures += failed_items(request, found)
                 continue
-            if isinstance(found, Answer):
-                failure = failure_of(found, self._target.destination, time.time())
-                if self._may_split(found.status, request):
-                    sent.splits += found.status != 413
-                    if sent.splits <= SPLITS_MAX:
-                        parts = halves(self._requests, prepared.batch, request)
-                        sent.waiting += reversed(parts)
-                        continue
-                    failure = replace(failure, is_permanent=False, failure_reason="application")
-                found = failure
+            if self._may_split(found.status, request):
+                sent.splits += found.status != 413
+                if sent.splits <= SPLITS_MAX:
+                    sent.waiting += reversed(halves(self._requests, prepared.batch, request))
+                    continue
+                found = replace(found, is_permanent=False, failure_reason="application")
             if not sent.failures and [request] == list(content.requests):
                 raise DeliveryFailed(found)
             sent.failures += request.failed(found)
@@ -108,7 +102,7 @@ class HttpSender:
                 sent.waiting.clear()
         return sent.report()
 
-    def _may_split(self, status: int, request: HttpRequest) -> bool:
+    def _may_split(self, status: int | None, request: HttpRequest) -> bool:
         if len(request.ids) < 2:
             return False
         return status == 413 or (self._splits and status in SPLIT_STATUSES)
@@ -120,7 +114,8 @@ class HttpSender:
         self._idle.clear()
         await trio.lowlevel.checkpoint()
 
-    async def _ask(self, request: HttpRequest) -> Answer | Failure:
+    async def ask(self, request: HttpRequest) -> Answer | Failure:
+        """Sends a request. A Failure means that there was no answer."""
         doing = _Doing()
         with trio.move_on_after(self._settings.timeout) as scope:
             try:
@@ -159,8 +154,12 @@ class HttpSender:
                 self._idle.append(connection)
         return without_secrets(answer, self._secrets)
 
-    def _understand(self, request: HttpRequest, answer: Answer) -> Understood | Failure:
-        """What a 2xx answer says about the items."""
+    def judge(self, request: HttpRequest, answer: Answer | Failure) -> Understood | Failure:
+        """What an answer means for the items of a request. A Failure concerns all of them."""
+        if isinstance(answer, Failure):
+            return answer
+        if verdict(answer.status) != "delivered":
+            return failure_of(answer, self._target.destination, time.time())
         if answer.is_cut and not self._said_too_long:
             self._said_too_long = True
             log.warning(
