@@ -53,9 +53,13 @@ def _shown(target: Target, request: HttpRequest, answer: Answer | Failure | None
     return TriedRequest(
         method,
         masked_address(f"{target.destination}{path}"),
-        {name: MASK if is_secret(name) else value for name, value in headers.items()},
+        {name: MASK if _hides(name) else value for name, value in headers.items()},
         request.body,
         tuple(request.ids),
         answer.status if isinstance(answer, Answer | Failure) else None,
         text_of(answer) if isinstance(answer, Answer) else None,
     )
+
+
+def _hides(header: str) -> bool:
+    return is_secret(header.lower().replace("-", "_"))
