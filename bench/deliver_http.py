@@ -142,7 +142,7 @@ def _resume(client: Client, queue: str) -> None:
 def _rows(case: _Case, sink_name: str, plain: _Case) -> list[Row]:
     if case.request is not None:
         beside, rates = "plain batches, in the same run", plain.rates
-        goal = Goal(ratio_min=TEMPLATED_RATIO)
+        goal: Goal | None = Goal(ratio_min=TEMPLATED_RATIO)
     else:
         beside, rates = f"ready-made requests to the same {sink_name}", case.bare_rates
         goal = Goal(value_min=case.goal) if case.encoding == "ndjson" else None

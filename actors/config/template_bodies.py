@@ -99,7 +99,11 @@ class FreeBody:
 
     def write(self, frame: Frame, items: Sequence[bytes]) -> bytes:
         values = [self._read(item) for item in items]
-        columns = {"items": [values], "count": [len(items)], "queue": [frame[0].decode()]}
+        columns: dict[str, list[Any]] = {
+            "items": [values],
+            "count": [len(items)],
+            "queue": [frame[0].decode()],
+        }
         return self._maker.encoded(Rows([b""], columns))[0]
 
 

@@ -76,7 +76,7 @@ def compile_program(
     environment = _environment(finish)
     try:
         parsed = environment.parse(source)
-        _check(where, parsed)
+        _check(where, parsed, environment)
         used = frozenset(find_undeclared_variables(parsed))
         if unknown := used - names:
             raise BadTemplate(
@@ -103,7 +103,7 @@ def _alone(parsed: nodes.Template) -> nodes.Expr | None:
     return found[0] if is_one and not isinstance(found[0], nodes.TemplateData) else None
 
 
-def _check(where: str, parsed: nodes.Template) -> None:
+def _check(where: str, parsed: nodes.Template, environment: _Environment) -> None:
     """Refuses everything that is not allowed, and makes loops count their steps."""
     for node in parsed.find_all(nodes.Node):
         kind = type(node).__name__.lower()
@@ -112,7 +112,7 @@ def _check(where: str, parsed: nodes.Template) -> None:
             raise BadTemplate(f"{where}: line {node.lineno}: {what} is not allowed in a template")
     for loop in list(parsed.find_all(nodes.For)):
         loop.iter = nodes.Filter(loop.iter, _LOOP_FILTER, [], [], None, None, lineno=loop.lineno)
-        loop.iter.set_environment(parsed.environment)
+        loop.iter.set_environment(environment)
 
 
 @lru_cache(maxsize=8)
