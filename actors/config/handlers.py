@@ -12,16 +12,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from actors.config.rendering import BadTemplate, as_text, as_url_part
 from actors.config.section import MIB, Clash, Count, Flag, Section
 from actors.config.template_bodies import Body, compile_body
 from actors.config.templates import (
     ITEM_NAMES,
-    BadTemplate,
     Constant,
     Maker,
     Text,
-    as_text,
-    as_url_part,
     compile_maker,
     compile_text,
     compile_value,

@@ -8,21 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from actors.config.rendering import BadTemplate, Rows, as_text, decode, encode
 from actors.config.templates import (
     EXPRESSION,
     ITEM_NAMES,
-    BadTemplate,
     Field,
     JsonLeaf,
     Maker,
     PlainText,
-    Rows,
     Shape,
     Text,
-    as_text,
     compile_maker,
-    decode,
-    encode,
     plain_pieces,
 )
 

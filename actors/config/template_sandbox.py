@@ -22,7 +22,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from actors.config.templates import OUTPUT_BYTES_MAX, BadTemplate, Unrenderable, as_text
+from actors.config.rendering import OUTPUT_BYTES_MAX, BadTemplate, Unrenderable, as_text
 
 _ALLOWED: Final = (
     *(nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign),

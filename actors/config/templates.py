@@ -7,16 +7,24 @@ what people write, are looked up directly; everything else is Jinja2 in its sand
 
 The language is a part of Jinja2's: fields, filters, tests, operators, `if` and `for`. Calls, macros
 and everything that could grow without bounds are refused when the template is compiled, loops have
-at most `STEPS_MAX` steps per item, and a text at most `OUTPUT_BYTES_MAX` bytes. Pure.
+a bounded number of steps per item, and texts a bounded length (rendering.py). Pure.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import quote
 
-import msgspec
+from actors.config.rendering import (
+    OMIT,
+    OUTPUT_BYTES_MAX,
+    BadTemplate,
+    Rows,
+    Steps,
+    Unrenderable,
+    as_text,
+    encode,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -25,10 +33,6 @@ ITEM_NAMES: Final = frozenset(
     ["payload", "payload_text", "key", "id", "queue", "flow", "action", "headers", "attempt"]
 )
 TEMPLATE_CHARACTERS_MAX: Final = 64 * 1024
-STEPS_MAX: Final = 100_000
-OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
-OMIT: Final = object()
-"""The value of a member that is left out of its object."""
 MISSING: Final = object()
 """The default of a field that has none."""
 
@@ -40,62 +44,6 @@ _FIELD = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _STEP = re.compile(r"""\.(\w+) | \[(\d+)\] | \['([^']*)'\] | \["([^"]*)"\]""", re.VERBOSE)
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder().decode
-
-
-class BadTemplate(ValueError):
-    """A template that cannot be compiled; the text says where and why."""
-
-
-class Unrenderable(Exception):
-    """An item that a template does not fit; the text says where and why."""
-
-
-class Rows:
-    """The items of a slice: a value per item under each name."""
-
-    def __init__(self, payloads: Sequence[bytes], columns: Mapping[str, Sequence[Any]]) -> None:
-        """`columns` has all names but those of the payload."""
-        self._payloads = payloads
-        self._columns = dict(columns)
-
-    def __len__(self) -> int:
-        return len(self._payloads)
-
-    def one(self, at: int) -> "Rows":
-        columns = {name: column[at : at + 1] for name, column in self._columns.items()}
-        return Rows(self._payloads[at : at + 1], columns)
-
-    def column(self, name: str) -> Sequence[Any]:
-        column = self._columns.get(name)
-        if column is None:
-            column = self._columns[name] = self._read(name)
-        return column
-
-    def json_payloads(self) -> list[bytes]:
-        """The payloads as they came, each on one line. Raises Unrenderable if one is not JSON."""
-        decoded = self.column("payload")
-        return [
-            encode(value) if b"\n" in payload or b"\r" in payload else payload
-            for payload, value in zip(self._payloads, decoded, strict=True)
-        ]
-
-    def contexts(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        names = sorted(names)
-        if not names:
-            return [{} for _ in self._payloads]
-        columns = [self.column(name) for name in names]
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-    def _read(self, name: str) -> list[Any]:
-        try:
-            if name == "payload":
-                return list(map(decode, self._payloads))
-            return [payload.decode() for payload in self._payloads]
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
-            kind = "JSON" if name == "payload" else "UTF-8"
-            raise Unrenderable(f"the payload is not {kind}: {problem}") from None
 
 
 class Value(Protocol):
@@ -117,25 +65,6 @@ class Maker(Protocol):
 
     def encoded(self, rows: Rows) -> list[bytes]:
         """Raises Unrenderable if an item does not fit."""
-
-
-def as_text(value: Any) -> str:
-    """A value inside a text: as in JSON, but texts without quotes, and nothing for null."""
-    if type(value) is str:
-        return value
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return str(value)
-    return encode(value).decode()
-
-
-def as_url_part(value: Any) -> str:
-    """A value inside an address. Without it, the address would be another one."""
-    text = as_text(value)
-    if text in ("", ".", ".."):
-        raise Unrenderable(f"an address cannot contain {text!r} as a value")
-    return quote(text, safe="")
 
 
 class Constant:
@@ -254,17 +183,6 @@ class Program:
                 raise Unrenderable(f"the text is longer than {OUTPUT_BYTES_MAX} bytes")
             pieces.append(piece)
         return "".join(pieces)
-
-
-class Steps:
-    """Counts the steps of all loops of one rendering."""
-
-    left = STEPS_MAX
-
-    def take(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Unrenderable(f"its loops have more than {STEPS_MAX} steps")
 
 
 # JSON: a YAML object with expressions in its leaves.

@@ -13,19 +13,9 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus
 
 from actors.config.handlers import METHODS, HttpHandler, RequestSettings
+from actors.config.rendering import OMIT, Rows, Unrenderable, as_text, as_url_part
 from actors.config.template_bodies import Frame
-from actors.config.templates import (
-    ITEM_NAMES,
-    OMIT,
-    Rows,
-    Text,
-    Unrenderable,
-    Value,
-    as_text,
-    as_url_part,
-    compile_text,
-    compile_value,
-)
+from actors.config.templates import ITEM_NAMES, Text, Value, compile_text, compile_value
 from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice
 from daemon.handlers.http.request import (

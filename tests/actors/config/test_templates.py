@@ -8,20 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.config import templates
+from actors.config.rendering import BadTemplate, Rows, Unrenderable, as_text, as_url_part
 from actors.config.template_bodies import FreeBody, ItemBody, ListBody, compile_body
 from actors.config.template_sandbox import compile_program
-from actors.config.templates import (
-    ITEM_NAMES,
-    BadTemplate,
-    Program,
-    Rows,
-    Unrenderable,
-    as_text,
-    as_url_part,
-    compile_maker,
-    compile_text,
-    compile_value,
-)
+from actors.config.templates import ITEM_NAMES, Program, compile_maker, compile_text, compile_value
 
 CONTACT = {
     "email": "ann@example.org",
