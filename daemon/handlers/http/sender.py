@@ -29,7 +29,6 @@ from daemon.handlers.http.answer import (
     Answer,
     AnswerReader,
     Understood,
-    failure_of,
     text_of,
     verdict,
     without_secrets,
@@ -86,8 +85,10 @@ class HttpSender:
                         continue
                     found = understood
                 if isinstance(found, Answer):
-                    failure = failure_of(found, self._target.destination, time.time())
-                    if self._may_split(found.status, waiting[-1]):
+                    failure = self._reader.failure(found, self._target.destination, time.time())
+                    if not failure.blames_destination and self._may_split(
+                        found.status, waiting[-1]
+                    ):
                         splits += found.status != 413
                         if splits <= SPLITS_MAX:
                             parts = halves(waiting.pop())
