@@ -178,6 +178,8 @@ class HttpHandler(Section):
     """Posts batches to a URL."""
 
     type: Literal["http"] = "http"
+    preset: str | None = None
+    """The preset whose keys were filled in (actors/config/presets.py)."""
     url: str
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     encoding: Literal["ndjson", "json", "raw"] = "ndjson"

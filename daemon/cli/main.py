@@ -6,7 +6,18 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import breakers, config, cron, exits, fleet, queues, streams, triggers, writes
+from daemon.cli import (
+    breakers,
+    config,
+    cron,
+    exits,
+    fleet,
+    presets,
+    queues,
+    streams,
+    triggers,
+    writes,
+)
 from daemon.cli import history as finished
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
@@ -82,6 +93,7 @@ app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)
 app.add_typer(fleet.app, name="fleet", rich_help_panel=DAEMON)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
+app.add_typer(presets.app, name="presets", rich_help_panel=DAEMON)
 unwrap_all(app)
 
 

@@ -87,6 +87,11 @@ headers: Final = Leaf(
 HANDLER: Final = Shape(
     {
         "type": one_of("http"),
+        "preset": one_of(
+            None,
+            "webhook",
+            odd=('"salesforce"', '"../x"', '""', '"\\u0000"', "1", '"webhook.yaml"'),
+        ),
         "url": one_of(
             f"{DESTINATION}/hook",
             odd=(
