@@ -23,9 +23,10 @@ import trio
 from pydantic import ValidationError
 
 from actors.config import kept as kept_documents
+from actors.config.presets import with_preset
 from actors.config.queue import QueueSettings
-from actors.config.section import Clash
-from actors.config.settings import Settings, check_queue, merge
+from actors.config.section import Clash, merge
+from actors.config.settings import Settings, check_queue
 from actors.model.clock import Clock
 from actors.model.outcomes import HandlerUnusable
 from forebay.errors import Refused
@@ -309,7 +310,8 @@ class Catalogue:
     def _build(self, name: str, keys: Mapping[str, Any]) -> QueueSettings:
         base = self._settings.defaults.model_dump()
         try:
-            settings = QueueSettings.model_validate(merge(base, dict(keys)))
+            given = with_preset(dict(keys), self._settings.presets_dir)
+            settings = QueueSettings.model_validate(merge(base, given))
         except (ValidationError, Clash) as problem:
             raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
         kind = settings.handler.type

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from actors.config.rendering import BadTemplate, as_text, as_url_part
 from actors.config.section import MIB, Clash, Count, Flag, Section
@@ -156,43 +163,47 @@ class PullHandler(Section):
 EXPRESSION_MAX: Final = 1000
 
 
+def check_jmespath(expression: str) -> str:
+    from jmespath import compile as compile_expression
+    from jmespath.exceptions import JMESPathError
+
+    if len(expression) > EXPRESSION_MAX:
+        raise ValueError(f"an expression has at most {EXPRESSION_MAX} characters")
+    try:
+        compile_expression(expression)
+    except (JMESPathError, RecursionError) as problem:
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"{expression!r} is not valid JMESPath: {reason}") from None
+    return expression
+
+
+JmesPath = Annotated[str, AfterValidator(check_jmespath)]
+
+
 class AnswerRules(Section):
     """How a 2xx answer names the outcome of each item. Every rule is a JMESPath expression."""
 
-    items: str = "@"
+    items: JmesPath = "@"
     """The list of results, one per item."""
-    match: Literal["position", "id"] = "position"
+    match: Literal["position", "id", "index"] = "position"
     """position: the list has as many entries as the batch, in the same order. id: `id` names the
-    item; items without an entry were delivered."""
-    id: str = "id"
-    """The item's id in an entry, for `match: id`."""
-    ok: str | None = None
+    item. index: `index` is the item's position in the request. With id and index, items without an
+    entry were delivered."""
+    id: JmesPath = "id"
+    """The item's id in an entry, or a list of ids, for `match: id`."""
+    index: JmesPath = "index"
+    """The item's position in the request, from 0, or a list of positions, for `match: index`."""
+    ok: JmesPath | None = None
     """True: the item was delivered. Without it, an entry with an `error` or `code` has failed."""
-    error: str | None = None
+    error: JmesPath | None = None
     """Why the item failed."""
-    code: str | None = None
+    code: JmesPath | None = None
     """A status or error code of a failed item. An HTTP status decides about a retry as usual."""
-    retry: str | None = None
-    """True: the failed item is retried. Otherwise it becomes a dead letter."""
+    retry: JmesPath | None = None
+    """True: the failed item is retried, whatever its `code` is."""
     unknown: Literal["fail", "deliver"] = "fail"
     """An answer without such a list. fail: the destination has failed, and all items are
     retried."""
-
-    @field_validator("items", "id", "ok", "error", "code", "retry")
-    @classmethod
-    def _is_jmespath(cls, expression: str | None) -> str | None:
-        if expression is not None:
-            from jmespath import compile as compile_expression
-            from jmespath.exceptions import JMESPathError
-
-            if len(expression) > EXPRESSION_MAX:
-                raise ValueError(f"an expression has at most {EXPRESSION_MAX} characters")
-            try:
-                compile_expression(expression)
-            except (JMESPathError, RecursionError) as problem:
-                reason = str(problem).partition("\n")[0]
-                raise ValueError(f"{expression!r} is not valid JMESPath: {reason}") from None
-        return expression
 
     @model_validator(mode="after")
     def _says_what_failed(self) -> Self:
@@ -285,6 +296,8 @@ class HttpHandler(Section):
     """Posts batches to a URL."""
 
     type: Literal["http"] = "http"
+    preset: str | None = None
+    """The preset whose keys were filled in (actors/config/presets.py)."""
     url: str
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     encoding: Literal["ndjson", "json", "raw"] = "ndjson"
@@ -309,6 +322,9 @@ class HttpHandler(Section):
     """How it does so; None: in one of the forms of docs/handlers.md."""
     suspect: Literal["deliver", "fail"] = "deliver"
     """What a 2xx answer means that seems to report errors in a form that no rule describes."""
+    outage: JmesPath | None = None
+    """Examines `{status, body}` of an answer other than 2xx. True: the destination has failed, and
+    all items are retried."""
     on_refused: Literal["split", "fail"] = "split"
     """split: a batch that is refused (400, 409, 413, 422) is halved until the refused items are
     alone."""

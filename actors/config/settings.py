@@ -5,6 +5,7 @@ the values.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -23,6 +24,7 @@ from actors.config.observers import (
     NotificationSettings,
     check_notifications,
 )
+from actors.config.presets import with_preset
 from actors.config.queue import QueueSettings
 from actors.config.schedules import ScheduleName, ScheduleSettings, check_schedules
 from actors.config.section import (
@@ -34,6 +36,7 @@ from actors.config.section import (
     Flag,
     Number,
     Section,
+    merge,
 )
 from actors.config.triggers import Trigger, all_schedules, check_triggers
 from actors.model.units import Duration, Size, durations, format_size, numbers, sizes
@@ -292,6 +295,22 @@ def check_queue(name: str) -> str:
 QueueName = Annotated[str, AfterValidator(check_queue)]
 
 
+def filled_in(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with the keys of presets, and with the defaults in every queue. Raises Clash if a
+    preset cannot be found. Doing it again changes nothing."""
+    given = tree.get("presets_dir")
+    directory = Path(given) if isinstance(given, str | Path) else None
+    filled = dict(tree)
+    if "defaults" in tree:
+        filled["defaults"] = with_preset(tree["defaults"], directory, "defaults.")
+    if isinstance(queues := tree.get("queues"), dict):
+        filled["queues"] = {
+            name: merge(filled.get("defaults"), with_preset(own, directory, f"queues.{name}."))
+            for name, own in queues.items()
+        }
+    return filled
+
+
 class Settings(Section):
     socket: SocketSettings = SocketSettings()
     state_dir: Path = Path("/var/lib/forebay")
@@ -303,6 +322,8 @@ class Settings(Section):
     priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
         default={"high": 0, "normal": 5, "low": 10}
     )
+    presets_dir: Path | None = None
+    """Own presets, besides the shipped ones (actors/config/presets.py)."""
     auto_create_queues: Flag = True
     defaults: QueueSettings = QueueSettings()
     queues: dict[QueueName, QueueSettings] = Field(default={})
@@ -323,12 +344,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _queues_start_from_the_defaults(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        defaults, queues = data.get("defaults"), data.get("queues")
-        if not isinstance(defaults, dict) or not isinstance(queues, dict):
-            return data
-        return {**data, "queues": {name: merge(defaults, own) for name, own in queues.items()}}
+        return filled_in(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _shared_warm_needs_shared_cold(self) -> Self:
@@ -365,13 +381,3 @@ class Settings(Section):
                 "socket.max_run_bytes",
             )
         return self
-
-
-def merge(base: Any, over: Any) -> Any:
-    """`over` laid over `base`, key by key. If both have a `type` and the types differ, `over`
-    alone: the keys of a file handler do not fit an http handler."""
-    if not isinstance(base, dict) or not isinstance(over, dict):
-        return over
-    if "type" in base and "type" in over and base["type"] != over["type"]:
-        return over
-    return base | {key: merge(base[key], own) if key in base else own for key, own in over.items()}

@@ -12,6 +12,7 @@ from daemon.cli import (
     cron,
     exits,
     fleet,
+    presets,
     queues,
     streams,
     trial,
@@ -94,6 +95,7 @@ app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)
 app.add_typer(fleet.app, name="fleet", rich_help_panel=DAEMON)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
+app.add_typer(presets.app, name="presets", rich_help_panel=DAEMON)
 unwrap_all(app)
 
 

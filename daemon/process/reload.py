@@ -28,6 +28,7 @@ RELOADED: Final = frozenset(
         "queues",
         "defaults",
         "auto_create_queues",
+        "presets_dir",
         "global_send_limit",
         "priorities",
         "schedules",

@@ -30,7 +30,6 @@ from daemon.handlers.http.answer import (
     Answer,
     AnswerReader,
     Understood,
-    failure_of,
     text_of,
     verdict,
     without_secrets,
@@ -86,7 +85,7 @@ class HttpSender:
                 sent.is_suspect |= found.is_suspect
                 sent.failures += failed_items(request, found)
                 continue
-            if self._may_split(found.status, request):
+            if not found.blames_destination and self._may_split(found.status, request):
                 sent.splits += found.status != 413
                 if sent.splits <= SPLITS_MAX:
                     sent.waiting += reversed(halves(self._requests, prepared.batch, request))
@@ -159,7 +158,7 @@ class HttpSender:
         if isinstance(answer, Failure):
             return answer
         if verdict(answer.status) != "delivered":
-            return failure_of(answer, self._target.destination, time.time())
+            return self._reader.failure(answer, self._target.destination, time.time())
         if answer.is_cut and not self._said_too_long:
             self._said_too_long = True
             log.warning(

@@ -87,6 +87,11 @@ headers: Final = Leaf(
 HANDLER: Final = Shape(
     {
         "type": one_of("http"),
+        "preset": one_of(
+            None,
+            "webhook",
+            odd=('"salesforce"', '"../x"', '""', '"\\u0000"', "1", '"webhook.yaml"'),
+        ),
         "url": one_of(
             f"{DESTINATION}/hook",
             odd=(
@@ -106,12 +111,14 @@ HANDLER: Final = Shape(
         "answer_bytes_max": sized("1Ki"),
         "item_results": flag,
         "on_refused": one_of("split", "fail"),
+        "outage": one_of(None, "status == `401`", odd=('"a["', '"body"', '""', "1")),
         "suspect": one_of("deliver", "fail"),
         "answer": needs(
             "ok",
             items=one_of("@", "results", odd=('"a["', '"no_such()"', '""', "1", '"\\u0000"')),
-            match=one_of("position", "id"),
+            match=one_of("position", "id", "index"),
             id=one_of("id", odd=('"`"',)),
+            index=one_of("index", odd=('"`"',)),
             ok=one_of("ok", "status == `1`"),
             error=one_of("error", None),
             code=one_of("code", None),
