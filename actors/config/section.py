@@ -60,13 +60,20 @@ class Clash(ValueError):
         self.keys = keys
 
 
+_TEMPLATES: Final = frozenset(["item", "body"])
+
+
 def merge(base: Any, over: Any) -> Any:
     """`over` laid over `base`, key by key. If both have a `type`, or both name a `preset`, and they
-    differ, `over` alone: the keys of a file handler do not fit an http handler."""
+    differ, `over` alone: the keys of a file handler do not fit an http handler. Templates are
+    replaced whole: their keys are not settings."""
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
     if "type" in base and "type" in over and base["type"] != over["type"]:
         return over
     if base.get("preset") and over.get("preset") and base["preset"] != over["preset"]:
         return over
-    return base | {key: merge(base[key], own) if key in base else own for key, own in over.items()}
+    return base | {
+        key: merge(base[key], own) if key in base and key not in _TEMPLATES else own
+        for key, own in over.items()
+    }
