@@ -5,12 +5,14 @@ be imported or a file written is checked when the handler is opened.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from actors.config.secrets import Secret, TextOrSecret, text_of
 from actors.config.section import MIB, Clash, Count, Flag, Section
 from actors.model.units import Duration, Size, durations, format_duration, numbers, sizes
 from forebay.limits import RUN_ITEMS_MAX
@@ -49,6 +51,56 @@ def shown_url(url: str) -> str:
     host = _HOST_END.split(rest, maxsplit=1)[0]
     end = "" if host == rest else "/…"
     return f"{scheme}{slashes}{'***' * bool(at)}{at}{host}{end}"
+
+
+def check_url(url: str) -> None:
+    """Raises ValueError if it is not an address that can be posted to."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as problem:
+        raise ValueError(f"{shown_url(url)!r} is not a valid URL: {problem}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(f"{shown_url(url)!r} is not a valid URL: use http(s)://HOST[:PORT]/PATH")
+    if parts.username is not None or parts.fragment:
+        raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
+    if any(character <= " " or character > "~" for character in url):
+        raise ValueError(f"{shown_url(url)!r}: contains characters that must be percent-encoded")
+
+
+def check_header_name(name: str) -> None:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a valid header name")
+    if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
+        raise ValueError(f"{name} is set by forebay")
+
+
+def check_header_value(name: str, value: str) -> None:
+    if any(character in "\r\n\0" for character in value):
+        raise ValueError(f"the value of {name} has a line break in it")
+    if not _HEADER_VALUE.fullmatch(value):
+        raise ValueError(
+            f"the value of {name} has spaces around it, or characters no header may have"
+        )
+
+
+def check_headers(headers: Mapping[str, str | Secret]) -> None:
+    """Raises ValueError. The value of a secret is checked when it was read (`header_texts`)."""
+    for name, value in headers.items():
+        check_header_name(name)
+        if isinstance(value, str):
+            check_header_value(name, value)
+    if len({name.lower() for name in headers}) < len(headers):
+        raise ValueError("a header is given twice")
+
+
+def header_texts(headers: Mapping[str, str | Secret]) -> dict[str, str]:
+    """The headers with the values of their secrets, which must have been read. Raises ValueError if
+    one cannot be in a header."""
+    texts = {name: text_of(value) for name, value in headers.items()}
+    for name, text in texts.items():
+        check_header_value(name, text)
+    return texts
 
 
 class NullHandler(Section):
@@ -180,7 +232,7 @@ class HttpHandler(Section):
     """ndjson: one object per line; json: an array of them; raw: one payload per line (or the bare
     payload if a batch has one item)."""
     compression: Literal["none", "gzip", "snappy"] = "none"
-    headers: dict[str, str] = Field(default={})
+    headers: dict[str, TextOrSecret] = Field(default={})
     """In addition to forebay's own; a Content-Type replaces that of the encoding."""
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB
@@ -206,37 +258,13 @@ class HttpHandler(Section):
     @field_validator("url")
     @classmethod
     def _url_is_http(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as problem:
-            raise ValueError(f"{shown_url(url)!r} is not a valid URL: {problem}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            text = f"{shown_url(url)!r} is not a valid URL: use http(s)://HOST[:PORT]/PATH"
-            raise ValueError(text)
-        if parts.username is not None or parts.fragment:
-            raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
-        if any(character <= " " or character > "~" for character in url):
-            text = f"{shown_url(url)!r}: contains characters that must be percent-encoded"
-            raise ValueError(text)
+        check_url(url)
         return url
 
     @field_validator("headers")
     @classmethod
-    def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name, value in headers.items():
-            if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid header name")
-            if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
-                raise ValueError(f"{name} is set by forebay")
-            if any(character in "\r\n\0" for character in value):
-                raise ValueError(f"the value of {name} has a line break in it")
-            if not _HEADER_VALUE.fullmatch(value):
-                raise ValueError(
-                    f"the value of {name} has spaces around it, or characters no header may have"
-                )
-        if len({name.lower() for name in headers}) < len(headers):
-            raise ValueError("a header is given twice")
+    def _headers_are_headers(cls, headers: dict[str, str | Secret]) -> dict[str, str | Secret]:
+        check_headers(headers)
         return headers
 
     @model_validator(mode="after")
@@ -285,7 +313,7 @@ class CommandHandler(Section):
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     """The program and its arguments; no shell."""
     encoding: Literal["ndjson", "json", "raw"] = "ndjson"
-    environment: dict[str, str] = Field(default={})
+    environment: dict[str, TextOrSecret] = Field(default={})
     directory: Path | None = None
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB

@@ -25,9 +25,11 @@ from typing import Final
 import trio
 
 from actors.config.handlers import CommandHandler
+from actors.config.secrets import text_of
 from actors.model.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.model.masking import masked_words
 from actors.model.outcomes import Failure, Report
+from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import ERROR_TEXT_MAX, Slice
 from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
@@ -235,7 +237,8 @@ def verdict_on(
 
 def _with_end(text: str, errors: bytes) -> str:
     """The text, and as much of the end of the program's standard error as fits."""
-    said = errors.decode(errors="replace").strip()
+    # Masked before it is cut: half a secret would not be recognised.
+    said = SECRET_VALUES.masked(errors.decode(errors="replace").strip())
     room = ERROR_TEXT_MAX - len(text) - len(": …")
     if not said or room <= 0:
         return text
@@ -243,7 +246,8 @@ def _with_end(text: str, errors: bytes) -> str:
 
 
 def environment(settings: CommandHandler) -> Mapping[str, str]:
-    return {**os.environ, **settings.environment}
+    own = {name: text_of(value) for name, value in settings.environment.items()}
+    return {**os.environ, **own}
 
 
 def why_not_startable(settings: CommandHandler) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from actors.config.handlers import HttpHandler
+from actors.config.handlers import HttpHandler, header_texts
 from actors.model.slices import Slice
 from actors.ports.handler import Prepared
 from daemon.errors import ConfigError
@@ -27,6 +27,10 @@ class HttpDelivery:
         self._settings = settings
         self._target = target_of(settings.url)
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
+        try:
+            header_texts(settings.headers)
+        except ValueError as problem:
+            raise ConfigError(f"queues.{queue}.handler.headers: {problem}") from problem
         self._requests = RequestMaker(settings, self._target)
 
     @property

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import cramjam
 import h11
 
-from actors.config.handlers import HttpHandler
+from actors.config.handlers import HttpHandler, header_texts
 from actors.model.outcomes import ItemsFailed
 from actors.model.slices import Slice
 from daemon.handlers.items import Encoded, encode_batch
@@ -128,14 +128,15 @@ class RequestMaker:
     def __init__(self, settings: HttpHandler, target: Target) -> None:
         self._encoding = settings.encoding
         self._compression = settings.compression
-        given = {name.lower() for name in settings.headers}
+        configured = header_texts(settings.headers)
+        given = {name.lower() for name in configured}
         usual = {"Host": target.host_header.decode(), "Accept-Encoding": "identity"}
         usual["User-Agent"] = f"forebay/{version('forebayd')}"
         chosen = {name: value for name, value in usual.items() if name.lower() not in given}
         self._given = {name.encode() for name in given}
         fixed: list[Header] = [
             (name.encode(), value.encode("latin-1"))
-            for name, value in (chosen | settings.headers).items()
+            for name, value in (chosen | configured).items()
         ]
         if self._compression != "none":
             fixed.append((b"Content-Encoding", self._compression.encode()))

@@ -20,7 +20,6 @@ import structlog
 import trio
 
 from actors.config.handlers import HttpHandler
-from actors.model.masking import named_secrets
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
 from actors.ports.handler import DeliveryFailed, Prepared
@@ -30,6 +29,7 @@ from daemon.handlers.http.answer import (
     AnswerReader,
     Understood,
     failure_of,
+    secrets_of,
     text_of,
     verdict,
     without_secrets,
@@ -57,8 +57,7 @@ class HttpSender:
         self._requests = requests
         self._reader = AnswerReader(settings)
         self._splits = settings.on_refused == "split"
-        secrets = named_secrets(settings.url, settings.headers)
-        self._secrets = tuple(secret.encode() for secret in secrets)
+        self._secrets = secrets_of(settings.url, settings.headers)
         self._idle: list[HttpConnection] = []
         self._is_closed = False
         self._said_too_long = False
