@@ -5,13 +5,15 @@ be imported or a file written is checked when the handler is opened.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from actors.config.auth import Auth, HmacAuth, OAuth2Auth
 from actors.config.secrets import Secret, TextOrSecret, text_of
 from actors.config.section import MIB, Clash, Count, Flag, Section
 from actors.model.units import Duration, Size, durations, format_duration, numbers, sizes
@@ -101,6 +103,14 @@ def header_texts(headers: Mapping[str, str | Secret]) -> dict[str, str]:
     for name, text in texts.items():
         check_header_value(name, text)
     return texts
+
+
+@contextmanager
+def _at(key: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as problem:
+        raise Clash(f"{key}: {problem}", key) from None
 
 
 class NullHandler(Section):
@@ -234,6 +244,8 @@ class HttpHandler(Section):
     compression: Literal["none", "gzip", "snappy"] = "none"
     headers: dict[str, TextOrSecret] = Field(default={})
     """In addition to forebay's own; a Content-Type replaces that of the encoding."""
+    auth: Auth | None = None
+    """How the destination knows who sends."""
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB
     timeout: Timeout = 10
@@ -271,6 +283,25 @@ class HttpHandler(Section):
     def _rules_are_used(self) -> Self:
         if self.answer is not None and not self.item_results:
             raise Clash("answer needs item_results: true", "answer", "item_results")
+        return self
+
+    @model_validator(mode="after")
+    def _auth_is_possible(self) -> Self:
+        auth = self.auth
+        if auth is None:
+            return self
+        given = {name.lower() for name in self.headers}
+        for name in auth.own_headers:
+            if name.lower() in given:
+                raise Clash(f"auth sets {name}: leave it out of headers", "auth", "headers")
+            with _at("auth.header"):
+                check_header_name(name)
+        if isinstance(auth, HmacAuth):
+            with _at("auth.prefix"):
+                check_header_value("the header", f"{auth.prefix}x")
+        if isinstance(auth, OAuth2Auth):
+            with _at("auth.token_url"):
+                check_url(auth.token_url)
         return self
 
     @model_validator(mode="after")

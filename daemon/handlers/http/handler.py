@@ -18,6 +18,7 @@ from actors.config.handlers import HttpHandler, header_texts
 from actors.model.slices import Slice
 from actors.ports.handler import Prepared
 from daemon.errors import ConfigError
+from daemon.handlers.http.auth import open_auth
 from daemon.handlers.http.request import RequestMaker, target_of
 from daemon.handlers.http.sender import HttpSender
 
@@ -31,6 +32,8 @@ class HttpDelivery:
             header_texts(settings.headers)
         except ValueError as problem:
             raise ConfigError(f"queues.{queue}.handler.headers: {problem}") from problem
+        self.auth = open_auth(queue, settings, self._tls)
+        """Shared by all senders."""
         self._requests = RequestMaker(settings, self._target)
 
     @property
