@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -345,6 +345,9 @@ class CommandHandler(Section):
     """The program and its arguments; no shell."""
     encoding: Literal["ndjson", "json", "raw"] = "ndjson"
     environment: dict[str, TextOrSecret] = Field(default={})
+    """In addition to the usual variables (daemon/handlers/command/handler.py)."""
+    inherit: tuple[str, ...] = ()
+    """Further variables of the daemon's environment that are passed on."""
     directory: Path | None = None
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB
@@ -360,6 +363,23 @@ class CommandHandler(Section):
         if not command[0] or any("\0" in part for part in command):
             raise ValueError("a command is a list: the program, then its arguments")
         return command
+
+    @field_validator("environment", "inherit")
+    @classmethod
+    def _variables_have_names(cls, given: Any) -> Any:
+        for name in given:
+            if not name or "=" in name or "\0" in name:
+                raise ValueError(f"{name!r} is not a valid name of a variable")
+        return given
+
+    def environment_texts(self) -> dict[str, str]:
+        """`environment` with the values of its secrets, which must have been read. Raises
+        ValueError if one cannot be passed on."""
+        texts = {name: text_of(value) for name, value in self.environment.items()}
+        for name, text in texts.items():
+            if "\0" in text:
+                raise ValueError(f"{name} has a zero byte in it, which no variable can hold")
+        return texts
 
 
 def name_the_null_handler(value: object) -> object:

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Final
 import trio
 
 from actors.config.handlers import CommandHandler
-from actors.config.secrets import text_of
 from actors.model.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.model.masking import masked_words
 from actors.model.outcomes import Failure, Report
@@ -57,6 +56,8 @@ def shell_status(code: int) -> int:
 ERROR_BYTES_MAX: Final = 64 * 1024
 """How many bytes of the end of its standard error are kept."""
 READ_BYTES: Final = 64 * 1024
+USUAL: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME"})
+"""The variables that are always passed on, with those that begin with LC_."""
 PIPES_S: Final = 0.5
 """How long after a program's end its pipes are read, if a process it left behind holds them."""
 
@@ -245,14 +246,24 @@ def _with_end(text: str, errors: bytes) -> str:
     return f"{text}: {said}" if len(said) <= room else f"{text}: …{said[-room:]}"
 
 
-def environment(settings: CommandHandler) -> Mapping[str, str]:
-    own = {name: text_of(value) for name, value in settings.environment.items()}
-    return {**os.environ, **own}
+def environment(settings: CommandHandler) -> dict[str, str]:
+    """A program gets what every program needs, and what its handler names. The daemon's environment
+    may hold passwords of stores and the secrets of other handlers."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in USUAL or name.startswith("LC_") or name in settings.inherit
+    }
+    return passed | settings.environment_texts()
 
 
 def why_not_startable(settings: CommandHandler) -> str:
     """The key and what is wrong with it; empty if the program can be started."""
     directory = settings.directory
+    try:
+        variables = environment(settings)
+    except ValueError as problem:
+        return f"environment: {problem}"
     if directory is not None and not directory.is_dir():
         return f"directory: {directory} is not a directory"
     program = settings.command[0]
@@ -264,6 +275,6 @@ def why_not_startable(settings: CommandHandler) -> str:
         if not path.is_file() or not os.access(path, os.X_OK):
             return f"command: {path} cannot be executed"
         return ""
-    if shutil.which(program, path=environment(settings).get("PATH")) is None:
+    if shutil.which(program, path=variables.get("PATH")) is None:
         return f"command: no program {program} in PATH"
     return ""

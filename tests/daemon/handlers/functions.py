@@ -99,5 +99,10 @@ def pid(item: Item) -> None:
         file.write(f"{os.getpid()} {os.environ.get('PYTHONPATH')}\n")
 
 
+def variables(item: Item) -> None:
+    """Leaves the names of the process's variables in the file that the payload names."""
+    Path(item.text).write_text(" ".join(sorted(os.environ)))
+
+
 def forgets_async(item: Item) -> object:
     return by_payload_async(item)
