@@ -44,6 +44,14 @@ class ItemsFailed:
     failure: Failure
 
 
+class ItemResult(NamedTuple):
+    """A result text of delivered items of the batch's slice number `order`."""
+
+    order: int
+    bits: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a batch: items that are not named here were delivered."""
@@ -51,6 +59,8 @@ class Report:
     failures: tuple[ItemsFailed, ...] = ()
     is_suspect: bool = False
     """The destination's answer seems to report errors in a form that is not understood."""
+    results: tuple[ItemResult, ...] = ()
+    """Only for people and the history."""
 
 
 class HandlerUnusable(Exception):

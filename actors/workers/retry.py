@@ -14,7 +14,15 @@ from functools import lru_cache
 from typing import Final
 
 from actors.config.queue import BackoffSettings, QueueSettings, RetryRule
-from actors.model.outcomes import Conclusion, Dead, Failure, ItemsFailed, Report, Retry
+from actors.model.outcomes import (
+    Conclusion,
+    Dead,
+    Failure,
+    ItemResult,
+    ItemsFailed,
+    Report,
+    Retry,
+)
 from actors.model.patterns import finds
 from actors.model.slices import HeldBy, ItemError, Slice, remember
 from forebay.limits import ATTEMPT_MAX
@@ -43,16 +51,19 @@ def conclude(
     """
     if isinstance(report, Failure):
         failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
-    elif not report.failures:
+    elif not report.failures and not report.results:
         return [Conclusion(piece.bits, holder=holder) for piece in batch]
     else:
         failed = _failed(batch, report.failures)
-    return [
+    conclusions = [
         _conclude(piece, failed[order], settings, now_ms, random, holder)
         if order in failed
         else Conclusion(piece.bits, holder=holder)
         for order, piece in enumerate(batch)
     ]
+    if isinstance(report, Report) and report.results:
+        _add_results(conclusions, report.results)
+    return conclusions
 
 
 def takes_long(failures: int, settings: QueueSettings) -> bool:
@@ -114,6 +125,14 @@ def _failed(
             groups = failed.setdefault(named.order, {})
             groups[named.failure] = groups.get(named.failure, 0) | bits
     return failed
+
+
+def _add_results(conclusions: list[Conclusion], results: Sequence[ItemResult]) -> None:
+    found: dict[int, list[tuple[int, str]]] = {}
+    for order, bits, text in results:
+        found.setdefault(order, []).append((bits, text))
+    for order, texts in found.items():
+        conclusions[order] = conclusions[order]._replace(results=tuple(texts))
 
 
 def _conclude(

@@ -137,7 +137,7 @@ class Child:
         except BaseException:
             await child.kill()
             raise
-        if problems[0] is not None:
+        if isinstance(problems[0], Failure):
             await child.kill()
             raise ChildUnusable(problems[0].text)
         return child
