@@ -5,7 +5,8 @@ be imported or a file written is checked when the handler is opened.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -19,7 +20,9 @@ from pydantic import (
     model_validator,
 )
 
+from actors.config.auth import Auth, HmacAuth, OAuth2Auth
 from actors.config.rendering import BadTemplate, as_text, as_url_part
+from actors.config.secrets import Secret, TextOrSecret, text_of
 from actors.config.section import MIB, Clash, Count, Flag, Section
 from actors.config.template_bodies import Body, compile_body
 from actors.config.templates import (
@@ -70,14 +73,26 @@ def shown_url(url: str) -> str:
     return f"{scheme}{slashes}{'***' * bool(at)}{at}{host}{end}"
 
 
-def check_header_names(headers: Mapping[str, object]) -> None:
-    for name in headers:
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a valid header name")
-        if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
-            raise ValueError(f"{name} is set by forebay")
-    if len({name.lower() for name in headers}) < len(headers):
-        raise ValueError("a header is given twice")
+def check_url(url: str) -> None:
+    """Raises ValueError if it is not an address that can be posted to."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as problem:
+        raise ValueError(f"{shown_url(url)!r} is not a valid URL: {problem}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(f"{shown_url(url)!r} is not a valid URL: use http(s)://HOST[:PORT]/PATH")
+    if parts.username is not None or parts.fragment:
+        raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
+    if any(character <= " " or character > "~" for character in url):
+        raise ValueError(f"{shown_url(url)!r}: contains characters that must be percent-encoded")
+
+
+def check_header_name(name: str) -> None:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a valid header name")
+    if name.lower() in _OWN_HEADERS or name.lower().startswith("x-forebay-"):
+        raise ValueError(f"{name} is set by forebay")
 
 
 def check_header_value(name: str, value: str) -> None:
@@ -87,6 +102,33 @@ def check_header_value(name: str, value: str) -> None:
         raise ValueError(
             f"the value of {name} has spaces around it, or characters no header may have"
         )
+
+
+def check_headers(headers: Mapping[str, str | Secret]) -> None:
+    """Raises ValueError. The value of a secret is checked when it was read (`header_texts`)."""
+    for name, value in headers.items():
+        check_header_name(name)
+        if isinstance(value, str):
+            check_header_value(name, value)
+    if len({name.lower() for name in headers}) < len(headers):
+        raise ValueError("a header is given twice")
+
+
+def header_texts(headers: Mapping[str, str | Secret]) -> dict[str, str]:
+    """The headers with the values of their secrets, which must have been read. Raises ValueError if
+    one cannot be in a header."""
+    texts = {name: text_of(value) for name, value in headers.items()}
+    for name, text in texts.items():
+        check_header_value(name, text)
+    return texts
+
+
+@contextmanager
+def _at(key: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as problem:
+        raise Clash(f"{key}: {problem}", key) from None
 
 
 class NullHandler(Section):
@@ -261,10 +303,12 @@ class RequestSettings(Section):
     @field_validator("headers")
     @classmethod
     def _headers_have_names(cls, headers: dict[str, Any]) -> dict[str, Any]:
-        check_header_names(headers)
-        for name, value in headers.items():
-            if isinstance(compile_value(name, value), Constant):
-                check_header_value(name, as_text(value))
+        constants = {
+            name: as_text(value)
+            for name, value in headers.items()
+            if isinstance(compile_value(name, value), Constant)
+        }
+        check_headers(dict.fromkeys(headers, "") | constants)
         return headers
 
     @field_validator("item")
@@ -304,10 +348,12 @@ class HttpHandler(Section):
     """ndjson: one object per line; json: an array of them; raw: one payload per line (or the bare
     payload if a batch has one item)."""
     compression: Literal["none", "gzip", "snappy"] = "none"
-    headers: dict[str, str] = Field(default={})
+    headers: dict[str, TextOrSecret] = Field(default={})
     """In addition to forebay's own; a Content-Type replaces that of the encoding."""
     request: RequestSettings | None = None
     """Templates for the request; None: the items in the form that `encoding` names."""
+    auth: Auth | None = None
+    """How the destination knows who sends."""
     batch_items: BatchItems = 500
     """Items in a request, at most."""
     batch_bytes: BatchBytes = 4 * MIB
@@ -337,27 +383,13 @@ class HttpHandler(Section):
     @field_validator("url")
     @classmethod
     def _url_is_http(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as problem:
-            raise ValueError(f"{shown_url(url)!r} is not a valid URL: {problem}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            text = f"{shown_url(url)!r} is not a valid URL: use http(s)://HOST[:PORT]/PATH"
-            raise ValueError(text)
-        if parts.username is not None or parts.fragment:
-            raise ValueError(f"{parts.hostname}: a URL here has no user, password or fragment")
-        if any(character <= " " or character > "~" for character in url):
-            text = f"{shown_url(url)!r}: contains characters that must be percent-encoded"
-            raise ValueError(text)
+        check_url(url)
         return url
 
     @field_validator("headers")
     @classmethod
-    def _headers_are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
-        check_header_names(headers)
-        for name, value in headers.items():
-            check_header_value(name, value)
+    def _headers_are_headers(cls, headers: dict[str, str | Secret]) -> dict[str, str | Secret]:
+        check_headers(headers)
         return headers
 
     @model_validator(mode="after")
@@ -384,6 +416,25 @@ class HttpHandler(Section):
     def _rules_are_used(self) -> Self:
         if self.answer is not None and not self.item_results:
             raise Clash("answer needs item_results: true", "answer", "item_results")
+        return self
+
+    @model_validator(mode="after")
+    def _auth_is_possible(self) -> Self:
+        auth = self.auth
+        if auth is None:
+            return self
+        given = {name.lower() for name in self.headers}
+        for name in auth.own_headers:
+            if name.lower() in given:
+                raise Clash(f"auth sets {name}: leave it out of headers", "auth", "headers")
+            with _at("auth.header"):
+                check_header_name(name)
+        if isinstance(auth, HmacAuth):
+            with _at("auth.prefix"):
+                check_header_value("the header", f"{auth.prefix}x")
+        if isinstance(auth, OAuth2Auth):
+            with _at("auth.token_url"):
+                check_url(auth.token_url)
         return self
 
     @model_validator(mode="after")
@@ -426,7 +477,10 @@ class CommandHandler(Section):
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     """The program and its arguments; no shell."""
     encoding: Literal["ndjson", "json", "raw"] = "ndjson"
-    environment: dict[str, str] = Field(default={})
+    environment: dict[str, TextOrSecret] = Field(default={})
+    """In addition to the usual variables (daemon/handlers/command/handler.py)."""
+    inherit: tuple[str, ...] = ()
+    """Further variables of the daemon's environment that are passed on."""
     directory: Path | None = None
     batch_items: BatchItems = 500
     batch_bytes: BatchBytes = 4 * MIB
@@ -442,6 +496,23 @@ class CommandHandler(Section):
         if not command[0] or any("\0" in part for part in command):
             raise ValueError("a command is a list: the program, then its arguments")
         return command
+
+    @field_validator("environment", "inherit")
+    @classmethod
+    def _variables_have_names(cls, given: Any) -> Any:
+        for name in given:
+            if not name or "=" in name or "\0" in name:
+                raise ValueError(f"{name!r} is not a valid name of a variable")
+        return given
+
+    def environment_texts(self) -> dict[str, str]:
+        """`environment` with the values of its secrets, which must have been read. Raises
+        ValueError if one cannot be passed on."""
+        texts = {name: text_of(value) for name, value in self.environment.items()}
+        for name, text in texts.items():
+            if "\0" in text:
+                raise ValueError(f"{name} has a zero byte in it, which no variable can hold")
+        return texts
 
 
 def name_the_null_handler(value: object) -> object:

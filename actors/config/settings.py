@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -27,6 +28,7 @@ from actors.config.observers import (
 from actors.config.presets import with_preset
 from actors.config.queue import QueueSettings
 from actors.config.schedules import ScheduleName, ScheduleSettings, check_schedules
+from actors.config.secrets import Secret
 from actors.config.section import (
     GIB,
     KIB,
@@ -204,12 +206,18 @@ class SpoolSettings(Section):
         return self
 
 
-def _check_url(type_: str, with_url: str, url: str | None) -> None:
+def _check_url(type_: str, with_url: str, url: str | None, password: Secret | None) -> None:
     if type_ == with_url and not url:
         raise Clash(f"type {type_} needs a url", "url")
     if type_ != with_url and url:
         raise Clash(f"url is not valid for type {type_}", "url")
     _check_login(url, "url")
+    if password is not None:
+        if not url:
+            raise Clash(f"password is not valid for type {type_}", "password")
+        login, at, _ = urlsplit(url).netloc.rpartition("@")
+        if at and ":" in login:
+            raise Clash("the url has a password: leave it out there, or here", "password", "url")
 
 
 def _check_login(url: str | None, key: str) -> None:
@@ -229,6 +237,8 @@ class WarmSettings(Section):
     type: Literal["memory", "valkey"] = "memory"
     url: str | None = None
     """For Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
+    password: Secret | None = None
+    """Instead of a password in the URL. A new one takes effect at the next start."""
     timeout: Annotated[Duration, durations("50ms", "1m")] = 2
     """For one step of the shared queue; after that it counts as away."""
     valid: Annotated[Duration, durations("1s", "10m")] = 15
@@ -238,7 +248,7 @@ class WarmSettings(Section):
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
-        _check_url(self.type, "valkey", self.url)
+        _check_url(self.type, "valkey", self.url, self.password)
         return self
 
 
@@ -246,6 +256,8 @@ class ColdSettings(Section):
     type: Literal["sqlite", "postgres"] = "sqlite"
     url: str | None = None
     """For PostgreSQL: postgresql://."""
+    password: Secret | None = None
+    """Instead of a password in `url` and `listen_url`. A new one takes effect at the next start."""
     acquire_timeout: Annotated[Duration, durations("1s", "1d")] = 300
     """How long a run acquired from cold may stay unsettled before it is acquired again."""
     timeout: Annotated[Duration, durations("100ms", "5m")] = 10
@@ -263,7 +275,7 @@ class ColdSettings(Section):
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
-        _check_url(self.type, "postgres", self.url)
+        _check_url(self.type, "postgres", self.url, self.password)
         if self.url and not self.url.startswith(("postgresql://", "postgres://")):
             raise Clash("url must begin with postgresql://", "url")
         _check_login(self.listen_url, "listen_url")

@@ -15,7 +15,15 @@ from functools import lru_cache
 from typing import Final
 
 from actors.config.queue import BackoffSettings, QueueSettings, RetryRule
-from actors.model.outcomes import Conclusion, Dead, Failure, ItemsFailed, Report, Retry
+from actors.model.outcomes import (
+    Conclusion,
+    Dead,
+    Failure,
+    ItemResult,
+    ItemsFailed,
+    Report,
+    Retry,
+)
 from actors.model.patterns import finds
 from actors.model.slices import HeldBy, ItemError, Slice, remember
 from forebay.limits import ATTEMPT_MAX
@@ -44,7 +52,7 @@ def conclude(
     """
     if isinstance(report, Failure):
         failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
-    elif not report.failures and not report.untried:
+    elif not (report.failures or report.untried or report.results):
         return [Conclusion(piece.bits, holder=holder) for piece in batch]
     else:
         failed = _failed(batch, report.failures)
@@ -56,6 +64,8 @@ def conclude(
     ]
     for order, bits in () if isinstance(report, Failure) else report.untried:
         conclusions[order] = _untried(batch[order], conclusions[order], bits)
+    if isinstance(report, Report) and report.results:
+        _add_results(conclusions, report.results)
     return conclusions
 
 
@@ -118,6 +128,14 @@ def _failed(
             groups = failed.setdefault(named.order, {})
             groups[named.failure] = groups.get(named.failure, 0) | bits
     return failed
+
+
+def _add_results(conclusions: list[Conclusion], results: Sequence[ItemResult]) -> None:
+    found: dict[int, list[tuple[int, str]]] = {}
+    for order, bits, text in results:
+        found.setdefault(order, []).append((bits, text))
+    for order, texts in found.items():
+        conclusions[order] = conclusions[order]._replace(results=tuple(texts))
 
 
 def _conclude(

@@ -1,4 +1,4 @@
-"""Checks that the files, modules and programs exist that a configuration names.
+"""Checks that the files, secrets, modules and programs exist that a configuration names.
 
 For `forebay config check`. It starts, connects, binds and writes nothing, and imports no module of
 the user: it only looks for a python handler's module. Only `forebay run` finds out whether the
@@ -14,12 +14,19 @@ from actors.config.handlers import HttpHandler, PythonHandler
 from actors.config.presets import all_presets, preset_for
 from actors.config.queue import QueueSettings
 from actors.config.settings import Settings
+from daemon.config.secrets import read_secrets
 from daemon.errors import ConfigError
 
 
 def find_problems(settings: Settings) -> Iterator[str]:
     """One line per problem."""
     queues = {"defaults": settings.defaults, **settings.queues}
+    try:
+        read_secrets(settings)
+    except ConfigError as error:
+        # Without them no handler can be opened.
+        yield from error.problems
+        return
     checks: list[Callable[[], object]] = [
         *(partial(check_handler, queue, own) for queue, own in queues.items()),
         partial(_check_presets, settings),

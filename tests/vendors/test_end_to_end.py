@@ -1,12 +1,11 @@
 """A daemon, a preset and the vendor's API, with everything that goes wrong in a night.
 
-The API refuses items, is busy, limits rates, hangs, breaks connections after it has taken a request,
-answers nonsense and forgets tokens; the daemon is killed on the way. In the end the API's own record
-and the daemon's books agree on every item.
+The API refuses items, is busy, limits rates, hangs, breaks connections after it has taken a
+request, answers nonsense and forgets tokens; the daemon is killed on the way. In the end the API's
+own record and the daemon's books agree on every item.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,10 +97,9 @@ def case_of(name: str) -> Case:
 
 
 @pytest.fixture
-def secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRM_SECRET", "s3cret")
     monkeypatch.setenv("HOOK_SECRET", SECRET)
-    yield
 
 
 def push(host: Host, preset: str) -> list[str]:

@@ -15,9 +15,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from actors.config.handlers import AnswerRules, HttpHandler
-from actors.model.masking import MASK
+from actors.config.handlers import AnswerRules, HttpHandler, header_texts
+from actors.config.secrets import Secret
+from actors.model.masking import MASK, SECRET_CHARACTERS_MIN, named_secrets
 from actors.model.outcomes import Failure
+from actors.model.secret_values import SECRET_VALUES
 from forebay.item import FailureReason, read_failure_reason
 
 RETRY_AFTER_S_MAX: Final = 86_400.0
@@ -28,7 +30,8 @@ SPLIT_STATUSES: Final = frozenset([400, 409, 413, 422])
 
 Verdict = Literal["delivered", "refused", "retry"]
 
-_RETRY: Final = frozenset([408, 425, 429])
+_RETRY: Final = frozenset([401, 407, 408, 425, 429])
+"""Not the items' fault: wrong or expired credentials, and requests that come at a bad time."""
 _DELIVERED_WORDS: Final = frozenset(["ok", "done", "success", "delivered"])
 _REFUSED_WORDS: Final = frozenset(["failed", "rejected", "invalid"])
 _BUSINESS_WORDS: Final = frozenset(["rejected", "invalid"])
@@ -74,7 +77,9 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
     status = answer.status
     text = f"{status} from {destination}"
     if 300 <= status < 400:
-        where = answer.headers.get("location", "nowhere")[:TEXT_CHARACTERS_MAX]
+        # Masked before it is cut: half a secret would not be recognised.
+        where = SECRET_VALUES.masked(answer.headers.get("location", "nowhere"))
+        where = where[:TEXT_CHARACTERS_MAX]
         text += f": redirects to {where}, which forebay does not follow: put it into url"
     elif said := text_of(answer):
         text += f": {said}"
@@ -88,6 +93,14 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
         )
     pause = retry_after_s(answer.headers.get("retry-after"), now_s)
     return Failure(text, status=status, retry_after_s=pause)
+
+
+def secrets_of(url: str, headers: Mapping[str, str | Secret]) -> tuple[bytes, ...]:
+    """The secrets of a request, which its destination may repeat."""
+    found = {value.value for value in headers.values() if isinstance(value, Secret)}
+    found = {text for text in found if len(text) >= SECRET_CHARACTERS_MIN}
+    found |= {*named_secrets(url, header_texts(headers))}
+    return tuple(sorted((text.encode() for text in found), key=len, reverse=True))
 
 
 def without_secrets(answer: Answer, secrets: Sequence[bytes]) -> Answer:
@@ -120,7 +133,7 @@ def text_of(answer: Answer) -> str:
     if not kind.startswith(_TEXT_TYPES) or "content-encoding" in answer.headers:
         return ""
     # A character has at most 4 bytes; whitespace is removed, so a little more is decoded.
-    start = answer.body[: 8 * TEXT_CHARACTERS_MAX].decode(errors="replace")
+    start = SECRET_VALUES.masked(answer.body[: 8 * TEXT_CHARACTERS_MAX].decode(errors="replace"))
     words = " ".join(start.split())[:TEXT_CHARACTERS_MAX]
     return "".join(letter if letter.isprintable() else "�" for letter in words)
 

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import trio
 
-from actors.config.handlers import HttpHandler
+from actors.config.handlers import HttpHandler, header_texts
 from actors.model.slices import Slice
 from actors.ports.handler import Prepared, Trial
 from daemon.errors import ConfigError
+from daemon.handlers.http.auth import open_auth
 from daemon.handlers.http.request import PlainRequests, RequestMaker, target_of
 from daemon.handlers.http.sender import HttpSender
 from daemon.handlers.http.templated import TemplatedRequests
-from daemon.handlers.http.trial import try_requests
+from daemon.handlers.http.trial import Trying
 
 
 class HttpDelivery:
@@ -29,10 +30,16 @@ class HttpDelivery:
         self._settings = settings
         self._target = target_of(settings.url)
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
+        try:
+            header_texts(settings.headers)
+        except ValueError as problem:
+            raise ConfigError(f"queues.{queue}.handler.headers: {problem}") from problem
+        self.auth = open_auth(queue, settings, self._tls)
+        """Shared by all senders."""
         self._requests: RequestMaker = (
-            PlainRequests(settings, self._target)
+            PlainRequests(settings, self._target, self.auth.query)
             if settings.request is None
-            else TemplatedRequests(settings, settings.request, self._target)
+            else TemplatedRequests(settings, settings.request, self._target, self.auth.query)
         )
 
     @property
@@ -62,14 +69,15 @@ class HttpDelivery:
         return Prepared(batch, content, content.rejected)
 
     def open_sender(self) -> HttpSender:
-        return HttpSender(self._settings, self._target, self._tls, self._requests)
+        return HttpSender(self._settings, self._target, self._tls, self._requests, self.auth)
 
     async def try_out(self, batch: Sequence[Slice], *, is_sent: bool) -> Trial:
         sender = self.open_sender()
         try:
-            return await try_requests(
-                sender, self._target, self._requests.make(list(enumerate(batch))), is_sent=is_sent
-            )
+            content = self._requests.make(list(enumerate(batch)))
+            hidden = () if self._settings.auth is None else self._settings.auth.own_headers
+            trying = Trying(sender, self._target, hidden)
+            return await trying.run(content, is_sent=is_sent)
         finally:
             await sender.aclose()
 

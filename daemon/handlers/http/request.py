@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import cramjam
 import h11
 
-from actors.config.handlers import HttpHandler
+from actors.config.handlers import HttpHandler, header_texts
 from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice
 from daemon.handlers.items import encode_batch
@@ -86,6 +86,11 @@ class RequestHead:
         )
 
 
+def with_query(path: str, added: str) -> str:
+    """The path with more parameters."""
+    return f"{path}{'&' if '?' in path else '?'}{added}" if added else path
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where requests go."""
@@ -127,6 +132,8 @@ Place = tuple[int, int]
 class HttpRequest:
     """A request for some items of a batch."""
 
+    key: str
+    """Its idempotency key."""
     ids: Sequence[str]
     places: Sequence[Place]
     head: bytes
@@ -176,25 +183,28 @@ class HeaderMaker:
     """The headers of requests: those that all share, and those of a single request."""
 
     def __init__(self, settings: HttpHandler, target: Target) -> None:
+        configured = header_texts(settings.headers)
         own = {} if settings.request is None else settings.request.headers
-        given = {name.lower() for name in (*settings.headers, *own)}
+        given = {name.lower() for name in (*configured, *own)}
         usual = {"Host": target.host_header.decode(), "Accept-Encoding": "identity"}
         usual["User-Agent"] = f"forebay/{version('forebayd')}"
         chosen = {name: value for name, value in usual.items() if name.lower() not in given}
         self._given = {name.encode() for name in given}
         fixed: list[Header] = [
             (name.encode(), value.encode("latin-1"))
-            for name, value in (chosen | settings.headers).items()
+            for name, value in (chosen | configured).items()
         ]
         self._compression = settings.compression
         if self._compression != "none":
             fixed.append((b"Content-Encoding", self._compression.encode()))
         self.head = RequestHead(settings.method, target.path, fixed)
 
-    def about(self, slices: Sequence[Slice], ids: Sequence[str], kind: bytes) -> list[Header]:
+    def about(
+        self, key: str, slices: Sequence[Slice], ids: Sequence[str], kind: bytes
+    ) -> list[Header]:
         """`kind`: the content type, unless the settings give one."""
         headers: list[Header] = [
-            (b"Idempotency-Key", idempotency_key(ids).encode()),
+            (b"Idempotency-Key", key.encode()),
             (b"X-Forebay-Queue", slices[0].run.head.queue.encode()),
             (b"X-Forebay-Items", b"%d" % len(ids)),
             (b"X-Forebay-Attempt", b"%d" % max(part.attempt for part in slices)),
@@ -213,9 +223,11 @@ class HeaderMaker:
 class PlainRequests:
     """One request per batch, whose body is the items in one of the usual encodings."""
 
-    def __init__(self, settings: HttpHandler, target: Target) -> None:
+    def __init__(self, settings: HttpHandler, target: Target, query: str) -> None:
+        """`query`: a parameter that is added to the address; empty: none."""
         self._encoding = settings.encoding
-        self._headers = HeaderMaker(settings, target)
+        path = with_query(target.path.decode(), query).encode()
+        self._headers = HeaderMaker(settings, replace(target, path=path))
         self.head = self._headers.head
 
     def make(self, parts: Sequence[tuple[int, Slice]]) -> HttpContent:
@@ -229,13 +241,15 @@ class PlainRequests:
         if not encoded.ids:
             return HttpContent((), rejected)
         body = self._headers.compressed(encoded.body)
-        headers = self._headers.about(slices, encoded.ids, self._content_type(len(encoded.ids)))
+        key = idempotency_key(encoded.ids)
+        kind = self._content_type(len(encoded.ids))
+        headers = self._headers.about(key, slices, encoded.ids, kind)
         if self._encoding == "raw" and len(encoded.ids) > 1:
             text = ",".join(encoded.ids).encode()
             if len(text) <= IDS_BYTES_MAX:
                 headers.append((b"X-Forebay-Item-Ids", text))
         headers.append((b"Content-Length", b"%d" % len(body)))
-        request = HttpRequest(encoded.ids, places, self.head.write(headers), body)
+        request = HttpRequest(key, encoded.ids, places, self.head.write(headers), body)
         return HttpContent((request,), rejected)
 
     def _content_type(self, items: int) -> bytes:

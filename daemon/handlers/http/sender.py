@@ -21,7 +21,6 @@ import structlog
 import trio
 
 from actors.config.handlers import HttpHandler
-from actors.model.masking import named_secrets
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
 from actors.ports.handler import DeliveryFailed, Prepared
@@ -30,10 +29,12 @@ from daemon.handlers.http.answer import (
     Answer,
     AnswerReader,
     Understood,
+    secrets_of,
     text_of,
     verdict,
     without_secrets,
 )
+from daemon.handlers.http.auth import Auth
 from daemon.handlers.http.connection import ConnectionFailed, HttpConnection, LostBeforeAnswer
 from daemon.handlers.http.request import (
     HttpContent,
@@ -57,15 +58,16 @@ class HttpSender:
         target: Target,
         tls: ssl.SSLContext | None,
         requests: RequestMaker,
+        auth: Auth,
     ) -> None:
+        self._auth = auth
         self._settings = settings
         self._target = target
         self._tls = tls
         self._requests = requests
         self._reader = AnswerReader(settings)
         self._splits = settings.on_refused == "split"
-        secrets = named_secrets(settings.url, settings.headers)
-        self._secrets = tuple(secret.encode() for secret in secrets)
+        self._secrets = secrets_of(settings.url, settings.headers)
         self._idle: list[HttpConnection] = []
         self._is_closed = False
         self._said_too_long = False
@@ -118,40 +120,49 @@ class HttpSender:
         doing = _Doing()
         with trio.move_on_after(self._settings.timeout) as scope:
             try:
-                return await self._exchange(request, doing)
+                return await self._authorized(request, doing)
             except ConnectionFailed as problem:
                 return Failure(str(problem))
+            except DeliveryFailed as problem:
+                return problem.failure
         assert scope.cancelled_caught
         patience = format_duration(self._settings.timeout)
         return Failure(f"{self._target.address}: {doing.what} took longer than {patience}")
 
-    async def _exchange(self, request: HttpRequest, doing: "_Doing") -> Answer:
+    async def _authorized(self, request: HttpRequest, doing: "_Doing") -> Answer:
+        """Once more with a new token if the old one is refused."""
+        lines = await self._auth.lines(request.key, request.body, time.time())
+        answer = await self._exchange(request, lines, doing)
+        if answer.status == 401 and await self._auth.renewed(lines):
+            lines = await self._auth.lines(request.key, request.body, time.time())
+            answer = await self._exchange(request, lines, doing)
+        return without_secrets(answer, (*self._secrets, *self._auth.secrets))
+
+    async def _exchange(self, request: HttpRequest, lines: bytes, doing: "_Doing") -> Answer:
+        data = b"%b%b\r\n%b" % (request.head, lines, request.body)
         while self._idle:
             connection = self._idle.pop()
             if connection.is_stale:
                 connection.close()
                 continue
             try:
-                return await self._ask_on(connection, request, doing)
+                return await self._ask_on(connection, data, doing)
             except LostBeforeAnswer:
                 break
         connection = HttpConnection(self._target, self._tls)
         doing.connection = connection
         await connection.connect()
-        return await self._ask_on(connection, request, doing)
+        return await self._ask_on(connection, data, doing)
 
-    async def _ask_on(
-        self, connection: HttpConnection, request: HttpRequest, doing: "_Doing"
-    ) -> Answer:
+    async def _ask_on(self, connection: HttpConnection, data: bytes, doing: "_Doing") -> Answer:
         doing.connection = connection
-        data = b"%b\r\n%b" % (request.head, request.body)
         answer = await connection.ask(self._requests.head, data, self._settings.answer_bytes_max)
         if connection.is_open:
             if self._is_closed:
                 connection.close()
             else:
                 self._idle.append(connection)
-        return without_secrets(answer, self._secrets)
+        return answer
 
     def judge(self, request: HttpRequest, answer: Answer | Failure) -> Understood | Failure:
         """What an answer means for the items of a request. A Failure concerns all of them."""

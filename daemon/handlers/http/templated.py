@@ -26,6 +26,8 @@ from daemon.handlers.http.request import (
     Place,
     Target,
     bits_of,
+    idempotency_key,
+    with_query,
 )
 from daemon.handlers.items import BatchColumns, SliceColumns, UnpackedRuns, unpack_batch
 
@@ -60,7 +62,10 @@ class _Entry(NamedTuple):
 
 
 class TemplatedRequests:
-    def __init__(self, settings: HttpHandler, request: RequestSettings, target: Target) -> None:
+    def __init__(
+        self, settings: HttpHandler, request: RequestSettings, target: Target, query: str
+    ) -> None:
+        """`query`: a parameter that is added to every address; empty: none."""
         self._headers = HeaderMaker(settings, target)
         self.head = self._headers.head
         self._batch_items = settings.batch_items
@@ -69,7 +74,7 @@ class TemplatedRequests:
         self._body = request.compiled_body()
         self._is_json = not isinstance(self._item, Text) and not isinstance(request.body, str)
         self._has_body = request.body is not None or request.method not in ("DELETE", "GET")
-        self._address = _Address(settings, request)
+        self._address = _Address(settings, request, query)
         self._unpacked = UnpackedRuns()
         self._differs = bool((self._address.names | self._body.names) - {"queue"})
 
@@ -166,22 +171,24 @@ class TemplatedRequests:
         body = self._headers.compressed(self._body.write(kind.frame, items))
         used = [slices[order] for order, _ in bits_of(places)]
         content_type = b"application/json" if self._is_json else b"text/plain; charset=utf-8"
-        headers = self._headers.about(used, ids, content_type if self._has_body else b"")
+        key = idempotency_key(ids)
+        headers = self._headers.about(key, used, ids, content_type if self._has_body else b"")
         headers += kind.headers
         headers.append((b"Content-Length", b"%d" % len(body)))
-        return HttpRequest(ids, places, self.head.write(headers, kind.method, kind.path), body)
+        head = self.head.write(headers, kind.method, kind.path)
+        return HttpRequest(key, ids, places, head, body)
 
 
 class _Address:
     """Method, path and headers of an item's request."""
 
-    def __init__(self, settings: HttpHandler, request: RequestSettings) -> None:
+    def __init__(self, settings: HttpHandler, request: RequestSettings, query: str) -> None:
+        self._fixed_query = query
         self._method = compile_text("method", request.method or settings.method, ITEM_NAMES)
         url = request.url or settings.url
         path = _ORIGIN.sub("", url, count=1)
         path = path if path.startswith("/") else f"/{path}"
         self._path = compile_text("url", path, ITEM_NAMES, as_url_part)
-        self._join = "&" if "?" in path else "?"
         self._query = _compiled("query", request.query)
         self._headers = _compiled("headers", request.headers)
         values = [self._method, self._path, *self._query.values(), *self._headers.values()]
@@ -205,7 +212,8 @@ class _Address:
     def _target(self, path: str, query: Sequence[tuple[str, str]]) -> bytes:
         if query:
             added = "&".join([f"{quote_plus(name)}={quote_plus(text)}" for name, text in query])
-            path = f"{path}{self._join}{added}"
+            path = with_query(path, added)
+        path = with_query(path, self._fixed_query)
         try:
             return path.encode("ascii")
         except UnicodeEncodeError:

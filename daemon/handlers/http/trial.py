@@ -2,26 +2,47 @@
 
 from actors.model.masking import MASK, is_secret, masked_address
 from actors.model.outcomes import Failure
+from actors.model.secret_values import SECRET_VALUES
 from actors.ports.handler import Trial, TriedItem, TriedRequest
 from daemon.handlers.http.answer import Answer, Understood, text_of
 from daemon.handlers.http.request import HttpContent, HttpRequest, Target
 from daemon.handlers.http.sender import HttpSender
 
 
-async def try_requests(
-    sender: HttpSender, target: Target, content: HttpContent, *, is_sent: bool
-) -> Trial:
-    requests: list[TriedRequest] = []
-    items: list[TriedItem] = []
-    for request in content.requests:
-        if not is_sent:
-            requests.append(_shown(target, request, None))
-            items += [TriedItem(item_id, "ready") for item_id in request.ids]
-            continue
-        answer = await sender.ask(request)
-        requests.append(_shown(target, request, answer))
-        items += _outcomes(request, sender.judge(request, answer))
-    return Trial(tuple(requests), (*items, *_rejected(content)))
+class Trying:
+    def __init__(self, sender: HttpSender, target: Target, hidden: tuple[str, ...]) -> None:
+        """`hidden`: the names of headers that are added when a request is sent, and are secret."""
+        self._sender = sender
+        self._target = target
+        self._hidden = hidden
+
+    async def run(self, content: HttpContent, *, is_sent: bool) -> Trial:
+        requests: list[TriedRequest] = []
+        items: list[TriedItem] = []
+        for request in content.requests:
+            if is_sent:
+                answer = await self._sender.ask(request)
+                requests.append(self._shown(request, answer))
+                items += _outcomes(request, self._sender.judge(request, answer))
+            else:
+                requests.append(self._shown(request, None))
+                items += [TriedItem(item_id, "ready") for item_id in request.ids]
+        return Trial(tuple(requests), (*items, *_rejected(content)))
+
+    def _shown(self, request: HttpRequest, answer: Answer | Failure | None) -> TriedRequest:
+        line, *lines = request.head.decode("latin-1").splitlines()
+        method, path, _ = line.split(" ")
+        headers = dict(one.split(": ", 1) for one in lines)
+        shown = {name: _masked(name, value) for name, value in headers.items()}
+        return TriedRequest(
+            method,
+            SECRET_VALUES.masked(masked_address(f"{self._target.destination}{path}")),
+            shown | dict.fromkeys(self._hidden, MASK),
+            request.body,
+            tuple(request.ids),
+            None if answer is None else answer.status,
+            text_of(answer) if isinstance(answer, Answer) else None,
+        )
 
 
 def _outcomes(request: HttpRequest, found: Understood | Failure) -> list[TriedItem]:
@@ -46,20 +67,6 @@ def _rejected(content: HttpContent) -> list[TriedItem]:
     ]
 
 
-def _shown(target: Target, request: HttpRequest, answer: Answer | Failure | None) -> TriedRequest:
-    line, *lines = request.head.decode("latin-1").splitlines()
-    method, path, _ = line.split(" ")
-    headers = dict(one.split(": ", 1) for one in lines)
-    return TriedRequest(
-        method,
-        masked_address(f"{target.destination}{path}"),
-        {name: MASK if _hides(name) else value for name, value in headers.items()},
-        request.body,
-        tuple(request.ids),
-        answer.status if isinstance(answer, Answer | Failure) else None,
-        text_of(answer) if isinstance(answer, Answer) else None,
-    )
-
-
-def _hides(header: str) -> bool:
-    return is_secret(header.lower().replace("-", "_"))
+def _masked(header: str, value: str) -> str:
+    hides = is_secret(header.lower().replace("-", "_"))
+    return MASK if hides else SECRET_VALUES.masked(value)

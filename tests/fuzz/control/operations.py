@@ -105,6 +105,15 @@ HANDLER: Final = Shape(
         "encoding": one_of("ndjson", "json", "raw"),
         "compression": one_of("none", "gzip", "snappy"),
         "headers": headers,
+        # Only the configuration may name secrets: any auth is refused.
+        "auth": one_of(
+            None,
+            odd=(
+                *('{"type": "bearer"}', '{"type": "bearer", "token": "hush"}', '{"type": "x"}'),
+                *('{"type": "bearer", "token": {"env": "PATH"}}', '"basic"', "[]"),
+                '{"type": "hmac", "secret": {"file": "/etc/passwd"}}',
+            ),
+        ),
         "batch_items": whole(1, 65_536),
         "batch_bytes": sized("1Ki", "1Mi"),
         "timeout": lasting("10ms", "1s"),

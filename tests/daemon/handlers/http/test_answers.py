@@ -52,7 +52,7 @@ def test_2xx_is_delivered(status: int) -> None:
     assert verdict(status) == "delivered"
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599, 999])
+@pytest.mark.parametrize("status", [401, 407, 408, 425, 429, 500, 502, 503, 504, 599, 999])
 def test_what_may_pass_is_tried_again_and_blames_the_destination(status: int) -> None:
     failure = failed(Answer(status))
     assert verdict(status) == "retry"
@@ -60,7 +60,7 @@ def test_what_may_pass_is_tried_again_and_blames_the_destination(status: int) ->
     assert failure.status == status
 
 
-@pytest.mark.parametrize("status", [300, 301, 304, 308, 400, 401, 403, 404, 409, 410, 413, 422])
+@pytest.mark.parametrize("status", [300, 301, 304, 308, 400, 403, 404, 409, 410, 413, 422])
 def test_what_was_refused_is_permanent_and_blames_nobody(status: int) -> None:
     failure = failed(Answer(status))
     assert (failure.is_permanent, failure.blames_destination) == (True, False)

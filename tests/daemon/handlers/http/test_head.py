@@ -69,7 +69,7 @@ def test_a_request_is_one_that_h11_reads_and_would_write(
     given_settings: dict[str, object], payloads: list[bytes]
 ) -> None:
     made = HttpHandler.model_validate({"url": "http://crm.example/hook?a=b", **given_settings})
-    maker = PlainRequests(made, target_of(made.url))
+    maker = PlainRequests(made, target_of(made.url), "")
     batch = [a_slice(*payloads, attempt=2, headers={"correlation_id": "c-7"})]
     (made_request,) = maker.make(list(enumerate(batch))).requests
     request = made_request.head + b"\r\n" + made_request.body
