@@ -222,7 +222,7 @@ def test_a_program_says_whose_fault_it_was() -> None:
     results.feed(b'{"id":"b","status":"retry","failure_reason":"Business"}\n')
     results.feed(b'{"id":"c","status":"failed","failure_reason":["business"]}\n')
     said = [results.verdicts[item_id] for item_id in "abc"]
-    assert [(one.failure_reason, one.is_permanent) for one in said if one] == [
+    assert [(one.failure_reason, one.is_permanent) for one in said if isinstance(one, Failure)] == [
         ("business", True),
         ("business", False),
         ("application", True),

@@ -221,7 +221,7 @@ async def test_standard_webhooks_as_its_specification_has_it() -> None:
 @pytest.mark.parametrize("body", [BODY, b"", b"\x1f\x8b\x00\xff"])
 async def test_a_plain_signature(body: bytes) -> None:
     digest = hmac.digest(b"hush-4711", body, sha256)
-    plain = {"type": "hmac", "scheme": "plain", "secret": {"env": "PLAIN"}}
+    plain: dict[str, Any] = {"type": "hmac", "scheme": "plain", "secret": {"env": "PLAIN"}}
     assert await lines_of(opened(**plain), body) == {"X-Signature": digest.hex()}
     auth = opened(**plain, header="X-Hub-Signature-256", prefix="sha256=", encoding="base64")
     assert await lines_of(auth, body) == {
