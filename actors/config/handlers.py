@@ -423,7 +423,8 @@ class HttpHandler(Section):
         auth = self.auth
         if auth is None:
             return self
-        given = {name.lower() for name in self.headers}
+        templated = {} if self.request is None else self.request.headers
+        given = {name.lower() for name in (*self.headers, *templated)}
         for name in auth.own_headers:
             if name.lower() in given:
                 raise Clash(f"auth sets {name}: leave it out of headers", "auth", "headers")

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from actors.config.queue import QueueSettings
 from actors.config.secrets import FORMS, Secret, secrets_in
-from actors.config.settings import Settings, merge
+from actors.config.section import merge
+from actors.config.settings import Settings
 from actors.model.masking import holds_mask, masked
 from daemon.config.load import load
 from daemon.errors import ConfigError
