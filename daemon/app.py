@@ -49,6 +49,7 @@ from actors.tiers.queue_tiers import QueueMemory
 from actors.tiers.tiers import Tiers
 from actors.tiers.warm import MemoryWarm
 from actors.workers.workers import Workers
+from daemon.config.secrets import read_secrets
 from daemon.http.doors import Doors
 from daemon.http.listening import address_of, open_http
 from daemon.journal.files import Files
@@ -330,6 +331,7 @@ async def serve(
     ):
         open_socket = prepare_socket(settings.socket)
         written_ms = newest_write_ms(settings.state_dir)
+        read_secrets(settings)
         await check_handlers(settings)
         check_webhooks(settings.notifications)
         async with AsyncExitStack() as stack:

@@ -23,9 +23,11 @@ import trio
 from pydantic import ValidationError
 
 from actors.config import kept as kept_documents
+from actors.config.presets import with_preset
 from actors.config.queue import QueueSettings
-from actors.config.section import Clash
-from actors.config.settings import Settings, check_queue, merge
+from actors.config.secrets import secrets_in
+from actors.config.section import Clash, merge
+from actors.config.settings import Settings, check_queue
 from actors.model.clock import Clock
 from actors.model.outcomes import HandlerUnusable
 from forebay.errors import Refused
@@ -307,14 +309,22 @@ class Catalogue:
         self._changed = trio.Event()
 
     def _build(self, name: str, keys: Mapping[str, Any]) -> QueueSettings:
-        base = self._settings.defaults.model_dump()
+        defaults = self._settings.defaults
         try:
-            settings = QueueSettings.model_validate(merge(base, dict(keys)))
+            given = with_preset(dict(keys), self._settings.presets_dir)
+            settings = QueueSettings.model_validate(merge(defaults.model_dump(), given))
         except (ValidationError, Clash) as problem:
             raise Refused("BAD_REQUEST", f"{name}: {first_problem(problem)}") from problem
-        kind = settings.handler.type
-        if "handler" in keys and kind not in RUN_TIME_HANDLERS:
+        if "handler" not in keys:
+            # With the secrets that were read with it.
+            settings = settings.model_copy(update={"handler": defaults.handler})
+        elif (kind := settings.handler.type) not in RUN_TIME_HANDLERS:
             text = f"{name}: a {kind} handler can only be given in the configuration file"
+            raise Refused("BAD_REQUEST", text)
+        elif any(secrets_in(settings.handler)):
+            # A client could have any file that the daemon may read sent to any address, or the
+            # secrets of the default handler.
+            text = f"{name}: a handler with secrets can only be given in the configuration file"
             raise Refused("BAD_REQUEST", text)
         try:
             self._probe(name, settings)

@@ -19,8 +19,7 @@ import structlog
 
 from actors.config import kept as kept_documents
 from actors.config.schedules import SCHEDULES_MAX, ScheduleSettings, check_name
-from actors.config.section import bad_setting
-from actors.config.settings import merge
+from actors.config.section import bad_setting, merge
 from forebay.errors import Refused
 
 log = structlog.get_logger()

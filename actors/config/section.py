@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
-from actors.model.masking import masked
+from actors.model.masking import is_reference, masked
 from forebay.errors import Refused
 
 
@@ -58,3 +58,24 @@ class Clash(ValueError):
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
         self.keys = keys
+
+
+_TEMPLATES: Final = frozenset(["item", "body"])
+
+
+def merge(base: Any, over: Any) -> Any:
+    """`over` laid over `base`, key by key. If both have a `type`, or both name a `preset`, and they
+    differ, `over` alone: the keys of a file handler do not fit an http handler. Templates are
+    replaced whole: their keys are not settings. So are references to secrets."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    if "type" in base and "type" in over and base["type"] != over["type"]:
+        return over
+    if base.get("preset") and over.get("preset") and base["preset"] != over["preset"]:
+        return over
+    if is_reference(base) and is_reference(over):
+        return over
+    return base | {
+        key: merge(base[key], own) if key in base and key not in _TEMPLATES else own
+        for key, own in over.items()
+    }

@@ -5,8 +5,10 @@ the values.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -23,8 +25,10 @@ from actors.config.observers import (
     NotificationSettings,
     check_notifications,
 )
+from actors.config.presets import with_preset
 from actors.config.queue import QueueSettings
 from actors.config.schedules import ScheduleName, ScheduleSettings, check_schedules
+from actors.config.secrets import Secret
 from actors.config.section import (
     GIB,
     KIB,
@@ -34,6 +38,7 @@ from actors.config.section import (
     Flag,
     Number,
     Section,
+    merge,
 )
 from actors.config.triggers import Trigger, all_schedules, check_triggers
 from actors.model.units import Duration, Size, durations, format_size, numbers, sizes
@@ -201,12 +206,18 @@ class SpoolSettings(Section):
         return self
 
 
-def _check_url(type_: str, with_url: str, url: str | None) -> None:
+def _check_url(type_: str, with_url: str, url: str | None, password: Secret | None) -> None:
     if type_ == with_url and not url:
         raise Clash(f"type {type_} needs a url", "url")
     if type_ != with_url and url:
         raise Clash(f"url is not valid for type {type_}", "url")
     _check_login(url, "url")
+    if password is not None:
+        if not url:
+            raise Clash(f"password is not valid for type {type_}", "password")
+        login, at, _ = urlsplit(url).netloc.rpartition("@")
+        if at and ":" in login:
+            raise Clash("the url has a password: leave it out there, or here", "password", "url")
 
 
 def _check_login(url: str | None, key: str) -> None:
@@ -226,6 +237,8 @@ class WarmSettings(Section):
     type: Literal["memory", "valkey"] = "memory"
     url: str | None = None
     """For Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
+    password: Secret | None = None
+    """Instead of a password in the URL. A new one takes effect at the next start."""
     timeout: Annotated[Duration, durations("50ms", "1m")] = 2
     """For one step of the shared queue; after that it counts as away."""
     valid: Annotated[Duration, durations("1s", "10m")] = 15
@@ -235,7 +248,7 @@ class WarmSettings(Section):
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
-        _check_url(self.type, "valkey", self.url)
+        _check_url(self.type, "valkey", self.url, self.password)
         return self
 
 
@@ -243,6 +256,8 @@ class ColdSettings(Section):
     type: Literal["sqlite", "postgres"] = "sqlite"
     url: str | None = None
     """For PostgreSQL: postgresql://."""
+    password: Secret | None = None
+    """Instead of a password in `url` and `listen_url`. A new one takes effect at the next start."""
     acquire_timeout: Annotated[Duration, durations("1s", "1d")] = 300
     """How long a run acquired from cold may stay unsettled before it is acquired again."""
     timeout: Annotated[Duration, durations("100ms", "5m")] = 10
@@ -260,7 +275,7 @@ class ColdSettings(Section):
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
-        _check_url(self.type, "postgres", self.url)
+        _check_url(self.type, "postgres", self.url, self.password)
         if self.url and not self.url.startswith(("postgresql://", "postgres://")):
             raise Clash("url must begin with postgresql://", "url")
         _check_login(self.listen_url, "listen_url")
@@ -292,6 +307,22 @@ def check_queue(name: str) -> str:
 QueueName = Annotated[str, AfterValidator(check_queue)]
 
 
+def filled_in(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with the keys of presets, and with the defaults in every queue. Raises Clash if a
+    preset cannot be found. Doing it again changes nothing."""
+    given = tree.get("presets_dir")
+    directory = Path(given) if isinstance(given, str | Path) else None
+    filled = dict(tree)
+    if "defaults" in tree:
+        filled["defaults"] = with_preset(tree["defaults"], directory, "defaults.")
+    if isinstance(queues := tree.get("queues"), dict):
+        filled["queues"] = {
+            name: merge(filled.get("defaults"), with_preset(own, directory, f"queues.{name}."))
+            for name, own in queues.items()
+        }
+    return filled
+
+
 class Settings(Section):
     socket: SocketSettings = SocketSettings()
     state_dir: Path = Path("/var/lib/forebay")
@@ -303,6 +334,8 @@ class Settings(Section):
     priorities: dict[str, Annotated[Count, numbers(0, PRIORITY_MAX)]] = Field(
         default={"high": 0, "normal": 5, "low": 10}
     )
+    presets_dir: Path | None = None
+    """Own presets, besides the shipped ones (actors/config/presets.py)."""
     auto_create_queues: Flag = True
     defaults: QueueSettings = QueueSettings()
     queues: dict[QueueName, QueueSettings] = Field(default={})
@@ -323,12 +356,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _queues_start_from_the_defaults(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        defaults, queues = data.get("defaults"), data.get("queues")
-        if not isinstance(defaults, dict) or not isinstance(queues, dict):
-            return data
-        return {**data, "queues": {name: merge(defaults, own) for name, own in queues.items()}}
+        return filled_in(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _shared_warm_needs_shared_cold(self) -> Self:
@@ -365,13 +393,3 @@ class Settings(Section):
                 "socket.max_run_bytes",
             )
         return self
-
-
-def merge(base: Any, over: Any) -> Any:
-    """`over` laid over `base`, key by key. If both have a `type` and the types differ, `over`
-    alone: the keys of a file handler do not fit an http handler."""
-    if not isinstance(base, dict) or not isinstance(over, dict):
-        return over
-    if "type" in base and "type" in over and base["type"] != over["type"]:
-        return over
-    return base | {key: merge(base[key], own) if key in base else own for key, own in over.items()}

@@ -20,8 +20,7 @@ import structlog
 from actors.config import kept as kept_documents
 from actors.config.schedule_book import Origin, read_definition
 from actors.config.schedules import check_name, check_queue
-from actors.config.section import bad_setting
-from actors.config.settings import merge
+from actors.config.section import bad_setting, merge
 from actors.config.triggers import (
     CIRCLE,
     NAME_CHARS_MAX,

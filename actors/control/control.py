@@ -21,6 +21,7 @@ from actors.control.queues import QueueControl
 from actors.control.schedules import CronControl
 from actors.control.stats import QueueStats
 from actors.control.streams import StreamControl
+from actors.control.trials import TrialControl
 from actors.control.triggers import TriggerControl
 from actors.control.writes import Receipts
 from actors.cron.cron import Cron
@@ -60,6 +61,7 @@ class Control:
             **KeyControl(cold).operations,
             **CronControl(cron.schedules, cron.triggers.book, tiers.now_ms).operations,
             **TriggerControl(cron, tiers.now_ms).operations,
+            **TrialControl(catalogue, cold.dead_letters, workers.open_handler).operations,
             **DeadGroups(cold.dead_letters).operations,
             **FleetControl(fleet.stores, tiers.spooler.client).operations,
         }

@@ -2,13 +2,15 @@
 
 Names decide, because nothing else tells a secret from other text: the name of a setting or header,
 of a parameter in an address, of an option in a command (`--token=…`, `--token …`, `Authorization:
-…`). The password in an address is always masked. Of a webhook's address only the host is shown.
-Payloads are data and stay as they are. Pure.
+…`). The password in an address is always masked. Of a webhook's address only the host is shown. A
+reference to a secret (`{env: CRM_KEY}`) holds none and is shown. Payloads are data and stay as they
+are. Pure.
 
 It is applied where something is prepared for display: settings (`Section.shown`), error texts
 (`Failure`), rare events (actors/observers/event_log.py), log lines (daemon/process/logs.py).
 
-It cannot recognise a secret that has no telling name.
+It cannot recognise a secret that has no telling name: actors/model/secret_values.py masks those
+whose value is known.
 """
 
 import re
@@ -27,9 +29,15 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
 _NAMED = re.compile(r"([\w.-]+)(\s*[=:]\s*)(?:(?:bearer|basic)\s+)?[^\s\"']+", re.IGNORECASE)
 _MASKED = re.compile(r"(^|[:=]\s?)\*\*\*")
 _HARMLESS: Final = frozenset(
-    {"read_token_file", "admin_token_file", "key_file", "idempotency_key", "unique_key"}
+    {
+        *("read_token_file", "admin_token_file", "key_file"),
+        *("idempotency_key", "unique_key", "token_url", "client_auth"),
+    }
 )
-"""Names of files, not secrets."""
+"""Names of what is no secret, although they contain a word for one."""
+_REFERENCES: Final = frozenset({"file", "env", "credential"})
+_NAMED_VALUES: Final = frozenset({"headers", "environment", "form"})
+"""Settings whose keys the operator names: a header named `credential` is no reference."""
 
 
 def masked(value: Any, name: str = "") -> Any:
@@ -37,6 +45,8 @@ def masked(value: Any, name: str = "") -> Any:
     if name == "payload":
         return value
     if isinstance(value, Mapping):
+        if is_reference(value) and name not in _NAMED_VALUES:
+            return dict(value)
         shown = {key: masked(child, str(key)) for key, child in value.items()}
         if name == "webhook" and isinstance(shown.get("url"), str):
             shown["url"] = host_alone(shown["url"])
@@ -48,6 +58,14 @@ def masked(value: Any, name: str = "") -> Any:
     if isinstance(value, str) and value:
         return MASK if is_secret(name) else masked_address(value)
     return value
+
+
+def is_reference(value: Any) -> bool:
+    """Whether this says where a secret is (actors/config/secrets.py)."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return False
+    ((kind, name),) = value.items()
+    return kind in _REFERENCES and isinstance(name, str)
 
 
 def is_secret(name: str) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from actors.model.masking import masked_address
+from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import HeldBy, Slice
 from forebay.item import FailureReason
 
@@ -14,7 +15,7 @@ class Failure:
 
     text: str
     """Shown in the log, in events, in notices and with dead letters. A destination may have written
-    it, so secrets in addresses are masked here, before it goes anywhere."""
+    it, so secrets are masked here, before it goes anywhere."""
     status: int | None = None
     """An HTTP status, or a program's exit code."""
     retry_after_s: float | None = None
@@ -29,8 +30,9 @@ class Failure:
     """The items were out of sight for long enough: the queue's backoff is not added."""
 
     def __post_init__(self) -> None:
-        if "://" in self.text:
-            object.__setattr__(self, "text", masked_address(self.text))
+        text = SECRET_VALUES.masked(masked_address(self.text))
+        if text is not self.text:
+            object.__setattr__(self, "text", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,14 @@ class ItemsFailed:
     failure: Failure
 
 
+class ItemResult(NamedTuple):
+    """A result text of delivered items of the batch's slice number `order`."""
+
+    order: int
+    bits: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a batch: items that are not named here were delivered."""
@@ -49,6 +59,10 @@ class Report:
     failures: tuple[ItemsFailed, ...] = ()
     is_suspect: bool = False
     """The destination's answer seems to report errors in a form that is not understood."""
+    untried: tuple[tuple[int, int], ...] = ()
+    """Items that were not sent at all, as a slice's number and bits: no attempt is spent."""
+    results: tuple[ItemResult, ...] = ()
+    """Only for people and the history."""
 
 
 class HandlerUnusable(Exception):

@@ -112,7 +112,9 @@ class History:
         await self._closed.wait()
 
     def _add(self, row: FinishedRow) -> None:
-        size = len(row.data) + len(row.result)
+        # Rows of one run share its body: each item may have a result of its own.
+        is_shared = bool(self._rows) and self._rows[-1].data is row.data
+        size = len(row.result) + (0 if is_shared else len(row.data))
         is_full = len(self._rows) >= ROWS_MAX or self._bytes + size > BYTES_MAX
         if is_full and self._rows:
             self._drop([row], "rows come faster than they are written")
@@ -221,7 +223,8 @@ def parts_of(rows: Sequence[FinishedRow]) -> list[list[FinishedRow]]:
     parts: list[list[FinishedRow]] = []
     size = 0
     for row in rows:
-        size += len(row.data)
+        if not parts or parts[-1][-1].data is not row.data:
+            size += len(row.data)
         if not parts or len(parts[-1]) >= WRITTEN_ROWS or size > WRITTEN_BYTES:
             parts.append([])
             size = len(row.data)

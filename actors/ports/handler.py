@@ -7,7 +7,7 @@ senders are separate tasks with a bounded channel between them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import Slice
@@ -30,6 +30,42 @@ class Prepared:
     """Private to the handler."""
     rejected: tuple[ItemsFailed, ...] = field(default=())
     """Items that could not be unpacked and are not part of `content`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRequest:
+    """A request as it goes out, with secrets masked, and its answer if it was sent."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    item_ids: tuple[str, ...]
+    status: int | None = None
+    answer: str | None = None
+    """The beginning of the answer's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedItem:
+    id: str
+    outcome: Literal["ready", "delivered", "refused", "retry"]
+    """ready: it would be sent."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    requests: tuple[TriedRequest, ...]
+    items: tuple[TriedItem, ...]
+
+
+@runtime_checkable
+class Triable(Protocol):
+    """A handler that can show what it would send."""
+
+    async def try_out(self, batch: Sequence[Slice], *, is_sent: bool) -> Trial:
+        """Sends each request once if `is_sent`, and settles nothing."""
 
 
 class Sender(Protocol):

@@ -10,11 +10,20 @@ items.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from actors.config.queue import BackoffSettings, QueueSettings, RetryRule
-from actors.model.outcomes import Conclusion, Dead, Failure, ItemsFailed, Report, Retry
+from actors.model.outcomes import (
+    Conclusion,
+    Dead,
+    Failure,
+    ItemResult,
+    ItemsFailed,
+    Report,
+    Retry,
+)
 from actors.model.patterns import finds
 from actors.model.slices import HeldBy, ItemError, Slice, remember
 from forebay.limits import ATTEMPT_MAX
@@ -43,16 +52,21 @@ def conclude(
     """
     if isinstance(report, Failure):
         failed = {order: {report: piece.bits} for order, piece in enumerate(batch)}
-    elif not report.failures:
+    elif not (report.failures or report.untried or report.results):
         return [Conclusion(piece.bits, holder=holder) for piece in batch]
     else:
         failed = _failed(batch, report.failures)
-    return [
+    conclusions = [
         _conclude(piece, failed[order], settings, now_ms, random, holder)
         if order in failed
         else Conclusion(piece.bits, holder=holder)
         for order, piece in enumerate(batch)
     ]
+    for order, bits in () if isinstance(report, Failure) else report.untried:
+        conclusions[order] = _untried(batch[order], conclusions[order], bits)
+    if isinstance(report, Report) and report.results:
+        _add_results(conclusions, report.results)
+    return conclusions
 
 
 def takes_long(failures: int, settings: QueueSettings) -> bool:
@@ -116,6 +130,14 @@ def _failed(
     return failed
 
 
+def _add_results(conclusions: list[Conclusion], results: Sequence[ItemResult]) -> None:
+    found: dict[int, list[tuple[int, str]]] = {}
+    for order, bits, text in results:
+        found.setdefault(order, []).append((bits, text))
+    for order, texts in found.items():
+        conclusions[order] = conclusions[order]._replace(results=tuple(texts))
+
+
 def _conclude(
     piece: Slice,
     failed: dict[Failure, int],
@@ -140,6 +162,17 @@ def _conclude(
             case Dead():
                 dead.append(Slice(piece.run, bits, attempt, piece.due_ms, errors))
     return Conclusion(delivered, tuple(again), tuple(dead), holder)
+
+
+def _untried(piece: Slice, conclusion: Conclusion, bits: int) -> Conclusion:
+    """The same, but these items were not sent and come back unchanged."""
+    bits &= conclusion.delivered
+    if not bits:
+        return conclusion
+    return conclusion._replace(
+        delivered=conclusion.delivered & ~bits,
+        again=(*conclusion.again, replace(piece, bits=bits)),
+    )
 
 
 def _asked_for_s(failure: Failure) -> float:

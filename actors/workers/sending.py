@@ -184,6 +184,8 @@ class Delivering:
         finally:
             shared.breakers.give_up(admission)
         items = batch.items
+        if isinstance(report, Report):
+            items -= sum(bits.bit_count() for _, bits in report.untried)
         self._note(items, report, took_s)
         conclude_batch = partial(
             conclude,

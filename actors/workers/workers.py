@@ -38,6 +38,7 @@ class Workers:
         """`open_handler` raises HandlerUnusable. `fleet_rate`: the token buckets that daemons
         share; None: this daemon's rates are its own."""
         now_ms, host = tiers.now_ms, socket.gethostname()
+        self.open_handler = open_handler
         self.breakers = Breakers(observers.events.note)
         self.settlement = Settlement(tiers, observers)
         self.send_limit = SendLimit(settings.global_send_limit)

@@ -75,6 +75,11 @@ class Control:
     def resume(self, queue: str, flow: str | None = None) -> dict[str, Any]:
         return self._perform("queue.resume", **_of_queue(queue, flow))
 
+    def try_out(self, queue: str, *, send: bool = False, **item: Any) -> dict[str, Any]:
+        """The request that the queue's handler makes of an item (`payload` or `payload_b64`, `key`,
+        `flow`, `action`; or `from_dead`, a dead letter's id), and with `send` the outcome."""
+        return self._perform("queue.try", queue=queue, send=send, **item)
+
     def purge(self, queue: str) -> dict[str, Any]:
         """Deletes waiting items: how many were `deleted`, and whether there are `more`."""
         return self._perform("queue.purge", queue=queue)

@@ -5,7 +5,8 @@
             raise forebay.Reject("no e-mail address")
         ...
 
-The item is delivered when the function returns None. docs/handlers.md has the rest.
+The item is delivered when the function returns None or a value, which is kept as its result.
+docs/handlers.md has the rest.
 """
 
 import json

@@ -27,16 +27,21 @@ def check(
 ) -> None:
     """Check the configuration: one line per problem, and exit code 3 if there is any.
 
-    Checks also that the modules, programs, certificates and token files exist that the
+    Checks also that the modules, programs, certificates, secrets and token files exist that the
     configuration names. Starts, binds and imports nothing, and connects to no server. Run it as
-    the daemon's user, who may read these files.
+    the daemon's user, who may read these files. Warns about destinations that need a preset
+    (forebay presets ls).
     """
-    from daemon.config.checks import find_problems
+    from daemon.config.checks import find_problems, find_warnings
+    from daemon.process import logs
 
     settings = load_settings(config, socket, state_dir, http, sets).settings
+    logs.set_up(settings.log)
     problems = list(find_problems(settings))
     if problems:
         raise ConfigError(*problems)
+    for warning in find_warnings(settings):
+        typer.echo(f"warning: {warning}", err=True)
     names = ", ".join(settings.queues) or "none by name"
     typer.echo(f"the configuration is good; queues: {names}")
 

@@ -6,7 +6,19 @@ from typing import Annotated, Final
 
 import typer
 
-from daemon.cli import breakers, config, cron, exits, fleet, queues, streams, triggers, writes
+from daemon.cli import (
+    breakers,
+    config,
+    cron,
+    exits,
+    fleet,
+    presets,
+    queues,
+    streams,
+    trial,
+    triggers,
+    writes,
+)
 from daemon.cli import history as finished
 from daemon.cli import pull as pulling
 from daemon.cli import receipt as receipts
@@ -65,6 +77,7 @@ app = typer.Typer(
 app.command(rich_help_panel=DAEMON, epilog=RUN_EXAMPLE)(run)
 app.command(rich_help_panel=ITEMS, epilog=PUSH_EXAMPLE)(push)
 app.command(rich_help_panel=ITEMS, epilog=pulling.EXAMPLE)(pulling.pull)
+app.command("try", rich_help_panel=ITEMS, epilog=trial.EXAMPLE)(trial.try_out)
 app.command(rich_help_panel=WATCHING, epilog=STATS_EXAMPLE)(stats)
 app.command(rich_help_panel=WATCHING, epilog=TOP_EXAMPLE)(top)
 app.command(rich_help_panel=ITEMS, epilog=receipts.EXAMPLE)(receipts.receipt)
@@ -82,6 +95,7 @@ app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)
 app.add_typer(fleet.app, name="fleet", rich_help_panel=DAEMON)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
+app.add_typer(presets.app, name="presets", rich_help_panel=DAEMON)
 unwrap_all(app)
 
 

@@ -7,13 +7,17 @@ as one line that begins with where the value was written (daemon/config/problems
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from actors.config.settings import Settings, merge
+from actors.config.handlers import HttpHandler
+from actors.config.presets import find_preset
+from actors.config.section import Clash, merge
+from actors.config.settings import Settings, filled_in
 from daemon.config.problems import describe, written_at
 from daemon.config.yaml_source import KeyPath, Source, read_scalar, read_yaml
 from daemon.errors import ConfigError
@@ -43,7 +47,30 @@ class Loaded:
 
     def origin(self, path: KeyPath) -> str:
         """Where the value of this key was written."""
-        return self.origins.get(written_at(path, self.origins), "default")
+        written = written_at(path, self.origins)
+        preset = self._preset(path)
+        # A preset that a queue names overrides what the defaults say.
+        beats_defaults = preset and (*path[:2], "handler", "preset") in self.origins
+        if written in self.origins and (written == path or not beats_defaults):
+            return self.origins[written]
+        return preset or "default"
+
+    def _preset(self, path: KeyPath) -> str:
+        """The preset that a handler's key comes from; empty if it comes from none."""
+        settings = self.settings
+        if path[0] == "defaults":
+            queue, keys = settings.defaults, path[1:]
+        elif path[0] == "queues" and len(path) > 2:
+            queue, keys = settings.queues[path[1]], path[2:]
+        else:
+            return ""
+        name = queue.handler.preset if isinstance(queue.handler, HttpHandler) else None
+        if name is None or keys[0] != "handler":
+            return ""
+        found: Any = find_preset(name, settings.presets_dir).handler
+        for key in keys[1:]:
+            found = found.get(key) if isinstance(found, dict) else None
+        return "" if found is None else f"preset {name}"
 
 
 def load(
@@ -74,6 +101,8 @@ def load_with_origins(
         tree = merge(tree, source.tree)
         origins = origins | source.origins
     _fill_in_places(tree, origins, env)
+    with suppress(Clash):  # The models report it.
+        tree = filled_in(tree)
     try:
         return Loaded(Settings.model_validate(tree), origins)
     except ValidationError as error:

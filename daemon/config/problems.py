@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from actors.config.auth import AnyAuth
 from actors.config.handlers import AnyHandler
 from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.config.schedules import ScheduleSettings
@@ -21,11 +22,14 @@ from actors.config.triggers import QueueTrigger, TimeTrigger
 from actors.model.masking import masked
 from daemon.config.yaml_source import KeyPath
 
-_HANDLER_KEYS: Final = {key: None for model in get_args(AnyHandler) for key in model.model_fields}
+_HANDLER_KEYS: Final = {
+    **{key: None for model in get_args(AnyHandler) for key in model.model_fields},
+    "auth": {key: None for model in get_args(AnyAuth) for key in model.model_fields},
+}
 
 _TAGS: Final = {
     tag
-    for model in (*get_args(AnyHandler), QueueTrigger, TimeTrigger)
+    for model in (*get_args(AnyHandler), *get_args(AnyAuth), QueueTrigger, TimeTrigger)
     for tag in get_args(model.model_fields["type"].annotation)
 }
 _NAMED: Final = {
@@ -113,7 +117,8 @@ def _message(details: ErrorDetails, path: KeyPath, origin: str) -> str:
         case "union_tag_invalid":
             return f"type must be one of {context['expected_tags']}, not {context['tag']!r}"
         case "union_tag_not_found":
-            return f"needs a type, as {{type: {'QUEUE' if path[:1] == ('triggers',) else 'file'}}}"
+            example = "QUEUE" if path[:1] == ("triggers",) else "file"
+            return f"needs a type, as {{type: {'bearer' if path[-1] == 'auth' else example}}}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"must hold keys and values, not {_shown(given, path)}"
         case "value_error":

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
     """The handler of a queue; None if its items wait to be pulled.
 
-    Raises ConfigError, with the queue and the key, if its function or program does not exist.
+    Raises ConfigError, with the queue and the key, if its function or program does not exist, or a
+    secret that it refers to.
     """
     from actors.config import handlers as chosen
+    from daemon.config.secrets import read_secrets
+
+    read_secrets(settings.handler, f"queues.{queue}.handler")
 
     match settings.handler:
         case chosen.NullHandler():

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from actors.model.outcomes import Failure, ItemsFailed, Report
+from actors.model.outcomes import Failure, ItemResult, ItemsFailed, Report
+from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import LentRun, Slice, indexes, lowest_bit
 from actors.ports.handler import DeliveryFailed, Prepared
 from forebay.errors import BadRun
@@ -68,8 +69,8 @@ class UnpackedRuns:
 
 # Turns the verdicts on single items into the report on a batch.
 
-Verdict = Failure | None
-"""None: delivered."""
+Verdict = Failure | str | None
+"""None: delivered. A text: delivered, with this result."""
 
 
 def report(
@@ -77,12 +78,19 @@ def report(
 ) -> Report:
     """The report on a batch, from a verdict per item that was sent."""
     failed: dict[tuple[int, Failure], int] = {}
+    results: dict[tuple[int, str], int] = {}
     for (order, index), verdict in zip(places, verdicts, strict=True):
-        if verdict is not None:
+        if isinstance(verdict, str):
+            results[order, verdict] = results.get((order, verdict), 0) | 1 << index
+        elif verdict is not None:
             failed[order, verdict] = failed.get((order, verdict), 0) | 1 << index
     return Report(
         prepared.rejected
-        + tuple(ItemsFailed(order, bits, failure) for (order, failure), bits in failed.items())
+        + tuple(ItemsFailed(order, bits, failure) for (order, failure), bits in failed.items()),
+        results=tuple(
+            ItemResult(order, bits, SECRET_VALUES.masked(text))
+            for (order, text), bits in results.items()
+        ),
     )
 
 

@@ -14,6 +14,8 @@ from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.observers.notifier import NotSent, Ways, Webhook
 from actors.spooler.client import SpoolerClient
 from actors.spooler.messages import Append
+from daemon.config.secrets import read_secrets
+from daemon.errors import ConfigError
 from forebay.encode import encode_run
 from forebay.errors import RETRYABLE, Refused
 from forebay.ids import parse_run_id
@@ -31,12 +33,20 @@ def make_ways(catalogue: Catalogue, spooler: SpoolerClient) -> Ways:
 
 
 def check_webhooks(notifications: Mapping[str, NotificationSettings]) -> None:
-    """Reads every `ca_file` once. Raises ConfigError if one cannot be used."""
+    """Reads every secret and every `ca_file` once. Raises ConfigError if one cannot be used."""
+    read_secrets(notifications, "notifications")
     for name, each in notifications.items():
-        if each.webhook is not None and each.webhook.ca_file is not None:
+        webhook, key = each.webhook, f"notifications.{name}.webhook"
+        if webhook is None:
+            continue
+        try:
+            webhook.check_secrets()
+        except ValueError as problem:
+            raise ConfigError(f"{key}: {problem}") from problem
+        if webhook.ca_file is not None:
             from daemon.notify.webhook import make_tls
 
-            make_tls(f"notifications.{name}.webhook.ca_file", each.webhook.ca_file)
+            make_tls(f"{key}.ca_file", webhook.ca_file)
 
 
 def open_webhook(settings: WebhookSettings) -> Webhook:

@@ -23,12 +23,14 @@ from urllib.parse import unquote
 
 import trio
 
+from actors.config.handlers import header_texts
 from actors.config.observers import WebhookSettings
-from actors.model.masking import SECRET_CHARACTERS_MIN, named_secrets
+from actors.config.secrets import text_of
+from actors.model.masking import SECRET_CHARACTERS_MIN
 from actors.model.units import format_duration
 from actors.observers.notifier import NotSent
 from daemon.errors import ConfigError
-from daemon.handlers.http.answer import Answer, failure_of, verdict, without_secrets
+from daemon.handlers.http.answer import Answer, failure_of, secrets_of, verdict, without_secrets
 from daemon.handlers.http.connection import ConnectionFailed, HttpConnection
 from daemon.handlers.http.handler import trust
 from daemon.handlers.http.request import Header, Target, target_of
@@ -40,7 +42,7 @@ _HOST = re.compile(r"https?://[^/?#@\s]+(?=[/?#]|$)", re.IGNORECASE)
 class HttpWebhook:
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
-        self._target = target_of(settings.url)
+        self._target = target_of(text_of(settings.url))
         self._tls: ssl.SSLContext | None = None
 
     async def post(self, notice_id: str, body: bytes) -> None:
@@ -64,8 +66,7 @@ class HttpWebhook:
         finally:
             connection.close()
         if verdict(answer.status) != "delivered":
-            secrets = named_secrets("", self._settings.headers)
-            answer = without_secrets(answer, [secret.encode() for secret in secrets])
+            answer = without_secrets(answer, secrets_of("", self._settings.headers))
             failure = failure_of(quotable(answer, target), target.destination, time.time())
             pause_s = failure.retry_after_s or 0.0
             raise NotSent(failure.text, is_final=failure.is_permanent, pause_s=pause_s)
@@ -83,7 +84,8 @@ class HttpWebhook:
             "User-Agent": f"forebay/{version('forebayd')}",
             "Content-Type": "application/json",
         }
-        given = {name.lower() for name in self._settings.headers}
+        configured = header_texts(self._settings.headers)
+        given = {name.lower() for name in configured}
         chosen = {name: value for name, value in own.items() if name.lower() not in given}
         fixed = {
             "Idempotency-Key": notice_id,
@@ -92,7 +94,7 @@ class HttpWebhook:
         }
         return [
             (name.encode(), value.encode("latin-1"))
-            for name, value in (chosen | self._settings.headers | fixed).items()
+            for name, value in (chosen | configured | fixed).items()
         ]
 
 

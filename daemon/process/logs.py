@@ -2,7 +2,8 @@
 
 Lines are readable text on a terminal and JSON objects otherwise (`log.format`). An event is a
 constant such as `spooler.chunk_sealed`, its values are fields, and times are UTC. Passwords and
-tokens in addresses are masked, even where an error or a traceback quotes one.
+tokens in addresses are masked, and so are all secrets whose value is known, even where an error or
+a traceback quotes one.
 
 Writing a log line never fails: if stderr is on a full disk or a closed pipe, the line is lost. The
 daemon continues, because it has to drain that very disk.
@@ -17,6 +18,7 @@ from structlog.typing import EventDict, Processor
 
 from actors.config.settings import LogSettings
 from actors.model.masking import masked_address
+from actors.model.secret_values import SECRET_VALUES
 from daemon.process.terminal import REPLACEMENT, clean, unguarded
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -30,6 +32,7 @@ class Sink:
         self._lock = threading.Lock()
 
     def msg(self, line: str) -> None:
+        line = SECRET_VALUES.masked(line)
         with self._lock:
             try:
                 self._stream.write(line + "\n")

@@ -1,7 +1,9 @@
 """SIGHUP: reloads the configuration of queues, handlers and limits; connections stay open.
 
-A reload applies completely or not at all: if the file is invalid or a handler cannot be opened,
-nothing changes. The log names changed settings that need a restart.
+A reload applies completely or not at all: if the file is invalid, a secret cannot be read or a
+handler cannot be opened, nothing changes. Handlers and webhooks with a secret whose value is
+another one by now are replaced as if their settings had changed. The log names changed settings
+that need a restart.
 """
 
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.outcomes import HandlerUnusable
 from actors.observers.observers import Observers
 from actors.workers.workers import Workers
+from daemon.config.secrets import read_secrets
 from daemon.errors import CannotStart
 from daemon.handlers import open_handler
 from daemon.notify.ways import check_webhooks
@@ -28,6 +31,7 @@ RELOADED: Final = frozenset(
         "queues",
         "defaults",
         "auto_create_queues",
+        "presets_dir",
         "global_send_limit",
         "priorities",
         "schedules",
@@ -76,6 +80,7 @@ class Reload:
             return
         try:
             settings = self._load()
+            read_secrets(settings)
             await check_handlers(settings)
             check_webhooks(settings.notifications)
             await self._catalogue.reload(settings)

@@ -15,6 +15,8 @@ import re
 import sys
 from typing import IO, Any, Final
 
+from actors.model.secret_values import SECRET_VALUES
+
 REPLACEMENT: Final = "\ufffd"
 _UNSAFE = re.compile(
     "["
@@ -57,7 +59,8 @@ def unguarded(stream: IO[str]) -> IO[str]:
 
 
 class _CleanText:
-    """A text stream that cleans what is written; everything else is passed through."""
+    """A text stream that cleans what is written, and masks secrets, which a traceback may hold;
+    everything else is passed through."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -65,7 +68,7 @@ class _CleanText:
         """The raw stream, to which rich's consoles write directly."""
 
     def write(self, text: str) -> int:
-        self._stream.write(clean(text))
+        self._stream.write(clean(SECRET_VALUES.masked(text)))
         return len(text)
 
     @property

@@ -30,6 +30,7 @@ from actors.ports.fleet import RemoteWarm
 from actors.ports.journal import Journal as JournalPort
 from actors.ports.tiers import ColdQueue, StoreUnavailable
 from actors.workers.dispatch import OpenHandler
+from daemon.config.secrets import read_secrets
 from daemon.errors import CannotStart, ConfigError
 from daemon.events import open_sink
 from daemon.handlers import usable_handler
@@ -176,6 +177,7 @@ def _postgres(
     from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 
     assert settings.url is not None
+    read_secrets(settings, "cold")
     try:
         where = PostgresSettings(
             settings.url,
@@ -185,6 +187,7 @@ def _postgres(
             require_sync_standby=settings.require_sync_standby,
             is_pooled=settings.pooled,
             listen_url=settings.listen_url,
+            password=None if settings.password is None else settings.password.value,
         )
         return PostgresCold(where, daemon, bridge, on_wake)
     except ValueError as problem:
@@ -199,13 +202,18 @@ def _valkey(settings: Settings, daemon: bytes, bridge: "Bridge") -> "ValkeyWarm"
 
 
 def check_valkey(warm: WarmSettings) -> "ValkeySettings":
-    """Where Valkey is; ConfigError if the URL, or a certificate that it names, cannot be used."""
+    """Where Valkey is; ConfigError if the URL, a certificate that it names, or the password cannot
+    be used."""
     from daemon.stores.valkey.server import ValkeySettings
     from daemon.stores.valkey.url import read_url
 
     assert warm.url is not None
+    read_secrets(warm, "warm")
     try:
-        where = ValkeySettings(warm.url, timeout_s=warm.timeout, prefix=warm.prefix)
+        password = "" if warm.password is None else warm.password.value
+        where = ValkeySettings(
+            warm.url, password=password, timeout_s=warm.timeout, prefix=warm.prefix
+        )
         read_url(warm.url).check_files()
     except (ValueError, OSError) as problem:
         raise ConfigError(f"warm.url: {problem}") from problem

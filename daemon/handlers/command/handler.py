@@ -16,7 +16,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +28,7 @@ from actors.config.handlers import CommandHandler
 from actors.model.correlation import CORRELATION_ID, TRACE_HEADER, shared_by
 from actors.model.masking import masked_words
 from actors.model.outcomes import Failure, Report
+from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import ERROR_TEXT_MAX, Slice
 from actors.model.units import format_duration
 from actors.ports.handler import Prepared, Sender
@@ -55,6 +56,8 @@ def shell_status(code: int) -> int:
 ERROR_BYTES_MAX: Final = 64 * 1024
 """How many bytes of the end of its standard error are kept."""
 READ_BYTES: Final = 64 * 1024
+USUAL: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME"})
+"""The variables that are always passed on, with those that begin with LC_."""
 PIPES_S: Final = 0.5
 """How long after a program's end its pipes are read, if a process it left behind holds them."""
 
@@ -235,20 +238,32 @@ def verdict_on(
 
 def _with_end(text: str, errors: bytes) -> str:
     """The text, and as much of the end of the program's standard error as fits."""
-    said = errors.decode(errors="replace").strip()
+    # Masked before it is cut: half a secret would not be recognised.
+    said = SECRET_VALUES.masked(errors.decode(errors="replace").strip())
     room = ERROR_TEXT_MAX - len(text) - len(": …")
     if not said or room <= 0:
         return text
     return f"{text}: {said}" if len(said) <= room else f"{text}: …{said[-room:]}"
 
 
-def environment(settings: CommandHandler) -> Mapping[str, str]:
-    return {**os.environ, **settings.environment}
+def environment(settings: CommandHandler) -> dict[str, str]:
+    """A program gets what every program needs, and what its handler names. The daemon's environment
+    may hold passwords of stores and the secrets of other handlers."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in USUAL or name.startswith("LC_") or name in settings.inherit
+    }
+    return passed | settings.environment_texts()
 
 
 def why_not_startable(settings: CommandHandler) -> str:
     """The key and what is wrong with it; empty if the program can be started."""
     directory = settings.directory
+    try:
+        variables = environment(settings)
+    except ValueError as problem:
+        return f"environment: {problem}"
     if directory is not None and not directory.is_dir():
         return f"directory: {directory} is not a directory"
     program = settings.command[0]
@@ -260,6 +275,6 @@ def why_not_startable(settings: CommandHandler) -> str:
         if not path.is_file() or not os.access(path, os.X_OK):
             return f"command: {path} cannot be executed"
         return ""
-    if shutil.which(program, path=environment(settings).get("PATH")) is None:
+    if shutil.which(program, path=variables.get("PATH")) is None:
         return f"command: no program {program} in PATH"
     return ""

@@ -15,9 +15,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from actors.config.handlers import AnswerRules, HttpHandler
-from actors.model.masking import MASK
+from actors.config.handlers import AnswerRules, HttpHandler, header_texts
+from actors.config.secrets import Secret
+from actors.model.masking import MASK, SECRET_CHARACTERS_MIN, named_secrets
 from actors.model.outcomes import Failure
+from actors.model.secret_values import SECRET_VALUES
 from forebay.item import FailureReason, read_failure_reason
 
 RETRY_AFTER_S_MAX: Final = 86_400.0
@@ -28,7 +30,8 @@ SPLIT_STATUSES: Final = frozenset([400, 409, 413, 422])
 
 Verdict = Literal["delivered", "refused", "retry"]
 
-_RETRY: Final = frozenset([408, 425, 429])
+_RETRY: Final = frozenset([401, 407, 408, 425, 429])
+"""Not the items' fault: wrong or expired credentials, and requests that come at a bad time."""
 _DELIVERED_WORDS: Final = frozenset(["ok", "done", "success", "delivered"])
 _REFUSED_WORDS: Final = frozenset(["failed", "rejected", "invalid"])
 _BUSINESS_WORDS: Final = frozenset(["rejected", "invalid"])
@@ -74,7 +77,9 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
     status = answer.status
     text = f"{status} from {destination}"
     if 300 <= status < 400:
-        where = answer.headers.get("location", "nowhere")[:TEXT_CHARACTERS_MAX]
+        # Masked before it is cut: half a secret would not be recognised.
+        where = SECRET_VALUES.masked(answer.headers.get("location", "nowhere"))
+        where = where[:TEXT_CHARACTERS_MAX]
         text += f": redirects to {where}, which forebay does not follow: put it into url"
     elif said := text_of(answer):
         text += f": {said}"
@@ -88,6 +93,14 @@ def failure_of(answer: Answer, destination: str, now_s: float) -> Failure:
         )
     pause = retry_after_s(answer.headers.get("retry-after"), now_s)
     return Failure(text, status=status, retry_after_s=pause)
+
+
+def secrets_of(url: str, headers: Mapping[str, str | Secret]) -> tuple[bytes, ...]:
+    """The secrets of a request, which its destination may repeat."""
+    found = {value.value for value in headers.values() if isinstance(value, Secret)}
+    found = {text for text in found if len(text) >= SECRET_CHARACTERS_MIN}
+    found |= {*named_secrets(url, header_texts(headers))}
+    return tuple(sorted((text.encode() for text in found), key=len, reverse=True))
 
 
 def without_secrets(answer: Answer, secrets: Sequence[bytes]) -> Answer:
@@ -120,7 +133,7 @@ def text_of(answer: Answer) -> str:
     if not kind.startswith(_TEXT_TYPES) or "content-encoding" in answer.headers:
         return ""
     # A character has at most 4 bytes; whitespace is removed, so a little more is decoded.
-    start = answer.body[: 8 * TEXT_CHARACTERS_MAX].decode(errors="replace")
+    start = SECRET_VALUES.masked(answer.body[: 8 * TEXT_CHARACTERS_MAX].decode(errors="replace"))
     words = " ".join(start.split())[:TEXT_CHARACTERS_MAX]
     return "".join(letter if letter.isprintable() else "�" for letter in words)
 
@@ -144,6 +157,17 @@ class AnswerReader:
         self._reads_items = settings.item_results
         self._suspect_fails = settings.suspect == "fail"
         self._rules = None if settings.answer is None else _Rules(settings.answer)
+        self._outage = None if settings.outage is None else _getter(settings.outage)
+
+    def failure(self, answer: Answer, destination: str, now_s: float) -> Failure:
+        """The failure that an answer other than 2xx means, by the handler's `outage` rule too."""
+        failure = failure_of(answer, destination, now_s)
+        if failure.blames_destination or self._outage is None:
+            return failure
+        if self._outage({"status": answer.status, "body": _content(answer)}) is not True:
+            return failure
+        pause = retry_after_s(answer.headers.get("retry-after"), now_s)
+        return Failure(failure.text, status=answer.status, retry_after_s=pause)
 
     def read(self, answer: Answer, ids: Sequence[str]) -> Understood | Failure:
         """A Failure concerns the whole request."""
@@ -260,7 +284,7 @@ class _Rules:
     def __init__(self, rules: AnswerRules) -> None:
         self._rules = rules
         self._items = _getter(rules.items)
-        self._id = _getter(rules.id)
+        self._id = _getter(rules.index if rules.match == "index" else rules.id)
         self._ok = None if rules.ok is None else _getter(rules.ok)
         self._error = None if rules.error is None else _getter(rules.error)
         self._code = None if rules.code is None else _getter(rules.code)
@@ -270,20 +294,34 @@ class _Rules:
         entries = None if content is None else self._items(content)
         by_position = self._rules.match == "position"
         if not isinstance(entries, list) or (by_position and len(entries) != len(ids)):
-            return self._unknown(entries, answer, len(ids))
-        numbers = {} if by_position else {item_id: at for at, item_id in enumerate(ids)}
+            found = f"a list of {len(entries)}" if isinstance(entries, list) else "no list"
+            return self._unknown(f"answer.items finds {found} for {len(ids)} items", answer)
+        names = ids if self._rules.match == "id" else map(str, range(len(ids)))
+        numbers: dict[str, int] = {}
         failures: dict[int, Failure] = {}
         for position, entry in enumerate(entries):
-            number = position if by_position else numbers.get(str(self._id(entry)))
-            if number is not None and (failure := self._failure(entry)) is not None:
+            failure = self._failure(entry)
+            if failure is None:
+                continue
+            numbers = numbers or {name: at for at, name in enumerate(names)}
+            for name in [position] if by_position else self._named(entry):
+                number = numbers.get(str(name))
+                if number is None:
+                    # Taking all items as delivered would lose the one that this is about.
+                    rule = f"answer.{self._rules.match} finds {_said(name) or 'nothing'}"
+                    problem = f"{rule}, which is not an item of the request, in a failed entry"
+                    return self._unknown(problem, answer)
                 failures[number] = failure
         return Understood(_fair(failures, len(ids)))
 
-    def _unknown(self, entries: Any, answer: Answer, items: int) -> Understood | Failure:
+    def _named(self, entry: Any) -> list[Any]:
+        """The ids or positions of the items that an entry is about."""
+        named = self._id(entry)
+        return (named or [None]) if isinstance(named, list) else [named]
+
+    def _unknown(self, problem: str, answer: Answer) -> Understood | Failure:
         if self._rules.unknown == "deliver":
             return Understood(is_suspect=True)
-        found = f"a list of {len(entries)}" if isinstance(entries, list) else "no list"
-        problem = f"answer.items finds {found} for {items} items"
         if answer.is_cut:
             problem = "the answer is longer than answer_bytes_max"
         return Failure(f"{answer.status}, but {problem}: {text_of(answer)}")
@@ -297,10 +335,9 @@ class _Rules:
                 return None
         elif not said and (not code or (number is not None and verdict(number) == "delivered")):
             return None
-        if self._retry is not None:
+        is_permanent = number is None or verdict(number) != "retry"
+        if is_permanent and self._retry is not None:
             is_permanent = self._retry(entry) is not True
-        else:
-            is_permanent = number is None or verdict(number) != "retry"
         text = _said(said) or "the answer refuses the item"
         if code is not None and str(code) not in text:
             text = f"{_said(code)}: {text}"

@@ -284,7 +284,8 @@ class HttpConnection:
         length = (b"Content-Length", b"%d" % len(body))
         shared = [header for header in headers if header[0].lower() != b"content-length"]
         head = RequestHead(method, path, shared)
-        return await self.ask(head, head.write([length]) + body, answer_bytes_max)
+        request = head.write([length]) + b"\r\n" + body
+        return await self.ask(head, request, answer_bytes_max)
 
     async def ask(self, head: RequestHead, request: bytes, answer_bytes_max: int) -> Answer:
         """The same for a request that was written with `head`."""

@@ -1,4 +1,4 @@
-"""The http handler: posts batches to a URL.
+"""The http handler: sends batches to a URL, and shows what it would send.
 
 `prepare` encodes and compresses; each worker has a sender that keeps a connection open. Opening the
 handler only reads certificates; if one is invalid, the daemon does not start. docs/handlers.md says
@@ -14,12 +14,25 @@ from pathlib import Path
 
 import trio
 
-from actors.config.handlers import HttpHandler
+from actors.config.handlers import HttpHandler, header_texts
+from actors.model.masking import MASK, is_secret, masked_address
+from actors.model.outcomes import Failure
+from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import Slice
-from actors.ports.handler import Prepared
+from actors.ports.handler import Prepared, Trial, TriedItem, TriedRequest
 from daemon.errors import ConfigError
-from daemon.handlers.http.request import RequestMaker, target_of
+from daemon.handlers.http.answer import Answer, Understood, text_of
+from daemon.handlers.http.auth import open_auth
+from daemon.handlers.http.request import (
+    HttpContent,
+    HttpRequest,
+    PlainRequests,
+    RequestMaker,
+    Target,
+    target_of,
+)
 from daemon.handlers.http.sender import HttpSender
+from daemon.handlers.http.templated import TemplatedRequests
 
 
 class HttpDelivery:
@@ -27,7 +40,17 @@ class HttpDelivery:
         self._settings = settings
         self._target = target_of(settings.url)
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
-        self._requests = RequestMaker(settings, self._target)
+        try:
+            header_texts(settings.headers)
+        except ValueError as problem:
+            raise ConfigError(f"queues.{queue}.handler.headers: {problem}") from problem
+        self.auth = open_auth(queue, settings, self._tls)
+        """Shared by all senders."""
+        self._requests: RequestMaker = (
+            PlainRequests(settings, self._target, self.auth.query)
+            if settings.request is None
+            else TemplatedRequests(settings, settings.request, self._target, self.auth.query)
+        )
 
     @property
     def destination(self) -> str:
@@ -35,7 +58,12 @@ class HttpDelivery:
 
     @property
     def batch_items(self) -> int:
-        return self._settings.batch_items
+        """Items that are taken at once. If they are spread over several requests, some more, so
+        that those are filled."""
+        items = self._settings.batch_items
+        if isinstance(self._requests, TemplatedRequests):
+            return self._requests.taken_at_once(items)
+        return items
 
     @property
     def batch_bytes(self) -> int:
@@ -43,14 +71,25 @@ class HttpDelivery:
 
     @property
     def timeout_s(self) -> float:
-        return self._settings.timeout
+        """Twice: the last request of a batch may begin when the time of the first is over."""
+        return 2 * self._settings.timeout
 
     def prepare(self, batch: Sequence[Slice]) -> Prepared:
-        content = self._requests.make(range(len(batch)), batch)
+        content = self._requests.make(list(enumerate(batch)))
         return Prepared(batch, content, content.rejected)
 
     def open_sender(self) -> HttpSender:
-        return HttpSender(self._settings, self._target, self._tls, self._requests)
+        return HttpSender(self._settings, self._target, self._tls, self._requests, self.auth)
+
+    async def try_out(self, batch: Sequence[Slice], *, is_sent: bool) -> Trial:
+        sender = self.open_sender()
+        try:
+            content = self._requests.make(list(enumerate(batch)))
+            hidden = () if self._settings.auth is None else self._settings.auth.own_headers
+            trying = Trying(sender, self._target, hidden)
+            return await trying.run(content, is_sent=is_sent)
+        finally:
+            await sender.aclose()
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -99,3 +138,69 @@ def _usable(key: str, path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
         raise ConfigError(f"{key}: {path} cannot be used: {reason}") from error
+
+
+# Shows the requests of a batch, and what the destination answers if they are sent.
+
+
+class Trying:
+    def __init__(self, sender: HttpSender, target: Target, hidden: tuple[str, ...]) -> None:
+        """`hidden`: the names of headers that are added when a request is sent, and are secret."""
+        self._sender = sender
+        self._target = target
+        self._hidden = hidden
+
+    async def run(self, content: HttpContent, *, is_sent: bool) -> Trial:
+        requests: list[TriedRequest] = []
+        items: list[TriedItem] = []
+        for request in content.requests:
+            if is_sent:
+                answer = await self._sender.ask(request)
+                requests.append(self._shown(request, answer))
+                items += _outcomes(request, self._sender.judge(request, answer))
+            else:
+                requests.append(self._shown(request, None))
+                items += [TriedItem(item_id, "ready") for item_id in request.ids]
+        return Trial(tuple(requests), (*items, *_rejected(content)))
+
+    def _shown(self, request: HttpRequest, answer: Answer | Failure | None) -> TriedRequest:
+        line, *lines = request.head.decode("latin-1").splitlines()
+        method, path, _ = line.split(" ")
+        headers = dict(one.split(": ", 1) for one in lines)
+        shown = {name: _masked(name, value) for name, value in headers.items()}
+        return TriedRequest(
+            method,
+            SECRET_VALUES.masked(masked_address(f"{self._target.destination}{path}")),
+            shown | dict.fromkeys(self._hidden, MASK),
+            request.body,
+            tuple(request.ids),
+            None if answer is None else answer.status,
+            text_of(answer) if isinstance(answer, Answer) else None,
+        )
+
+
+def _outcomes(request: HttpRequest, found: Understood | Failure) -> list[TriedItem]:
+    if isinstance(found, Failure):
+        return [_failed(item_id, found) for item_id in request.ids]
+    return [
+        _failed(item_id, found.failures[at])
+        if at in found.failures
+        else TriedItem(item_id, "delivered")
+        for at, item_id in enumerate(request.ids)
+    ]
+
+
+def _failed(item_id: str, failure: Failure) -> TriedItem:
+    return TriedItem(item_id, "refused" if failure.is_permanent else "retry", failure.text)
+
+
+def _rejected(content: HttpContent) -> list[TriedItem]:
+    return [
+        TriedItem(f"{one.order}-{one.bits:b}", "refused", one.failure.text)
+        for one in content.rejected
+    ]
+
+
+def _masked(header: str, value: str) -> str:
+    hides = is_secret(header.lower().replace("-", "_"))
+    return MASK if hides else SECRET_VALUES.masked(value)

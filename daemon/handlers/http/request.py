@@ -1,25 +1,26 @@
-"""Makes the HTTP request of a batch: its body, compressed if configured, and its headers.
+"""Makes the HTTP requests of a batch: bodies, compressed if configured, and headers.
 
-Pure: the same batch gives the same request, so a destination can recognize a repeated batch by its
-idempotency key.
+Without templates a batch is one request. With them (daemon/handlers/http/templated.py) it may be
+several. Pure: the same batch gives the same requests, so a destination can recognize a repeated
+request by its idempotency key.
 """
 
 import re
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import cramjam
 import h11
 
-from actors.config.handlers import HttpHandler
-from actors.model.outcomes import ItemsFailed
+from actors.config.handlers import HttpHandler, header_texts
+from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice
-from daemon.handlers.items import Encoded, encode_batch
+from daemon.handlers.items import encode_batch
 
 Header = tuple[bytes, bytes]
 
@@ -37,6 +38,7 @@ _PASSED_ON: Final = {
 }
 _HEADER_VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
 _CONTENT_TYPES: Final = {"ndjson": b"application/x-ndjson", "json": b"application/json"}
+_TARGET = re.compile(rb"/[!-~]*")
 _LINES = re.compile(
     rb"(?:[-!#$%&'*+.^_`|~0-9a-zA-Z]+: "
     rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?\r\n)*"
@@ -55,21 +57,38 @@ class RequestHead:
     begin another header or request, is refused.
     """
 
-    __slots__ = ("_start", "shared")
+    __slots__ = ("_lines", "_method", "_path", "shared")
 
     def __init__(self, method: str, path: bytes, headers: Sequence[Header]) -> None:
         """`headers` are the shared ones."""
         self.shared = h11.Request(method=method, target=path, headers=list(headers))
         """The request as h11 must know it to read the answer."""
-        self._start = h11.Connection(h11.CLIENT).send(self.shared).removesuffix(b"\r\n")
+        self._method = method.encode()
+        self._path = path
+        start = h11.Connection(h11.CLIENT).send(self.shared)
+        self._lines = start.removesuffix(b"\r\n").partition(b"\r\n")[2]
 
-    def write(self, headers: Sequence[Header]) -> bytes:
-        """The whole head of a request, with its own headers. Raises ValueError if one is
-        invalid."""
+    def write(
+        self, headers: Sequence[Header], method: bytes | None = None, path: bytes | None = None
+    ) -> bytes:
+        """The head of a request, with its own headers, method and path, without the empty line at
+        its end. Raises ValueError if one of them is invalid."""
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])
         if not _LINES.fullmatch(lines) or lines.count(b"\n") != len(headers):
             raise ValueError("a header has a line break in it, or characters that no header has")
-        return b"%b%b\r\n" % (self._start, lines)
+        if path is not None and not _TARGET.fullmatch(path):
+            raise ValueError("the address has characters that must be percent-encoded")
+        return b"%b %b HTTP/1.1\r\n%b%b" % (
+            method or self._method,
+            path or self._path,
+            self._lines,
+            lines,
+        )
+
+
+def with_query(path: str, added: str) -> str:
+    """The path with more parameters."""
+    return f"{path}{'&' if '?' in path else '?'}{added}" if added else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,71 +124,133 @@ def target_of(url: str) -> Target:
     return Target(parts.hostname or "", port, is_tls, path.encode())
 
 
+Place = tuple[int, int]
+"""An item: its slice's number in the batch, and its index in its run."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HttpRequest:
+    """A request for some items of a batch."""
+
+    key: str
+    """Its idempotency key."""
+    ids: Sequence[str]
+    places: Sequence[Place]
+    head: bytes
+    """Without the empty line at its end: headers may be added."""
+    body: bytes
+
+    def failed(self, failure: Failure) -> list[ItemsFailed]:
+        """The failure of all its items."""
+        return [ItemsFailed(order, bits, failure) for order, bits in bits_of(self.places)]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HttpContent:
-    """A request for some slices of a batch."""
-
-    orders: Sequence[int]
-    """The positions of these slices in the batch."""
-    slices: Sequence[Slice]
-    encoded: Encoded
-    """The batch, without its body."""
-    request: bytes
-    """Head and body, as they are sent."""
-
-    @property
-    def rejected(self) -> tuple[ItemsFailed, ...]:
-        return self.encoded.rejected
+    requests: Sequence[HttpRequest]
+    rejected: tuple[ItemsFailed, ...] = ()
+    """The items that no request can be made of."""
 
 
-class RequestMaker:
-    """Makes requests from batches according to a handler's settings."""
+class RequestMaker(Protocol):
+    """Makes the requests of batches according to a handler's settings."""
+
+    head: RequestHead
+
+    def make(self, parts: Sequence[tuple[int, Slice]]) -> HttpContent:
+        """`parts`: slices of a batch, with their numbers in it."""
+
+
+def halves(maker: RequestMaker, batch: Sequence[Slice], request: HttpRequest) -> list[HttpRequest]:
+    """The items of a request in two."""
+    middle = len(request.places) // 2
+    found: list[HttpRequest] = []
+    for places in (request.places[:middle], request.places[middle:]):
+        parts = [(order, replace(batch[order], bits=bits)) for order, bits in bits_of(places)]
+        found += maker.make(parts).requests
+    return found
+
+
+def bits_of(places: Iterable[Place]) -> list[tuple[int, int]]:
+    """The items of each slice as bits."""
+    found: dict[int, int] = {}
+    for order, index in places:
+        found[order] = found.get(order, 0) | 1 << index
+    return list(found.items())
+
+
+class HeaderMaker:
+    """The headers of requests: those that all share, and those of a single request."""
 
     def __init__(self, settings: HttpHandler, target: Target) -> None:
-        self._encoding = settings.encoding
-        self._compression = settings.compression
-        given = {name.lower() for name in settings.headers}
+        configured = header_texts(settings.headers)
+        own = {} if settings.request is None else settings.request.headers
+        given = {name.lower() for name in (*configured, *own)}
         usual = {"Host": target.host_header.decode(), "Accept-Encoding": "identity"}
         usual["User-Agent"] = f"forebay/{version('forebayd')}"
         chosen = {name: value for name, value in usual.items() if name.lower() not in given}
         self._given = {name.encode() for name in given}
         fixed: list[Header] = [
             (name.encode(), value.encode("latin-1"))
-            for name, value in (chosen | settings.headers).items()
+            for name, value in (chosen | configured).items()
         ]
+        self._compression = settings.compression
         if self._compression != "none":
             fixed.append((b"Content-Encoding", self._compression.encode()))
         self.head = RequestHead(settings.method, target.path, fixed)
 
-    def make(self, orders: Sequence[int], slices: Sequence[Slice]) -> HttpContent:
-        encoded = encode_batch(slices, self._encoding)
-        body = encoded.body
-        if self._compression != "none":
-            body = compress(body, self._compression)
-        headers = self._about(slices, encoded)
-        headers.append((b"Content-Length", b"%d" % len(body)))
-        request = self.head.write(headers) + body
-        described = Encoded(b"", encoded.ids, encoded.places, encoded.rejected)
-        return HttpContent(orders, slices, described, request)
-
-    def _about(self, slices: Sequence[Slice], encoded: Encoded) -> list[Header]:
-        ids = encoded.ids
+    def about(
+        self, key: str, slices: Sequence[Slice], ids: Sequence[str], kind: bytes
+    ) -> list[Header]:
+        """`kind`: the content type, unless the settings give one."""
         headers: list[Header] = [
-            (b"Idempotency-Key", idempotency_key(ids).encode()),
+            (b"Idempotency-Key", key.encode()),
             (b"X-Forebay-Queue", slices[0].run.head.queue.encode()),
             (b"X-Forebay-Items", b"%d" % len(ids)),
             (b"X-Forebay-Attempt", b"%d" % max(part.attempt for part in slices)),
         ]
-        if b"content-type" not in self._given:
-            headers.append((b"Content-Type", self._content_type(len(ids))))
+        if kind and b"content-type" not in self._given:
+            headers.append((b"Content-Type", kind))
         if len(ids) == 1:
             headers.append((b"X-Forebay-Item-Id", ids[0].encode()))
-        elif self._encoding == "raw":
-            text = ",".join(ids).encode()
-            if len(text) <= IDS_BYTES_MAX:
-                headers.append((b"X-Forebay-Item-Ids", text))
         headers += [one for one in passed_on(slices) if one[0].lower() not in self._given]
         return headers
+
+    def compressed(self, body: bytes) -> bytes:
+        return body if self._compression == "none" else compress(body, self._compression)
+
+
+class PlainRequests:
+    """One request per batch, whose body is the items in one of the usual encodings."""
+
+    def __init__(self, settings: HttpHandler, target: Target, query: str) -> None:
+        """`query`: a parameter that is added to the address; empty: none."""
+        self._encoding = settings.encoding
+        path = with_query(target.path.decode(), query).encode()
+        self._headers = HeaderMaker(settings, replace(target, path=path))
+        self.head = self._headers.head
+
+    def make(self, parts: Sequence[tuple[int, Slice]]) -> HttpContent:
+        orders = [order for order, _ in parts]
+        slices = [part for _, part in parts]
+        encoded = encode_batch(slices, self._encoding)
+        places, rejected = encoded.places, encoded.rejected
+        if orders != list(range(len(orders))):
+            places = [(orders[at], index) for at, index in places]
+            rejected = tuple(replace(one, order=orders[one.order]) for one in rejected)
+        if not encoded.ids:
+            return HttpContent((), rejected)
+        body = self._headers.compressed(encoded.body)
+        key = idempotency_key(encoded.ids)
+        kind = self._content_type(len(encoded.ids))
+        headers = self._headers.about(key, slices, encoded.ids, kind)
+        if self._encoding == "raw" and len(encoded.ids) > 1:
+            text = ",".join(encoded.ids).encode()
+            if len(text) <= IDS_BYTES_MAX:
+                headers.append((b"X-Forebay-Item-Ids", text))
+        headers.append((b"Content-Length", b"%d" % len(body)))
+        request = HttpRequest(key, encoded.ids, places, self.head.write(headers), body)
+        return HttpContent((request,), rejected)
 
     def _content_type(self, items: int) -> bytes:
         if self._encoding == "raw":
@@ -209,21 +290,3 @@ def passed_on(slices: Sequence[Slice]) -> list[Header]:
         for name, value in first.items()
         if all(other.get(name) == value for other in others) and _HEADER_VALUE.fullmatch(value)
     ]
-
-
-def halves(content: HttpContent) -> list[tuple[list[int], list[Slice]]]:
-    """The slices of a too large request in two parts, without rejected ones."""
-    left_out = {failed.order for failed in content.rejected}
-    rest = len(content.encoded.ids) // 2
-    first: tuple[list[int], list[Slice]] = ([], [])
-    second: tuple[list[int], list[Slice]] = ([], [])
-    for at, (order, part) in enumerate(zip(content.orders, content.slices, strict=True)):
-        if at in left_out:
-            continue
-        head, tail = part.split(rest) if rest else (None, part)
-        for half, piece in ((first, head), (second, tail)):
-            if piece is not None:
-                half[0].append(order)
-                half[1].append(piece)
-        rest -= head.items if head is not None else 0
-    return [first, second]

@@ -2,9 +2,10 @@
 
 Owns its connections: one per concurrent send. If a request fails on a reused connection before the
 first byte of an answer, it is sent once more on a new one, because destinations close idle
-connections at any time. A batch that is refused or too large for the destination is sent in halves
-until the refused items are alone, all within one deadline. After `SPLITS_MAX` refusals the rest
-waits for its next attempt.
+connections at any time. A request that is refused or too large for the destination is sent in
+halves until the refused items are alone. After `SPLITS_MAX` refusals the rest waits for its next
+attempt. Each request has the handler's timeout; after that time no further one is begun, and the
+items that are left are reported as untried.
 
 On cancel it closes the connection in use and is ready for the next send. It cannot know whether the
 destination took a request that was not answered; the idempotency key is for that.
@@ -13,14 +14,13 @@ destination took a request that was not answered; the idempotency key is for tha
 import ssl
 import time
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 import trio
 
 from actors.config.handlers import HttpHandler
-from actors.model.masking import named_secrets
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
 from actors.ports.handler import DeliveryFailed, Prepared
@@ -29,13 +29,21 @@ from daemon.handlers.http.answer import (
     Answer,
     AnswerReader,
     Understood,
-    failure_of,
+    secrets_of,
     text_of,
     verdict,
     without_secrets,
 )
+from daemon.handlers.http.auth import Auth
 from daemon.handlers.http.connection import ConnectionFailed, HttpConnection, LostBeforeAnswer
-from daemon.handlers.http.request import HttpContent, RequestMaker, Target, halves
+from daemon.handlers.http.request import (
+    HttpContent,
+    HttpRequest,
+    RequestMaker,
+    Target,
+    bits_of,
+    halves,
+)
 
 log = structlog.get_logger()
 
@@ -50,68 +58,53 @@ class HttpSender:
         target: Target,
         tls: ssl.SSLContext | None,
         requests: RequestMaker,
+        auth: Auth,
     ) -> None:
+        self._auth = auth
         self._settings = settings
         self._target = target
         self._tls = tls
         self._requests = requests
         self._reader = AnswerReader(settings)
         self._splits = settings.on_refused == "split"
-        secrets = named_secrets(settings.url, settings.headers)
-        self._secrets = tuple(secret.encode() for secret in secrets)
+        self._secrets = secrets_of(settings.url, settings.headers)
         self._idle: list[HttpConnection] = []
         self._is_closed = False
         self._said_too_long = False
         self._said_suspect = False
 
     async def send(self, prepared: Prepared) -> Report:
-        whole: HttpContent = prepared.content
-        if not whole.encoded.ids:
+        content: HttpContent = prepared.content
+        sent = _Sent(list(prepared.rejected), list(reversed(content.requests)))
+        if not sent.waiting:
             await trio.lowlevel.checkpoint()
-            return Report(prepared.rejected)
-        failures = list(prepared.rejected)
-        waiting = [whole]
-        splits = 0
-        is_suspect = False
-        stop: Failure | None = None
-        doing = _Doing()
-        with trio.move_on_after(self._settings.timeout) as scope:
-            while waiting and stop is None:
-                found = await self._ask(waiting[-1], doing)
-                if isinstance(found, Answer) and verdict(found.status) == "delivered":
-                    understood = self._understand(waiting[-1], found)
-                    if isinstance(understood, Understood):
-                        is_suspect |= understood.is_suspect
-                        failures += failed_items(waiting.pop(), understood)
-                        continue
-                    found = understood
-                if isinstance(found, Answer):
-                    failure = failure_of(found, self._target.destination, time.time())
-                    if self._may_split(found.status, waiting[-1]):
-                        splits += found.status != 413
-                        if splits <= SPLITS_MAX:
-                            parts = halves(waiting.pop())
-                            waiting += [self._requests.make(*part) for part in reversed(parts)]
-                            continue
-                        failure = replace(failure, is_permanent=False, failure_reason="application")
-                    found = failure
-                if found.blames_destination or waiting[-1] is whole:
-                    # The remaining requests would fail in the same way now.
-                    stop = found
-                else:
-                    failures += everything(waiting.pop(), found)
-        if scope.cancelled_caught:
-            patience = format_duration(self._settings.timeout)
-            stop = Failure(f"{self._target.address}: {doing.what} took longer than {patience}")
-        if stop is not None and waiting == [whole] and not failures:
-            raise DeliveryFailed(stop)
-        if stop is not None:
-            for content in waiting:
-                failures += everything(content, stop)
-        return Report(tuple(failures), is_suspect)
+            return sent.report()
+        begins_until = trio.current_time() + self._settings.timeout
+        while sent.waiting and trio.current_time() <= begins_until:
+            request = sent.waiting.pop()
+            found = self.judge(request, await self.ask(request))
+            if isinstance(found, Understood):
+                sent.is_suspect |= found.is_suspect
+                sent.failures += failed_items(request, found)
+                continue
+            if not found.blames_destination and self._may_split(found.status, request):
+                sent.splits += found.status != 413
+                if sent.splits <= SPLITS_MAX:
+                    sent.waiting += reversed(halves(self._requests, prepared.batch, request))
+                    continue
+                found = replace(found, is_permanent=False, failure_reason="application")
+            if not sent.failures and [request] == list(content.requests):
+                raise DeliveryFailed(found)
+            sent.failures += request.failed(found)
+            if found.blames_destination:
+                # The remaining requests would fail in the same way now.
+                for rest in sent.waiting:
+                    sent.failures += rest.failed(found)
+                sent.waiting.clear()
+        return sent.report()
 
-    def _may_split(self, status: int, content: HttpContent) -> bool:
-        if len(content.encoded.ids) < 2:
+    def _may_split(self, status: int | None, request: HttpRequest) -> bool:
+        if len(request.ids) < 2:
             return False
         return status == 413 or (self._splits and status in SPLIT_STATUSES)
 
@@ -122,40 +115,61 @@ class HttpSender:
         self._idle.clear()
         await trio.lowlevel.checkpoint()
 
-    async def _ask(self, content: HttpContent, doing: "_Doing") -> Answer | Failure:
-        try:
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.is_stale:
-                    connection.close()
-                    continue
-                try:
-                    return await self._exchange(connection, content, doing)
-                except LostBeforeAnswer:
-                    break
-            connection = HttpConnection(self._target, self._tls)
-            doing.connection = connection
-            await connection.connect()
-            return await self._exchange(connection, content, doing)
-        except ConnectionFailed as problem:
-            return Failure(str(problem))
+    async def ask(self, request: HttpRequest) -> Answer | Failure:
+        """Sends a request. A Failure means that there was no answer."""
+        doing = _Doing()
+        with trio.move_on_after(self._settings.timeout) as scope:
+            try:
+                return await self._authorized(request, doing)
+            except ConnectionFailed as problem:
+                return Failure(str(problem))
+            except DeliveryFailed as problem:
+                return problem.failure
+        assert scope.cancelled_caught
+        patience = format_duration(self._settings.timeout)
+        return Failure(f"{self._target.address}: {doing.what} took longer than {patience}")
 
-    async def _exchange(
-        self, connection: HttpConnection, content: HttpContent, doing: "_Doing"
-    ) -> Answer:
+    async def _authorized(self, request: HttpRequest, doing: "_Doing") -> Answer:
+        """Once more with a new token if the old one is refused."""
+        lines = await self._auth.lines(request.key, request.body, time.time())
+        answer = await self._exchange(request, lines, doing)
+        if answer.status == 401 and await self._auth.renewed(lines):
+            lines = await self._auth.lines(request.key, request.body, time.time())
+            answer = await self._exchange(request, lines, doing)
+        return without_secrets(answer, (*self._secrets, *self._auth.secrets))
+
+    async def _exchange(self, request: HttpRequest, lines: bytes, doing: "_Doing") -> Answer:
+        data = b"%b%b\r\n%b" % (request.head, lines, request.body)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_stale:
+                connection.close()
+                continue
+            try:
+                return await self._ask_on(connection, data, doing)
+            except LostBeforeAnswer:
+                break
+        connection = HttpConnection(self._target, self._tls)
         doing.connection = connection
-        answer = await connection.ask(
-            self._requests.head, content.request, self._settings.answer_bytes_max
-        )
+        await connection.connect()
+        return await self._ask_on(connection, data, doing)
+
+    async def _ask_on(self, connection: HttpConnection, data: bytes, doing: "_Doing") -> Answer:
+        doing.connection = connection
+        answer = await connection.ask(self._requests.head, data, self._settings.answer_bytes_max)
         if connection.is_open:
             if self._is_closed:
                 connection.close()
             else:
                 self._idle.append(connection)
-        return without_secrets(answer, self._secrets)
+        return answer
 
-    def _understand(self, content: HttpContent, answer: Answer) -> Understood | Failure:
-        """What a 2xx answer says about the items."""
+    def judge(self, request: HttpRequest, answer: Answer | Failure) -> Understood | Failure:
+        """What an answer means for the items of a request. A Failure concerns all of them."""
+        if isinstance(answer, Failure):
+            return answer
+        if verdict(answer.status) != "delivered":
+            return self._reader.failure(answer, self._target.destination, time.time())
         if answer.is_cut and not self._said_too_long:
             self._said_too_long = True
             log.warning(
@@ -163,7 +177,7 @@ class HttpSender:
                 destination=self._target.destination,
                 answer_bytes_max=self._settings.answer_bytes_max,
             )
-        understood = self._reader.read(answer, content.encoded.ids)
+        understood = self._reader.read(answer, request.ids)
         is_suspect = isinstance(understood, Understood) and understood.is_suspect
         if is_suspect and not self._said_suspect:
             self._said_suspect = True
@@ -187,20 +201,25 @@ class _Doing:
         return self.connection.doing if self.connection is not None else "starting"
 
 
-def failed_items(content: HttpContent, understood: Understood) -> list[ItemsFailed]:
+@dataclass(slots=True)
+class _Sent:
+    """How far a batch has come."""
+
+    failures: list[ItemsFailed]
+    waiting: list[HttpRequest]
+    """Requests that are not sent yet, the next one last."""
+    splits: int = 0
+    is_suspect: bool = False
+
+    def report(self) -> Report:
+        untried = [which for request in self.waiting for which in bits_of(request.places)]
+        return Report(tuple(self.failures), self.is_suspect, tuple(untried))
+
+
+def failed_items(request: HttpRequest, understood: Understood) -> list[ItemsFailed]:
     """The single items that a 2xx answer refuses."""
     bits: defaultdict[tuple[int, Failure], int] = defaultdict(int)
     for number, failure in understood.failures.items():
-        at, index = content.encoded.places[number]
-        bits[content.orders[at], failure] |= 1 << index
+        order, index = request.places[number]
+        bits[order, failure] |= 1 << index
     return [ItemsFailed(order, which, failure) for (order, failure), which in bits.items()]
-
-
-def everything(content: HttpContent, failure: Failure) -> list[ItemsFailed]:
-    """The failure of all items of a request."""
-    left_out = {failed.order for failed in content.rejected}
-    return [
-        ItemsFailed(order, part.bits, failure)
-        for at, (order, part) in enumerate(zip(content.orders, content.slices, strict=True))
-        if at not in left_out
-    ]

@@ -10,9 +10,15 @@ from functools import partial, reduce
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
 from actors.model.outcomes import Failure
+from actors.model.slices import cut_text
 from daemon.handlers.items import Verdict
 from forebay.item import BusinessError, Item, Reject, Retry
+from forebay.limits import SETTLE_TEXT_BYTES_MAX
+
+_json = msgspec.json.Encoder().encode
 
 
 class NoFunction(Exception):
@@ -113,7 +119,8 @@ async def call_batch_async(
 def verdict_of(result: object) -> Verdict:
     """The verdict that a function's result means for an item.
 
-    Only None and True mean success: otherwise an unchecked False or response would lose an item.
+    A value is the item's result. False and what JSON cannot hold, such as the response of an HTTP
+    client, mean failure: taken for a result, an unchecked one would lose the item.
     """
     if result is None or result is True:
         return None
@@ -122,10 +129,18 @@ def verdict_of(result: object) -> Verdict:
     if inspect.iscoroutine(result):
         result.close()
         return Failure("the function returned a coroutine: it must be declared with async def")
-    return Failure(
-        f"the function returned a {type(result).__name__}; "
-        f"delivered is None, anything else must be raised"
-    )
+    if result is False:
+        return Failure("the function returned False: failures must be raised")
+    try:
+        text = result if isinstance(result, str) else _json(result).decode()
+    # The value is the user's: its parts may raise anything.
+    except Exception as error:
+        return Failure(
+            f"the function returned a {type(result).__name__}, which JSON cannot hold "
+            f"({describe(error)}); delivered is None or a value, failures must be raised"
+        )
+    # Half a surrogate pair cannot be stored.
+    return cut_text(text, SETTLE_TEXT_BYTES_MAX).encode(errors="replace").decode() or None
 
 
 def verdicts_of(results: object, items: int) -> list[Verdict]:

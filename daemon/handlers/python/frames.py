@@ -1,7 +1,8 @@
 """The frames that the daemon and a child process exchange over two pipes.
 
     daemon → child   u32 length, u32 length of the JSON, JSON, payloads: a batch
-    child → daemon   u32 length, JSON: an answer; length 0 says "delivered" (or "ready")
+    child → daemon   u32 length, JSON: an answer; length 0 says "delivered" (or "ready"), a text
+                     "delivered, with this result", an object is a failure
 
 Lengths are little-endian. The JSON of a batch is a list with one entry per item: its fields in the
 order of `Item`, with the payload's length in place of the payload. The raw payloads follow.
@@ -61,7 +62,7 @@ def decode_items(frame: bytes) -> list[Item]:
 def encode_answer(verdict: Verdict) -> bytes:
     if verdict is None:
         return LENGTH.pack(0)
-    text = json.dumps(asdict(verdict)).encode()
+    text = json.dumps(verdict if isinstance(verdict, str) else asdict(verdict)).encode()
     return LENGTH.pack(len(text)) + text
 
 
@@ -81,5 +82,6 @@ class Answers:
                 break
             text = bytes(self._buffer[at + LENGTH.size : end])
             at = end
-            yield Failure(**json.loads(text)) if text else None
+            said = json.loads(text) if text else None
+            yield Failure(**said) if isinstance(said, dict) else said
         del self._buffer[:at]

@@ -31,6 +31,9 @@ from forebay.item import Item
 END_S: Final = 1.0
 """How long an idle child may take to end."""
 READ_BYTES: Final = 64 * 1024
+OF_SYSTEMD: Final = frozenset(
+    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "CREDENTIALS_DIRECTORY"}
+)
 
 
 class BatchItems(NamedTuple):
@@ -113,9 +116,7 @@ class Child:
 
     @classmethod
     async def start(cls, function: str, *, is_batch: bool) -> "Child":
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())}
-        if "PYTHONPATH" in os.environ:
-            environment[PATH_BEFORE] = os.environ["PYTHONPATH"]
+        environment = _environment()
         module = "daemon.handlers.python.child"
         process = await trio.lowlevel.open_process(
             # -P: do not import modules from the working directory.
@@ -136,7 +137,7 @@ class Child:
         except BaseException:
             await child.kill()
             raise
-        if problems[0] is not None:
+        if isinstance(problems[0], Failure):
             await child.kill()
             raise ChildUnusable(problems[0].text)
         return child
@@ -184,6 +185,19 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 await pipe.aclose()
+
+
+def _environment() -> dict[str, str]:
+    """The daemon's environment, as a function in a thread would see it, but without what is meant
+    for the daemon alone: forebay's settings, which may hold passwords, and systemd's."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FOREBAY_") and name not in OF_SYSTEMD
+    }
+    if "PYTHONPATH" in os.environ:
+        passed[PATH_BEFORE] = os.environ["PYTHONPATH"]
+    return passed | {"PYTHONPATH": os.pathsep.join(_search_path())}
 
 
 def _search_path() -> list[str]:

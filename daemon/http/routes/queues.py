@@ -80,6 +80,39 @@ class QueueChange(Body):
     settings: dict[str, Any] = Field(description="Keys to change; the others stay")
 
 
+class TrialItem(Body):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"payload": '{"email": "ann@example.org"}'}]},
+    )
+
+    payload: str | None = None
+    payload_b64: str | None = Field(None, description="For a payload that is not text")
+    key: str | None = None
+    flow: str | None = None
+    action: str | None = None
+    from_dead: str | None = Field(None, description="The id of a dead letter, instead of a payload")
+    send: bool = Field(False, description="Send the request; otherwise it is only shown")
+
+
+class TriedRequest(BaseModel):
+    """A request as it goes out; secrets are masked."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: str | None = None
+    body_b64: str | None = None
+    status: int | None = Field(description="Of the answer, if the request was sent")
+    answer: str | None = Field(description="The beginning of the answer's text")
+
+
+class Trial(BaseModel):
+    requests: list[TriedRequest]
+    outcome: Literal["ready", "delivered", "refused", "retry"]
+    error: str | None
+
+
 class Purged(BaseModel):
     """What was deleted. Repeat while `more` is true."""
 
@@ -229,6 +262,13 @@ def _running(router: APIRouter, doors: Doors) -> None:
         return QueueObject.model_validate(
             await doors.perform("queue.resume", {"queue": queue, "flow": flow})
         )
+
+    @router.post("/{queue}/try", operation_id="tryQueue", responses=documented(404, 422))
+    async def try_out(queue: QueueName, item: TrialItem, _: Admin) -> Trial:
+        """Shows the request that the queue's handler makes of an item, and sends it if `send` is
+        true. Nothing is stored or settled."""
+        fields = {"queue": queue, **item.model_dump(exclude_none=True)}
+        return Trial.model_validate(await doors.perform("queue.try", fields))
 
     @router.post("/{queue}/purge", operation_id="purgeQueue", responses=documented(404))
     async def purge(queue: QueueName, _: Admin) -> Purged:

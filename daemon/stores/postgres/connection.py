@@ -61,8 +61,10 @@ class Database:
         *,
         connections_max: int,
         is_pooled: bool,
+        password: str | None = None,
     ) -> None:
         self._url = url
+        self._password = password
         self._timeout_s = timeout_s
         self._bridge = bridge
         self._connections_max = connections_max
@@ -203,6 +205,7 @@ class Database:
         try:
             return await asyncpg.create_pool(
                 self._url,
+                password=self._password,
                 min_size=0,
                 max_size=self._connections_max,
                 timeout=self._timeout_s,

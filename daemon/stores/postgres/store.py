@@ -93,6 +93,8 @@ class PostgresSettings:
     listen_url: str | None = None
     """A URL that does not lead to PgBouncer. If `is_pooled`, it is needed to hear when other
     daemons make something due."""
+    password: str | None = None
+    """Used for both URLs, if given."""
 
 
 class PostgresCold:
@@ -115,6 +117,7 @@ class PostgresCold:
             schema,
             connections_max=settings.connections_max,
             is_pooled=settings.is_pooled,
+            password=settings.password,
         )
         self._schema = schema
         self._daemon = daemon
@@ -125,7 +128,9 @@ class PostgresCold:
         self._repeats = Repeats()
         self._folded_at = 0.0
         listen_url = settings.listen_url or (None if settings.is_pooled else url)
-        self.wakes = Wakes(listen_url, schema, daemon, timeout_s, bridge, on_wake)
+        self.wakes = Wakes(
+            listen_url, schema, daemon, timeout_s, bridge, on_wake, password=settings.password
+        )
         self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
         self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
         self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)

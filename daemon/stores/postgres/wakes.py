@@ -36,9 +36,12 @@ class Wakes:
         timeout_s: float,
         bridge: Bridge,
         on_wake: Callable[[str], None],
+        *,
+        password: str | None = None,
     ) -> None:
         """`url` None: it does not listen. `on_wake` is called in trio's thread."""
         self._url = url
+        self._password = password
         self._channel = channel
         self._name = daemon.hex()
         self._timeout_s = timeout_s
@@ -85,6 +88,7 @@ class Wakes:
         try:
             con = await asyncpg.connect(
                 self._url,
+                password=self._password,
                 timeout=self._timeout_s,
                 statement_cache_size=0,
                 server_settings={"application_name": "forebay listening"},

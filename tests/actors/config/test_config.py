@@ -252,9 +252,25 @@ class TestProblems:
         [
             ("{type: http}", "handler.url: must be given"),
             ("{type: http, url: x}", "is not a valid URL: use"),
-            ('{type: http, url: "http://user:secret@host/"}', "has no user, password or fragment"),
+            ('{type: http, url: "http://user:hush@host/"}', "has no user, password or fragment"),
             ('{type: http, url: "http://host/", headers: {Host: x}}', "Host is set by forebay"),
             ('{type: http, url: "http://host/", ca_file: /x}', "needs an https url"),
+            (
+                '{type: http, url: "http://h/", auth: {}}',
+                "auth: needs a type, as {type: bearer}",
+            ),
+            (
+                '{type: http, url: "http://h/", auth: {type: bearer, token: {env: A}, scoep: x}}',
+                "handler.auth.scoep: no such key; did you mean queues.q.handler.auth.scope?",
+            ),
+            (
+                '{type: http, url: "http://h/", auth: {type: api_key, key: {env: A}}}',
+                "queues.q.handler.auth: give either header or query",
+            ),
+            (
+                '{type: http, url: "http://h/", auth: {type: bearer, token: hush}}',
+                "queues.q.handler.auth.token: a",
+            ),
             ("{type: python, function: x}", "is not of the form module:function"),
             ("{type: command, command: []}", "at least 1 item"),
             ("{type: file, path: /x.parquet, format: parquet}", "needs {time} in its name"),
@@ -263,7 +279,7 @@ class TestProblems:
     def test_handlers_that_cannot_work_are_refused(self, handler: str, message: str) -> None:
         (line,) = problems(sets=[f"queues.q.handler={handler}"])
         assert message in line
-        assert "secret" not in line
+        assert "hush" not in line
 
     def test_a_handler_without_a_type_discards_nothing(self, config: Path) -> None:
         config.write_text("queues:\n  a: {handler: null}\n  b: {handler: {type: }}\n")

@@ -10,6 +10,7 @@ import trio
 from structlog.testing import capture_logs
 
 from actors.config.observers import NotificationSettings, WebhookSettings
+from actors.config.secrets import text_of
 from actors.observers.events import NoticeMade
 from actors.observers.notifier import (
     INCIDENTS_MAX,
@@ -47,7 +48,7 @@ class World:
         self.came = trio.Event()
 
     def open_webhook(self, settings: WebhookSettings) -> "Hook":
-        return Hook(self, settings.url)
+        return Hook(self, text_of(settings.url))
 
     async def push(self, queue: str, _notice_id: str, payload: bytes) -> None:
         await self.take(queue, payload)

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.config.queue import BackoffSettings, QueueSettings
-from actors.model.outcomes import Conclusion, Dead, Failure, ItemsFailed, Report, Retry
+from actors.model.outcomes import (
+    Conclusion,
+    Dead,
+    Failure,
+    ItemResult,
+    ItemsFailed,
+    Report,
+    Retry,
+)
 from actors.model.slices import ERROR_TEXT_MAX, ERRORS_MAX, InJournal, ItemError, LentRun, Slice
 from actors.workers.retry import RETRY_AFTER_MAX_S, conclude, decide, next_delay_s
 from forebay.run import encode_run, read_head
@@ -295,3 +303,15 @@ def check_books(batch: list[Slice], conclusions: list[Conclusion]) -> None:
             assert part.attempt == piece.attempt + 1
             assert part.errors[-1].attempt == part.attempt
         assert all(part.due_ms >= NOW_MS for part in again)
+
+
+def test_results_belong_to_the_delivered_items_of_their_slice() -> None:
+    batch = [Slice(RUN, 0b1111), Slice(RUN, 0b110000), Slice(RUN, 0b1000000)]
+    report = Report(
+        (ItemsFailed(0, 0b1000, REFUSED),),
+        results=(ItemResult(0, 0b1, "a"), ItemResult(1, 0b110000, "b"), ItemResult(0, 0b10, "c")),
+    )
+    first, second, third = conclude(batch, report, queue(), NOW_MS, middle)
+    assert (first.delivered, first.results) == (0b111, ((0b1, "a"), (0b10, "c")))
+    assert (second.delivered, second.results) == (0b110000, ((0b110000, "b"),))
+    assert (third.delivered, third.results) == (0b1000000, ())

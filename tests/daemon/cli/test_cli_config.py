@@ -188,3 +188,70 @@ def test_help_loads_few_modules() -> None:
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert b"push" in shown.stdout
     assert int(shown.stderr) < 500
+
+
+class TestPresets:
+    def test_they_are_listed_with_their_limits(self, forebay: Forebay) -> None:
+        code, out, _ = forebay("presets", "ls")
+        assert code == Exit.OK
+        (line,) = [line for line in out.splitlines() if line.startswith("braze-users")]
+        assert "75 objects per request" in line
+        code, out, _ = forebay("presets", "ls", "--json")
+        names = [json.loads(line)["name"] for line in out.splitlines()]
+        assert names == sorted(names)
+        assert "webhook" in names
+
+    def test_one_is_printed_as_its_file(self, forebay: Forebay, tmp_path: Path) -> None:
+        code, out, _ = forebay("presets", "show", "webhook")
+        assert code == Exit.OK
+        assert out.startswith("#")
+        (tmp_path / "ours.yaml").write_text(out)
+        code, out, _ = forebay("presets", "show", "ours", "--presets-dir", str(tmp_path), "--json")
+        assert code == Exit.OK
+        assert (
+            json.loads(out)["handler"]
+            == yaml.safe_load((tmp_path / "ours.yaml").read_text())["handler"]
+        )
+
+    def test_the_environment_names_the_directory(
+        self, forebay: Forebay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "ours.yaml").write_text("{summary: Ours, handler: {}}")
+        monkeypatch.setenv("FOREBAY_PRESETS_DIR", str(tmp_path))
+        assert "ours" in forebay("presets", "ls")[1]
+        assert load(None, os.environ).presets_dir == tmp_path
+
+    def test_an_unknown_one_is_named(self, forebay: Forebay) -> None:
+        code, _, err = forebay("presets", "show", "hubspot")
+        assert code == Exit.USAGE
+        assert "there is no preset 'hubspot'; did you mean hubspot-batch?" in err
+
+    def test_a_vendor_without_a_preset_is_warned_about(
+        self, forebay: Forebay, tmp_path: Path
+    ) -> None:
+        config = tmp_path / "f.yaml"
+        url = "https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert"
+        config.write_text(
+            f"queues:\n"
+            f"  a: {{handler: {{type: http, url: '{url}'}}}}\n"
+            f"  b: {{handler: {{type: http, url: '{url}', answer: {{items: errors, ok: a}}}}}}\n"
+            f"  c: {{handler: {{type: http, url: '{url}', preset: webhook}}}}\n"
+            f"  d: {{handler: {{type: http, url: 'https://crm.example/'}}}}\n"
+        )
+        code, out, err = forebay("config", "check", "--config", str(config))
+        assert (code, out) == (Exit.OK, "the configuration is good; queues: a, b, c, d\n")
+        assert err == (
+            "warning: queues.a.handler: api.hubapi.com reports refused items in its own form: "
+            "use preset: hubspot-batch, or describe its answers with answer\n"
+        )
+
+    def test_a_directory_that_cannot_be_used_is_a_problem(
+        self, forebay: Forebay, tmp_path: Path
+    ) -> None:
+        check = ("config", "check", "--set")
+        code, _, err = forebay(*check, f"presets_dir={tmp_path / 'nowhere'}")
+        assert (code, err.endswith("nowhere is not a directory\n")) == (Exit.CONFIG, True)
+        (tmp_path / "bad.yaml").write_text("[")
+        code, _, err = forebay(*check, f"presets_dir={tmp_path}")
+        assert code == Exit.CONFIG
+        assert "bad.yaml:1: not YAML" in err

@@ -1,6 +1,7 @@
 """`forebay history` and the looks of clients, on the real daemon."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,18 @@ def test_what_was_finished_is_shown_as_its_queue_keeps_it(tmp_path: Path) -> Non
         assert "delivered" in table
         assert "not now" in table
         assert host.command("history", "none").stderr == b"the history of none is empty\n"
+        assert client.stats()["history_dropped_total"] == 0
+
+
+def test_every_item_of_a_large_run_has_the_result_of_its_function(tmp_path: Path) -> None:
+    handler = {"type": "python", "function": "tests.daemon.handlers.functions:receipt"}
+    host = Host(tmp_path, {"queues": {"jobs": {"handler": handler, "history": "all"}}})
+    with running(host), connect(host.socket) as client:
+        # Counted for each of its rows, the run would be more than may wait to be written.
+        client.push("jobs", [os.urandom(2048).hex() for _ in range(200)])
+        entries = until_shown(host, 200, "jobs", "-n", "1000")
+        for entry in entries:
+            assert json.loads(str(entry["result"])) == {"receipt": entry["id"]}
         assert client.stats()["history_dropped_total"] == 0
 
 

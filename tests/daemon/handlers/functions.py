@@ -84,6 +84,48 @@ async def whole_async(items: list[Item]) -> object:
     return whole(items)
 
 
+class Response:
+    """What an HTTP client might return; nobody has looked at its status."""
+
+    status_code = 500
+
+
+VALUES: dict[str, object] = {
+    "text": "sent as m-1",
+    "object": {"id": 7, "at": [1.5, None, True]},
+    "number": 0,
+    "list": [],
+    "empty": "",
+    "long": "x" * 20_000,
+    "half": "half a pair: \ud800",
+    "response": Response(),
+    "deep": {"response": Response()},
+    "true": True,
+    "none": None,
+}
+
+
+def returns(item: Item) -> object:
+    return VALUES[item.text]
+
+
+async def returns_async(item: Item) -> object:
+    await trio.lowlevel.checkpoint()
+    return VALUES[item.text]
+
+
+def returns_all(items: list[Item]) -> object:
+    return [VALUES[item.text] for item in items]
+
+
+def returns_one(items: list[Item]) -> object:
+    return {"batch": len(items)}
+
+
+def receipt(item: Item) -> dict[str, str]:
+    return {"receipt": item.id}
+
+
 class Caller:
     async def __call__(self, item: Item) -> None:
         await trio.lowlevel.checkpoint()
@@ -97,6 +139,11 @@ def pid(item: Item) -> None:
     """Leaves the process's number in the file that the payload names."""
     with open(item.text, "a") as file:
         file.write(f"{os.getpid()} {os.environ.get('PYTHONPATH')}\n")
+
+
+def variables(item: Item) -> None:
+    """Leaves the names of the process's variables in the file that the payload names."""
+    Path(item.text).write_text(" ".join(sorted(os.environ)))
 
 
 def forgets_async(item: Item) -> object:

@@ -57,6 +57,78 @@ async def test_program_is_fed_the_batch_and_told_about_it(tmp_path: Path) -> Non
     assert (tmp_path / "told").read_text().split() == ["crm", "3", "yes", str(tmp_path)]
 
 
+async def variables(directory: Path, **settings: Any) -> dict[str, str]:
+    """The environment of a program, without what its shell sets."""
+    out = directory / "variables"
+    handler = opened(
+        {"type": "command", "command": ["sh", "-c", f"env -0 > {out}"], "timeout": "1h", **settings}
+    )
+    await deliver(handler, slice_of([b"x"]))
+    pairs = [line.partition("=") for line in out.read_text().split("\0") if line]
+    return {name: value for name, _, value in pairs if name not in ("PWD", "SHLVL", "_", "OLDPWD")}
+
+
+async def test_a_program_gets_nothing_else_of_the_daemons_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name != "PATH":
+            monkeypatch.delenv(name)
+    usual = {
+        "HOME": "/home/forebay",
+        "LANG": "C.UTF-8",
+        "LC_TIME": "C",
+        "TZ": "UTC",
+        "TMPDIR": str(tmp_path),
+        "USER": "forebay",
+        "LOGNAME": "forebay",
+    }
+    others = {
+        "FOREBAY_COLD__URL": "postgresql://u:hush@h/d",
+        "CRM_KEY": "hush",
+        "AWS_REGION": "eu",
+        "PYTHONPATH": "/x",
+        "NOTIFY_SOCKET": "/run/x",
+    }
+    for name, value in (usual | others).items():
+        monkeypatch.setenv(name, value)
+    told = {"FOREBAY_QUEUE": "crm", "FOREBAY_ITEMS": "1"}
+    usual |= {"PATH": os.environ["PATH"]}
+    assert await variables(tmp_path) == usual | told
+    found = await variables(
+        tmp_path,
+        inherit=["AWS_REGION", "NOT_SET"],
+        environment={"TZ": "CET", "KEY": {"env": "CRM_KEY"}},
+    )
+    assert found == usual | told | {"AWS_REGION": "eu", "TZ": "CET", "KEY": "hush"}
+
+
+@pytest.mark.parametrize("keys", [{"environment": {"A=B": "x"}}, {"inherit": [""]}])
+def test_what_cannot_be_the_name_of_a_variable_is_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is not a valid name of a variable"):
+        shell("true", **keys)
+
+
+def test_a_secret_that_no_variable_can_hold_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"a\0b")
+    with pytest.raises(CannotStart) as caught:
+        shell("true", environment={"KEY": {"file": str(file)}})
+    text = "KEY has a zero byte in it, which no variable can hold"
+    assert str(caught.value) == f"queues.crm.handler.environment: {text}"
+
+
+async def test_half_a_secret_at_the_beginning_of_stderr_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = "hush-" * 20
+    monkeypatch.setenv("CRM_KEY", secret)
+    rest = "x" * (ERROR_TEXT_MAX - 50)
+    script = f'printf "%s{rest}" "$KEY" >&2; exit 1'
+    failure = await failure_of(shell(script, environment={"KEY": {"env": "CRM_KEY"}}), b"x")
+    assert "hush" not in failure.text
+
+
 async def test_a_program_is_told_what_all_its_items_are_part_of(tmp_path: Path) -> None:
     handler = shell('echo "$FOREBAY_CORRELATION_ID,$TRACEPARENT" > told', directory=str(tmp_path))
     first, second = (
@@ -150,7 +222,7 @@ def test_a_program_says_whose_fault_it_was() -> None:
     results.feed(b'{"id":"b","status":"retry","failure_reason":"Business"}\n')
     results.feed(b'{"id":"c","status":"failed","failure_reason":["business"]}\n')
     said = [results.verdicts[item_id] for item_id in "abc"]
-    assert [(one.failure_reason, one.is_permanent) for one in said if one] == [
+    assert [(one.failure_reason, one.is_permanent) for one in said if isinstance(one, Failure)] == [
         ("business", True),
         ("business", False),
         ("application", True),

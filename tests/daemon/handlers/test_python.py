@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.model.outcomes import Failure, Report
+from actors.model.outcomes import Failure, ItemResult, Report
+from actors.model.slices import indexes
 from daemon.errors import CannotStart
 from daemon.handlers.python.handler import THREADS_A_SENDER, PythonDelivery
 from tests.daemon.handlers import functions
@@ -67,7 +68,7 @@ async def test_each_item_has_an_outcome_of_its_own(function: str) -> None:
     second = slice_of([b"reject", b"retry:90", b"exit", b"false"])
     report = await deliver(opened(python(function)), first, second)
     said = failures(report)
-    assert said.pop((1, 3)).text.startswith("the function returned a bool")
+    assert said.pop((1, 3)).text == "the function returned False: failures must be raised"
     assert said == {
         (0, 1): Failure("later", blames_destination=False),
         (0, 2): Failure("ValueError: bad thing"),
@@ -109,6 +110,53 @@ async def test_wrong_number_of_results_fails_the_batch() -> None:
     report = await deliver(opened(python("whole", batch=True)), slice_of([b"short", b"b"]))
     text = "the function returned 1 results for 2 items"
     assert texts(report) == {(0, 0): text, (0, 1): text}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"function": "returns"},
+        {"function": "returns_async"},
+        {"function": "returns", "mode": "process"},
+        {"function": "returns_all", "batch": True},
+        {"function": "returns_all", "batch": True, "mode": "process"},
+    ],
+    ids=["thread", "loop", "process", "batch", "batch in a process"],
+)
+async def test_a_value_is_the_items_result(how: dict[str, Any]) -> None:
+    names = list(functions.VALUES)
+    part = slice_of([name.encode() for name in names])
+    report = await deliver(opened(python(**how)), part)
+    found = {names[index]: text for index, text in results(report).items()}
+    assert found.pop("long") == "x" * 16_383 + "…"
+    assert found == {
+        "text": "sent as m-1",
+        "object": '{"id":7,"at":[1.5,null,true]}',
+        "number": "0",
+        "list": "[]",
+        "half": "half a pair: ?",
+    }
+    failed = {names[index]: text for (_, index), text in texts(report).items()}
+    assert failed.keys() == {"response", "deep"}
+    assert failed["response"].startswith("the function returned a Response, which JSON cannot hold")
+
+
+async def test_one_value_of_a_batch_function_is_the_result_of_all_items() -> None:
+    handler = opened(python("returns_one", batch=True))
+    report = await deliver(handler, slice_of([b"a", b"b"]), slice_of([b"c"]))
+    assert report.results == (
+        ItemResult(0, 0b11, '{"batch":3}'),
+        ItemResult(1, 0b1, '{"batch":3}'),
+    )
+
+
+def results(report: Report) -> dict[int, str]:
+    """The results of the items of the first slice."""
+    found: dict[int, str] = {}
+    for order, bits, text in report.results:
+        assert order == 0
+        found |= dict.fromkeys(indexes(bits), text)
+    return found
 
 
 async def test_object_with_an_async_call_is_async() -> None:

@@ -72,6 +72,19 @@ async def test_process_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
     assert not _is_alive(int(number))
 
 
+async def test_process_has_the_environment_without_what_is_meant_for_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FOREBAY_COLD__URL", "NOTIFY_SOCKET", "CREDENTIALS_DIRECTORY", "CRM_REGION"):
+        monkeypatch.setenv(name, "x")
+    left = tmp_path / "variables"
+    assert await deliver(opened(process("variables")), slice_of([os.fsencode(left)])) == Report()
+    names = left.read_text().split()
+    assert "CRM_REGION" in names
+    assert not {"NOTIFY_SOCKET", "CREDENTIALS_DIRECTORY"} & set(names)
+    assert not any(name.startswith("FOREBAY_") for name in names)
+
+
 @pytest.mark.parametrize("how, text", [(b"die", "exit code 3"), (b"kill", "killed by SIGKILL")])
 async def test_process_that_dies_costs_only_the_item_it_died_over(how: bytes, text: str) -> None:
     report = await deliver(opened(process("by_payload")), slice_of([b"a", how, b"b", how, b"c"]))

@@ -2,6 +2,8 @@ import errno
 import io
 import json
 import re
+import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 import structlog
 
 from actors.config.settings import LogSettings
+from actors.model.secret_values import SECRET_VALUES
 from daemon.process import logs
+from daemon.process.terminal import guard
 
 
 class Terminal(io.StringIO):
@@ -103,6 +107,35 @@ def test_passwords_in_addresses_are_masked(style: Any) -> None:
     assert "hush" not in stream.getvalue()
     assert "redis://u:***@h" in stream.getvalue()
     assert "https://h/?token=***" in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_known_secrets_are_masked_wherever_they_are(style: Any) -> None:
+    secret = 'a "secret" of the log'
+    SECRET_VALUES.add(secret)
+    stream = io.StringIO()
+    logs.set_up(LogSettings(format=style), stream)
+    try:
+        raise LookupError(f"no answer to {secret}")
+    except LookupError:
+        structlog.get_logger().exception("a.b", **{secret: 1}, tree={"x": [secret]}, text=secret)
+    assert "of the log" not in stream.getvalue()
+    assert "no answer to ***" in stream.getvalue()
+
+
+def test_the_process_shows_no_known_secret_when_it_dies() -> None:
+    SECRET_VALUES.add("a-secret-of-stderr")
+    stream = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        patch.setattr(sys, "stdout", io.StringIO())
+        guard()
+        try:
+            raise LookupError("no answer to a-secret-of-stderr")
+        except LookupError:
+            traceback.print_exc()
+    assert "LookupError: no answer to ***" in stream.getvalue()
+    assert "a-secret" not in stream.getvalue()
 
 
 def test_values_that_json_does_not_know_are_shown_all_the_same() -> None:

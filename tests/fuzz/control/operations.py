@@ -87,6 +87,11 @@ headers: Final = Leaf(
 HANDLER: Final = Shape(
     {
         "type": one_of("http"),
+        "preset": one_of(
+            None,
+            "webhook",
+            odd=('"salesforce"', '"../x"', '""', '"\\u0000"', "1", '"webhook.yaml"'),
+        ),
         "url": one_of(
             f"{DESTINATION}/hook",
             odd=(
@@ -100,18 +105,29 @@ HANDLER: Final = Shape(
         "encoding": one_of("ndjson", "json", "raw"),
         "compression": one_of("none", "gzip", "snappy"),
         "headers": headers,
+        # Only the configuration may name secrets: any auth is refused.
+        "auth": one_of(
+            None,
+            odd=(
+                *('{"type": "bearer"}', '{"type": "bearer", "token": "hush"}', '{"type": "x"}'),
+                *('{"type": "bearer", "token": {"env": "PATH"}}', '"basic"', "[]"),
+                '{"type": "hmac", "secret": {"file": "/etc/passwd"}}',
+            ),
+        ),
         "batch_items": whole(1, 65_536),
         "batch_bytes": sized("1Ki", "1Mi"),
         "timeout": lasting("10ms", "1s"),
         "answer_bytes_max": sized("1Ki"),
         "item_results": flag,
         "on_refused": one_of("split", "fail"),
+        "outage": one_of(None, "status == `401`", odd=('"a["', '"body"', '""', "1")),
         "suspect": one_of("deliver", "fail"),
         "answer": needs(
             "ok",
             items=one_of("@", "results", odd=('"a["', '"no_such()"', '""', "1", '"\\u0000"')),
-            match=one_of("position", "id"),
+            match=one_of("position", "id", "index"),
             id=one_of("id", odd=('"`"',)),
+            index=one_of("index", odd=('"`"',)),
             ok=one_of("ok", "status == `1`"),
             error=one_of("error", None),
             code=one_of("code", None),

@@ -52,7 +52,7 @@ def test_2xx_is_delivered(status: int) -> None:
     assert verdict(status) == "delivered"
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599, 999])
+@pytest.mark.parametrize("status", [401, 407, 408, 425, 429, 500, 502, 503, 504, 599, 999])
 def test_what_may_pass_is_tried_again_and_blames_the_destination(status: int) -> None:
     failure = failed(Answer(status))
     assert verdict(status) == "retry"
@@ -60,7 +60,7 @@ def test_what_may_pass_is_tried_again_and_blames_the_destination(status: int) ->
     assert failure.status == status
 
 
-@pytest.mark.parametrize("status", [300, 301, 304, 308, 400, 401, 403, 404, 409, 410, 413, 422])
+@pytest.mark.parametrize("status", [300, 301, 304, 308, 400, 403, 404, 409, 410, 413, 422])
 def test_what_was_refused_is_permanent_and_blames_nobody(status: int) -> None:
     failure = failed(Answer(status))
     assert (failure.is_permanent, failure.blames_destination) == (True, False)
@@ -357,9 +357,37 @@ class TestRules:
 
     def test_items_are_matched_by_their_id(self) -> None:
         rules = {"items": "errors", "match": "id", "id": "ref", "error": "why"}
-        content = {"errors": [{"ref": "r-2", "why": "late"}, {"ref": "r-9", "why": "unknown"}]}
+        content = {"errors": [{"ref": "r-2", "why": "late"}, {"ref": "r-9"}]}
         found = item_failures(ok(content), answer=rules)
         assert {at: one.text for at, one in found.items()} == {2: "late"}
+
+    def test_items_are_matched_by_their_position_in_the_request(self) -> None:
+        rules = {"items": "errors", "match": "index", "error": "type"}
+        content = {"errors": [{"type": "no id", "index": 2}, {"type": "no time", "index": 0}]}
+        found = item_failures(ok(content), answer=rules)
+        assert {at: one.text for at, one in found.items()} == {2: "no id", 0: "no time"}
+        rules["index"] = "at.row"
+        content = {"errors": [{"type": "no id", "at": {"row": "1"}}]}
+        assert list(item_failures(ok(content), answer=rules)) == [1]
+        assert item_failures(ok({"errors": []}), answer=rules) == {}
+
+    def test_an_entry_may_be_about_several_items(self) -> None:
+        rules = {"items": "errors", "match": "id", "id": "refs", "error": "why"}
+        content = {"errors": [{"refs": ["r-2", "r-0"], "why": "late"}]}
+        assert list(item_failures(ok(content), answer=rules)) == [2, 0]
+
+    @pytest.mark.parametrize("match", ["id", "index"])
+    @pytest.mark.parametrize("named", [{}, None, [], "r-9", 3, -1, True, 1.0, ["r-0", "r-9"]])
+    def test_a_failure_of_an_unknown_item_is_a_failure_of_the_destination(
+        self, match: str, named: Any
+    ) -> None:
+        rules = {"items": "@", "match": match, match: "at", "error": "why"}
+        found = read(ok([{"at": named, "why": "late"}]), answer=rules)
+        assert isinstance(found, Failure)
+        assert (found.blames_destination, found.is_permanent) == (True, False)
+        assert f"answer.{match} finds" in found.text
+        known = ok([{"at": named}])
+        assert read(known, answer=rules) == Understood()
 
     def test_a_status_decides_about_a_retry(self) -> None:
         rules = {"code": "status", "error": "error"}
@@ -369,6 +397,12 @@ class TestRules:
             1: (503, False),
             2: (422, True),
         }
+
+    def test_retry_and_a_status_each_ask_for_a_retry(self) -> None:
+        rules = {"code": "status", "retry": "again"}
+        content = [{"status": 503}, {"status": 422, "again": True}, {"status": 422}]
+        found = item_failures(ok(content), answer=rules)
+        assert {at: one.is_permanent for at, one in found.items()} == {0: False, 1: False, 2: True}
 
     @pytest.mark.parametrize(
         "answer",
@@ -399,7 +433,7 @@ class TestRules:
             ({}, "give ok, error or code"),
             ({"ok": "a", "unknown": "retry"}, "'fail' or 'deliver'"),
             ({"ok": "a", "of": "b"}, "Extra inputs"),
-            ({"ok": "a", "match": "key"}, "'position' or 'id'"),
+            ({"ok": "a", "match": "key"}, "'position', 'id' or 'index'"),
         ],
     )
     def test_bad_rules_are_refused_at_once(self, rules: dict[str, str], text: str | None) -> None:
@@ -409,6 +443,35 @@ class TestRules:
             return
         with pytest.raises(ValidationError, match=re.escape(text)):
             HttpHandler.model_validate({"url": "http://crm/", "answer": rules})
+
+
+class TestOutage:
+    RULE = "status == `423` || body[0].errorCode == 'REQUEST_LIMIT_EXCEEDED'"
+
+    def failure(self, answer: Answer, outage: str | None = RULE) -> Failure:
+        handler = HttpHandler.model_validate({"url": "http://crm:80/", "outage": outage})
+        return AnswerReader(handler).failure(answer, "http://crm:80", NOW)
+
+    @pytest.mark.parametrize(
+        "answer", [Answer(423), ok([{"errorCode": "REQUEST_LIMIT_EXCEEDED"}], 403)]
+    )
+    def test_a_refusal_that_the_rule_names_is_a_failure_of_the_destination(
+        self, answer: Answer
+    ) -> None:
+        found = self.failure(answer)
+        assert (found.blames_destination, found.is_permanent) == (True, False)
+        assert (found.status, found.failure_reason) == (answer.status, "application")
+        assert found.text == failed(answer).text
+
+    def test_it_may_ask_for_a_pause(self) -> None:
+        assert self.failure(Answer(423, {"retry-after": "7"})).retry_after_s == 7
+
+    @pytest.mark.parametrize(
+        "answer",
+        [ok([{"errorCode": "INSUFFICIENT_ACCESS"}], 403), Answer(403, {}, b"<html>"), Answer(503)],
+    )
+    def test_any_other_answer_means_what_it_did(self, answer: Answer) -> None:
+        assert self.failure(answer) == failed(answer) == self.failure(answer, None)
 
 
 def test_rules_that_would_not_be_used_are_refused() -> None:

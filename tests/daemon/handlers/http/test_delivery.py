@@ -186,6 +186,18 @@ class TestRefused:
             await opened.failure(a_slice(b"0", b"bad", b"2"))
         assert len(server.requests) == 1
 
+    @pytest.mark.parametrize("status", ["400 Bad Request", "403 Forbidden"])
+    async def test_an_outage_concerns_the_destination_and_is_not_split(
+        self, server: FaultyServer, status: str
+    ) -> None:
+        said = b'[{"errorCode": "REQUEST_LIMIT_EXCEEDED"}]'
+        server.will(answer(status, said, Content_Type="application/json"))
+        rule = "body[0].errorCode == 'REQUEST_LIMIT_EXCEEDED'"
+        async with sending(server.url(), outage=rule) as opened:
+            failure = await opened.failure(a_slice(b"0", b"1", b"2"))
+        assert (failure.is_permanent, failure.blames_destination) == (False, True)
+        assert len(server.requests) == 1
+
     async def test_extra_requests_are_bounded_and_the_rest_waits(
         self, server: FaultyServer
     ) -> None:

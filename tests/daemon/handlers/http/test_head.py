@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.config.handlers import HttpHandler
-from daemon.handlers.http.request import Header, RequestHead, RequestMaker, target_of
+from daemon.handlers.http.request import Header, PlainRequests, RequestHead, target_of
 from tests.daemon.handlers.http.batches import a_slice
 
 SHARED: list[Header] = [(b"Accept-Encoding", b"identity"), (b"Host", b"crm"), (b"X-Key", b"a b")]
@@ -30,7 +30,7 @@ def test_a_head_is_what_h11_writes_or_is_refused(headers: list[Header]) -> None:
         with pytest.raises(ValueError, match="no header has"):
             HEAD.write(headers)
         return
-    assert HEAD.write(headers) == expected
+    assert HEAD.write(headers) + b"\r\n" == expected
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,10 @@ def test_a_request_is_one_that_h11_reads_and_would_write(
     given_settings: dict[str, object], payloads: list[bytes]
 ) -> None:
     made = HttpHandler.model_validate({"url": "http://crm.example/hook?a=b", **given_settings})
-    maker = RequestMaker(made, target_of(made.url))
+    maker = PlainRequests(made, target_of(made.url), "")
     batch = [a_slice(*payloads, attempt=2, headers={"correlation_id": "c-7"})]
-    request = maker.make([0], batch).request
+    (made_request,) = maker.make(list(enumerate(batch))).requests
+    request = made_request.head + b"\r\n" + made_request.body
     server = h11.Connection(h11.SERVER)
     server.receive_data(request)
     head, body = server.next_event(), server.next_event()

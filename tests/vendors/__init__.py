@@ -1,0 +1,1 @@
+"""Servers that behave as the documentation of vendors says, and answers that vendors give."""
