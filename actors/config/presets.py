@@ -40,8 +40,8 @@ class Preset(Section):
 
 
 def with_preset(queue: Any, directory: Path | None, where: str = "") -> Any:
-    """The keys of a queue, with those of the preset that its handler names. Raises Clash if there
-    is no such preset; `where` is what the message puts before `handler.preset`."""
+    """The keys of a queue, with those of the preset that its handler names. Raises Clash if it
+    does not exist; `where` is what the message puts before `handler.preset`."""
     handler = queue.get("handler") if isinstance(queue, dict) else None
     if not isinstance(handler, dict) or handler.get("type", "http") != "http":
         return queue
@@ -56,7 +56,7 @@ def with_preset(queue: Any, directory: Path | None, where: str = "") -> Any:
 
 
 def find_preset(name: str, directory: Path | None = None) -> Preset:
-    """Raises ValueError if there is no such preset, or if its file cannot be used."""
+    """Raises ValueError if it does not exist, or if its file cannot be used."""
     path = preset_file(name, directory)
     try:
         return _read(path, path.stat().st_mtime_ns)
@@ -65,7 +65,7 @@ def find_preset(name: str, directory: Path | None = None) -> Preset:
 
 
 def preset_file(name: str, directory: Path | None = None) -> Path:
-    """Raises ValueError if there is no such preset."""
+    """Raises ValueError if it does not exist."""
     files = _files(directory)
     if name in files:
         return files[name]

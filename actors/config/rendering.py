@@ -1,4 +1,4 @@
-"""What templates are rendered from: the items of a slice, as columns; and how values become texts.
+"""The input of templates: the items of a slice, as columns; and how values become texts.
 
 Pure.
 """

@@ -34,10 +34,10 @@ _HARMLESS: Final = frozenset(
         *("idempotency_key", "unique_key", "token_url", "client_auth"),
     }
 )
-"""Names of what is no secret, although they contain a word for one."""
+"""Harmless names, although they contain a word for a secret."""
 _REFERENCES: Final = frozenset({"file", "env", "credential"})
 _NAMED_VALUES: Final = frozenset({"headers", "environment", "form"})
-"""Settings whose keys the operator names: a header named `credential` is no reference."""
+"""Settings whose keys the operator names: a header may be named `credential`."""
 
 
 def masked(value: Any, name: str = "") -> Any:

@@ -26,6 +26,8 @@ class Failure:
     """Counts against the breaker. An answer that refuses an item is still an answer."""
     failure_reason: FailureReason = "application"
     """A business failure is permanent too, unless its reporter asks for a retry."""
+    is_suspect: bool = False
+    """The destination accepted the request, and its answer was not understood."""
     has_waited: bool = False
     """The items were out of sight for long enough: the queue's backoff is not added."""
 

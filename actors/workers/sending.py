@@ -215,7 +215,7 @@ class Delivering:
         self._count.sent(took_s)
         self.sent.note(items, is_failed=is_failed)
         self._shared.tallies.sent(self._queue, items, took_s, is_failed=is_failed)
-        if isinstance(report, Report) and report.is_suspect:
+        if _is_suspect(report):
             self._shared.tallies.of(self._queue).suspect_answers += 1
 
     async def _is_still_ours(self, batch: SendBatch) -> bool:
@@ -250,6 +250,12 @@ class Delivering:
             name = holder(self._shared.host, self._queue, str(place), 0).by
             self._names[place] = name
         return name
+
+
+def _is_suspect(report: Report | Failure) -> bool:
+    if isinstance(report, Failure):
+        return report.is_suspect
+    return report.is_suspect or any(one.failure.is_suspect for one in report.failures)
 
 
 def items_of(leased: Sequence[Leased]) -> int:

@@ -75,7 +75,7 @@ class Auth(Protocol):
         """The header lines for a request, each ended with CRLF. `key`: its idempotency key; `body`:
         as it is sent; `now_s`: the time of day.
 
-        Raises DeliveryFailed if there is no token.
+        Raises DeliveryFailed if no token can be fetched.
         """
 
     async def renewed(self, used: bytes) -> bool:
@@ -254,7 +254,7 @@ class OAuth2:
         return token is not None and token.lines != used
 
     async def _renew(self, old: Token | None, *, is_usable: bool) -> Token:
-        """The next token; the old one, if it is usable and not expired, while there is no other."""
+        """The next token; the old one while that cannot be fetched, if it is still usable."""
         if old is not None and is_usable and self._is_valid(old) and self._fetching.locked():
             return old
         seen = self._fetches
@@ -293,7 +293,7 @@ class OAuth2:
         self.secrets = self._own + tuple(one.encode() for one in (text, *before))
 
     async def _ask(self) -> tuple[str, float] | Failure:
-        """A token and its life in seconds, or why there is none."""
+        """A token and its life in seconds, or why the endpoint gave none."""
         connection = HttpConnection(self._target, self._tls)
         try:
             with trio.fail_after(self._timeout_s):
@@ -368,7 +368,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _reason(answer: answers.Answer, content: dict[str, Any]) -> str:
-    """Why there is no token, on one line: as OAuth has it (RFC 6749, section 5.2), or any text."""
+    """Why the endpoint gave no token, on one line: an OAuth error (RFC 6749, section 5.2), or any text."""
     if 300 <= answer.status < 400:
         return "it redirects, which forebay does not follow: correct token_url"
     said = [content[name] for name in ("error", "error_description") if name in content]

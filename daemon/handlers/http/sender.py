@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from actors.config.handlers import HttpHandler
+from actors.config.presets import preset_for
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
 from actors.ports.handler import DeliveryFailed, Prepared
@@ -178,17 +179,26 @@ class HttpSender:
                 answer_bytes_max=self._settings.answer_bytes_max,
             )
         understood = self._reader.read(answer, request.ids)
-        is_suspect = isinstance(understood, Understood) and understood.is_suspect
-        if is_suspect and not self._said_suspect:
+        if isinstance(understood, Failure):
+            understood = replace(understood, is_suspect=True)
+        if understood.is_suspect and not self._said_suspect:
             self._said_suspect = True
             log.warning(
                 "http.answer_suspect",
                 destination=self._target.destination,
                 status=answer.status,
                 answer=text_of(answer),
-                hint="describe it with `answer`, or set `suspect: fail`",
+                hint=self._hint(),
             )
         return understood
+
+    def _hint(self) -> str:
+        if self._settings.answer is not None:
+            return "the answer does not have the form that `answer` describes"
+        preset = preset_for(self._target.host)
+        if preset is not None:
+            return f"use `preset: {preset}`"
+        return "describe it with `answer`, or set `suspect: fail`"
 
 
 class _Doing:

@@ -286,7 +286,7 @@ _QUEUE_COUNTERS: Final = (
     (
         "suspect_answers",
         "answers_suspect",
-        "Batches that count as delivered although their answer seems to report errors.",
+        "Answers with status 2xx that seem to report errors or have an unknown form.",
     ),
     ("lost_leases", "lost_leases", "Outcomes reported after their lease had expired."),
 )

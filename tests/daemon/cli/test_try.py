@@ -14,7 +14,7 @@ GOOD = b'{"email": "ann@example.org"}'
 
 
 class _Crm(BaseHTTPRequestHandler):
-    """Refuses everybody at example.com."""
+    """Refuses addresses at example.com."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))

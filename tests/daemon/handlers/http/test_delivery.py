@@ -226,8 +226,12 @@ class TestSuspect:
     async def test_an_answer_of_another_form_fails_the_batch(self, server: FaultyServer) -> None:
         server.will(answer("200 OK", b'{"accepted": 2}'))
         async with sending(server.url(), answer={"ok": "success"}) as opened:
-            failure = await opened.failure(a_slice(b"1", b"2"))
-        assert failure.blames_destination
+            with structlog.testing.capture_logs() as logs:
+                failure = await opened.failure(a_slice(b"1", b"2"))
+        assert (failure.blames_destination, failure.is_suspect) == (True, True)
+        assert [(one["event"], one["answer"]) for one in logs] == [
+            ("http.answer_suspect", '{"accepted": 2}')
+        ]
         assert failure.text.startswith("200, but answer.items finds no list for 2 items")
 
 
