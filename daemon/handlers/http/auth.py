@@ -368,7 +368,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _reason(answer: answers.Answer, content: dict[str, Any]) -> str:
-    """Why the endpoint gave no token, on one line: an OAuth error (RFC 6749, section 5.2), or any text."""
+    """Why the endpoint gave no token: an OAuth error (RFC 6749, section 5.2), or any text."""
     if 300 <= answer.status < 400:
         return "it redirects, which forebay does not follow: correct token_url"
     said = [content[name] for name in ("error", "error_description") if name in content]
