@@ -16,7 +16,7 @@ import trio
 
 from actors.config.handlers import HttpHandler
 from actors.model.slices import Slice
-from actors.ports.handler import Prepared
+from actors.ports.handler import Pace, Prepared
 from daemon.errors import ConfigError
 from daemon.handlers.http.request import RequestMaker, target_of
 from daemon.handlers.http.sender import HttpSender
@@ -49,8 +49,8 @@ class HttpDelivery:
         content = self._requests.make(range(len(batch)), batch)
         return Prepared(batch, content, content.rejected)
 
-    def open_sender(self) -> HttpSender:
-        return HttpSender(self._settings, self._target, self._tls, self._requests)
+    def open_sender(self, pace: Pace) -> HttpSender:
+        return HttpSender(self._settings, self._target, self._tls, self._requests, pace)
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

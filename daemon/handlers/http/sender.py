@@ -4,12 +4,14 @@ Owns its connections: one per concurrent send. If a request fails on a reused co
 first byte of an answer, it is sent once more on a new one, because destinations close idle
 connections at any time. A batch that is refused or too large for the destination is sent in halves
 until the refused items are alone, all within one deadline. After `SPLITS_MAX` refusals the rest
-waits for its next attempt.
+waits for its next attempt. Each request after the first waits for the queue's pace, which does not
+count against the deadline.
 
 On cancel it closes the connection in use and is ready for the next send. It cannot know whether the
 destination took a request that was not answered; the idempotency key is for that.
 """
 
+import math
 import ssl
 import time
 from collections import defaultdict
@@ -23,7 +25,7 @@ from actors.config.handlers import HttpHandler
 from actors.model.masking import named_secrets
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
-from actors.ports.handler import DeliveryFailed, Prepared
+from actors.ports.handler import DeliveryFailed, Pace, Prepared
 from daemon.handlers.http.answer import (
     SPLIT_STATUSES,
     Answer,
@@ -50,7 +52,9 @@ class HttpSender:
         target: Target,
         tls: ssl.SSLContext | None,
         requests: RequestMaker,
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self._settings = settings
         self._target = target
         self._tls = tls
@@ -74,8 +78,8 @@ class HttpSender:
         splits = 0
         is_suspect = False
         stop: Failure | None = None
-        doing = _Doing()
         with trio.move_on_after(self._settings.timeout) as scope:
+            doing = _Doing(self._pace, scope)
             while waiting and stop is None:
                 found = await self._ask(waiting[-1], doing)
                 if isinstance(found, Answer) and verdict(found.status) == "delivered":
@@ -124,6 +128,7 @@ class HttpSender:
 
     async def _ask(self, content: HttpContent, doing: "_Doing") -> Answer | Failure:
         try:
+            await doing.may_ask()
             while self._idle:
                 connection = self._idle.pop()
                 if connection.is_stale:
@@ -132,6 +137,7 @@ class HttpSender:
                 try:
                     return await self._exchange(connection, content, doing)
                 except LostBeforeAnswer:
+                    await doing.may_ask()
                     break
             connection = HttpConnection(self._target, self._tls)
             doing.connection = connection
@@ -178,9 +184,23 @@ class HttpSender:
 
 
 class _Doing:
-    """The connection that a send is waiting for."""
+    """The connection that a send is waiting for, and how many requests it has made."""
 
-    connection: HttpConnection | None = None
+    def __init__(self, pace: Pace, scope: trio.CancelScope) -> None:
+        self._pace = pace
+        self._scope = scope
+        self._requests = 0
+        self.connection: HttpConnection | None = None
+
+    async def may_ask(self) -> None:
+        """Waits until another request may go. The deadline is put off by as long as that takes;
+        the worker has waited for the first request."""
+        self._requests += 1
+        if self._requests > 1:
+            left_s = self._scope.deadline - trio.current_time()
+            self._scope.deadline = math.inf
+            await self._pace.request()
+            self._scope.deadline = trio.current_time() + left_s
 
     @property
     def what(self) -> str:
