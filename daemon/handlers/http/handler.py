@@ -4,7 +4,7 @@
 handler only reads certificates; if one is invalid, the daemon does not start. docs/handlers.md says
 what is sent and what answers mean.
 
-HTTP/1.1 only; no proxies, no redirects, no cookies.
+HTTP/1.1 only; no redirects, no cookies. A proxy is used only if the settings ask for one.
 """
 
 import ssl
@@ -18,6 +18,7 @@ from actors.config.handlers import HttpHandler
 from actors.model.slices import Slice
 from actors.ports.handler import Pace, Prepared
 from daemon.errors import ConfigError
+from daemon.handlers.http.proxy import proxy_of
 from daemon.handlers.http.request import RequestMaker, target_of
 from daemon.handlers.http.sender import HttpSender
 
@@ -25,7 +26,7 @@ from daemon.handlers.http.sender import HttpSender
 class HttpDelivery:
     def __init__(self, queue: str, settings: HttpHandler) -> None:
         self._settings = settings
-        self._target = target_of(settings.url)
+        self._target = target_of(settings.url, proxy_of(queue, settings))
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
         self._requests = RequestMaker(settings, self._target)
 

@@ -90,7 +90,7 @@ class HttpSender:
                         continue
                     found = understood
                 if isinstance(found, Answer):
-                    failure = failure_of(found, self._target.destination, time.time())
+                    failure = failure_of(found, self._target.answering, time.time())
                     if self._may_split(found.status, waiting[-1]):
                         splits += found.status != 413
                         if splits <= SPLITS_MAX:

@@ -118,6 +118,12 @@ HANDLER: Final = Shape(
             retry=one_of("retry", None),
             unknown=one_of("fail", "deliver"),
         ),
+        "proxy": one_of(
+            None,
+            "http://127.0.0.1:9",
+            "env",
+            odd=('"http://a:b@127.0.0.1:9"', '"https://127.0.0.1:9"', '"http://x"', '"http://[:1"'),
+        ),
         "verify_tls": flag,
         "ca_file": one_of(
             None, odd=('"/dev/zero"', '"/dev/null"', '"/nonexistent"', '"/"', '"\\u0000"')
