@@ -48,6 +48,7 @@ _OWN_HEADERS: Final = frozenset(
         "expect",
         "idempotency-key",
         "keep-alive",
+        "proxy-authorization",
         "te",
         "trailer",
         "transfer-encoding",
@@ -374,6 +375,9 @@ class HttpHandler(Section):
     on_refused: Literal["split", "fail"] = "split"
     """split: a batch that is refused (400, 409, 413, 422) is halved until the refused items are
     alone."""
+    proxy: str | None = None
+    """`http://[USER@]HOST:PORT`; env: that of HTTP_PROXY, HTTPS_PROXY and NO_PROXY; None: no proxy,
+    whatever the environment says."""
     verify_tls: Flag = True
     ca_file: Path | None = None
     """In addition to the system's authorities."""
@@ -385,6 +389,29 @@ class HttpHandler(Section):
     def _url_is_http(cls, url: str) -> str:
         check_url(url)
         return url
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy_is_http(cls, proxy: str | None) -> str | None:
+        if proxy is None or proxy == "env":
+            return proxy
+        try:
+            parts = urlsplit(proxy)
+            is_proxy = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
+        except ValueError:
+            is_proxy = False
+        if not is_proxy or parts.path.strip("/") or parts.query or parts.fragment:
+            text = f"{shown_url(proxy)!r} is not a proxy: write http://[USER@]HOST:PORT, or env"
+            raise ValueError(text)
+        if any(character <= " " or character > "~" for character in proxy):
+            text = f"{shown_url(proxy)!r}: contains characters that must be percent-encoded"
+            raise ValueError(text)
+        if parts.password is not None:
+            raise ValueError(
+                f"{shown_url(proxy)!r}: leave out the password, or write env and put the address "
+                "into HTTPS_PROXY or HTTP_PROXY"
+            )
+        return proxy
 
     @field_validator("headers")
     @classmethod

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from actors.config.handlers import Handler, PullHandler
 from actors.config.section import MIB, Clash, Count, Flag, Number, Section
 from actors.model.patterns import check_pattern
+from actors.model.rates import NO_LIMIT, RateLimit
 from actors.model.units import Duration, Size, durations, format_duration, numbers, sizes
 
 RETRY_RULES_MAX: Final = 100
@@ -117,8 +118,8 @@ class QueueSettings(Section):
     breaker: BreakerSettings = BreakerSettings()
     workers: WorkersSettings = WorkersSettings()
     pipeline_split: PipelineSplitSettings = PipelineSplitSettings()
-    rate_limit: Annotated[Number, numbers(0, 10**9)] = 0
-    """Items per second; 0: no limit."""
+    rate_limit: RateLimit = NO_LIMIT
+    """For the destination: `100` (items per second), `5 requests/s`, `100000/d`; 0: no limit."""
     history: Literal["none", "failures", "all"] = "failures"
     retention: Annotated[Duration, durations("1m", "3650d")] = 7 * 86400
     """How long finished items stay in the history."""

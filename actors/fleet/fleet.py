@@ -72,10 +72,12 @@ class Fleet:
             await self._owner.recover()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follows the fleet's decisions and breakers; never returns."""
+        """Follows the fleet's decisions and breakers, and counts its daemons; never returns."""
         async with trio.open_nursery() as nursery:
             if self._breakers is not None:
                 nursery.start_soon(self._breakers.run)
+            if self.stores.rate is not None:
+                nursery.start_soon(self.stores.rate.run)
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
             task_status.started()

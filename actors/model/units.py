@@ -45,7 +45,7 @@ DURATION_S_MAX: Final = 1e12
 
 def parse_size(value: object) -> int:
     """Bytes; raises ValueError for anything that is not a size."""
-    text = _text(value)
+    text = written(value)
     match = _SIZE.fullmatch(text) if len(text) <= TEXT_MAX else None
     if not match:
         raise ValueError(f"{shown(text)} is not a size: write bytes or a unit, as 512Mi or 10MB")
@@ -70,7 +70,7 @@ def format_size(size: int) -> str:
 
 def parse_duration(value: object) -> float:
     """Seconds; raises ValueError for anything that is not a duration."""
-    text = _text(value)
+    text = written(value)
     is_number = len(text) <= TEXT_MAX and _NUMBER.fullmatch(text)
     if not is_number and (len(text) > TEXT_MAX or not _DURATION.fullmatch(text)):
         raise ValueError(
@@ -99,7 +99,7 @@ def shown(value: object) -> str:
     return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
 
 
-def _text(value: object) -> str:
+def written(value: object) -> str:
     """The text of the file; a number that YAML has already parsed is written out again."""
     if isinstance(value, str):
         return value.strip()

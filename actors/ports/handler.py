@@ -68,6 +68,25 @@ class Triable(Protocol):
         """Sends each request once if `is_sent`, and settles nothing."""
 
 
+class Pace(Protocol):
+    """How fast a sender may make requests.
+
+    The worker waits for the first request of a batch before it calls `send`. Only a sender that
+    makes further requests for the same batch asks for each of them.
+    """
+
+    async def request(self) -> None:
+        """Returns when one more request for the batch may go. The batch stays leased meanwhile, and
+        the time does not count against the handler's deadline. It is not always a checkpoint."""
+
+
+class NoPace:
+    """Requests without a limit."""
+
+    async def request(self) -> None:
+        """Returns at once."""
+
+
 class Sender(Protocol):
     """Sends for one worker, over its own connection."""
 
@@ -98,12 +117,12 @@ class Handler(Protocol):
 
     @property
     def timeout_s(self) -> float:
-        """No `send` takes longer."""
+        """No `send` takes longer, apart from waiting for its pace."""
 
     def prepare(self, batch: Sequence[Slice]) -> Prepared:
         """Never raises for a bad item: it reports it in `rejected`, as a permanent failure."""
 
-    def open_sender(self) -> Sender: ...
+    def open_sender(self, pace: Pace) -> Sender: ...
 
     async def aclose(self) -> None:
         """Called after its senders are closed: releases what they share."""

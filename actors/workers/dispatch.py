@@ -162,13 +162,13 @@ class Dispatch:
         if handler is None:
             self._destinations.leave(queue)
             return
-        bucket = self._destinations.join(queue, handler.destination, settings.rate_limit)
+        rate = self._destinations.join(queue, handler.destination, settings.rate_limit)
         breakers = self._shared.breakers
         breakers.name(handler.destination, settings.breaker)
         if before is not None and before.breaker != settings.breaker:
             breakers.change(handler.destination, settings.breaker)
         group = SplitWorkerGroup if settings.pipeline_split.enabled else WorkerGroup
-        crew.group = group(queue, settings, handler, bucket, crew.gate, self._shared)
+        crew.group = group(queue, settings, handler, rate, crew.gate, self._shared)
         self._nursery.start_soon(crew.group.run)
 
     async def _expire(self) -> None:

@@ -19,11 +19,12 @@ import trio
 
 from actors.breaker.breaker import Admission
 from actors.config.queue import QueueSettings
+from actors.model.rates import Rate
 from actors.observers.events import QueueStaffed
 from actors.ports.handler import Handler
 from actors.ports.tiers import Leased
 from actors.workers.adaptive import AdaptiveCount
-from actors.workers.rate import TokenBucket
+from actors.workers.rate import DestinationRate
 from actors.workers.sending import Delivering, SendBatch, Task, WorkerShared
 
 
@@ -54,8 +55,6 @@ class Gate:
 
 ADAPT_S: Final = 1.0
 LOOK_S: Final = 0.25
-RATE_SLICE_S: Final = 1.0
-"""Under a rate limit a batch holds at most what the rate allows in this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +76,20 @@ class WorkerGroup:
         queue: str,
         settings: QueueSettings,
         handler: Handler,
-        bucket: TokenBucket,
+        rate: DestinationRate,
         gate: Gate,
         shared: WorkerShared,
     ) -> None:
         self._queue = queue
         self._settings = settings
         self._handler = handler
-        self._bucket = bucket
+        self._rate = rate
         self._gate = gate
         self._shared = shared
         self._count = AdaptiveCount(settings.workers, shared.cores)
         self._alive = 0
         self._preparers = 0
-        self._delivering = Delivering(queue, settings, handler, self._count, shared)
+        self._delivering = Delivering(queue, settings, handler, rate.requests, self._count, shared)
         self._idle: set[trio.CancelScope] = set()
         self._waiting: set[trio.CancelScope] = set()
         """Cancel scopes of workers that have nothing to do."""
@@ -175,7 +174,7 @@ class WorkerGroup:
                 self._handler.destination,
                 workers,
                 self._handler.batch_items,
-                settings.rate_limit,
+                items_per_s(settings.rate_limit, self._handler.batch_items),
                 settings.warm_max_items,
             )
         )
@@ -185,16 +184,16 @@ class WorkerGroup:
         return self._count.count * self._settings.workers.max_concurrent_sends
 
     async def _work(self) -> None:
-        sender = self._handler.open_sender()
+        to = self._delivering.open_sender()
         try:
             while not self._is_draining and self._alive <= self._wanted:
                 batch = await self._next_batch()
                 if batch is not None:
-                    await self._delivering.deliver(sender, *batch)
+                    await self._delivering.deliver(to, *batch)
         finally:
             self._alive -= 1
             with trio.CancelScope(shield=True):
-                await sender.aclose()
+                await to.sender.aclose()
 
     async def _next_batch(self) -> tuple[Admission, SendBatch] | None:
         """A batch and the admission to send it; None if draining began or others took the items."""
@@ -202,27 +201,24 @@ class WorkerGroup:
             return None
         found: tuple[Admission, SendBatch] | None = None
 
-        async def take() -> int:
+        async def take(items_max: int) -> int:
             nonlocal found
-            found = await self._take()
+            found = await self._take(items_max)
             return 0 if found is None else found[1].items
 
-        if self._bucket.rate:
-            await self._in_turn(take)
-        else:
-            found = await self._take()
+        await self._in_turn(take)
         if found is None:
             await self._wait()
         return found
 
-    async def _take(self) -> tuple[Admission, SendBatch] | None:
+    async def _take(self, items_max: int) -> tuple[Admission, SendBatch] | None:
         breakers = self._shared.breakers
         admission = breakers.admit_nowait(self._handler.destination)
         if admission is None:
             return None
         leased: list[Leased] = []
         try:
-            leased = await self._lease()
+            leased = await self._lease(items_max)
         finally:
             if not leased:
                 breakers.give_up(admission)
@@ -247,29 +243,24 @@ class WorkerGroup:
                     return True
         return False
 
-    async def _in_turn(self, take: Callable[[], Awaitable[int]]) -> None:
-        """Calls `take` when the destination's rate allows it, unless draining begins first."""
-        if not self._bucket.rate:
-            await take()
+    async def _in_turn(self, take: Callable[[int], Awaitable[int]]) -> None:
+        """Calls `take` with the size of a batch when the destination's rate allows one, unless
+        draining begins first."""
+        items_max = self._handler.batch_items
+        if not self._rate.is_limited:
+            await take(items_max)
             return
         with self._until_drain():
-            await self._bucket.take_turn(self._items_max, take)
+            await self._rate.take_turn(items_max, take)
 
-    @property
-    def _items_max(self) -> int:
-        items_max = self._handler.batch_items
-        if self._bucket.rate:
-            items_max = max(1, min(items_max, int(self._bucket.rate * RATE_SLICE_S)))
-        return items_max
-
-    async def _lease(self) -> list[Leased]:
+    async def _lease(self, items_max: int) -> list[Leased]:
         """Leases the next items, if there are any and the queue may deliver."""
         if not self._gate.is_open:
             return []
         shared = self._shared
         leased = await shared.warm.lease(
             self._queue,
-            self._items_max,
+            items_max,
             self._handler.batch_bytes,
             self._delivering.lease_s,
             self._gate.except_flows,
@@ -300,3 +291,8 @@ class WorkerGroup:
                 yield
             finally:
                 self._idle.remove(scope)
+
+
+def items_per_s(rate: Rate, batch_items: int) -> float:
+    """The most items per second that a rate allows; 0: no limit."""
+    return rate.per_s * (batch_items if rate.unit == "requests" else 1)

@@ -28,7 +28,7 @@ from actors.observers.tallies import Tallies
 from actors.ports.handler import DeliveryFailed, Handler, Prepared, Sender
 from actors.ports.tiers import Ending, Leased, WarmQueue
 from actors.workers.adaptive import AdaptiveCount
-from actors.workers.rate import SendLimit
+from actors.workers.rate import SendLimit, TokenBucket
 from actors.workers.retry import conclude, takes_long
 from actors.workers.settlement import Settlement
 
@@ -137,18 +137,68 @@ class WorkerShared:
     """This host's name, for the record of which worker held an item."""
 
 
+class BatchPace:
+    """The pace of one sender: it waits for tokens, and keeps the leases of the batch meanwhile."""
+
+    def __init__(self, requests: TokenBucket, warm: WarmQueue, queue: str, lease_s: float) -> None:
+        self._requests = requests
+        self._warm = warm
+        self._queue = queue
+        self._lease_s = lease_s
+        self._tokens: list[int] = []
+        """The leases of the batch."""
+        self._kept_at = 0.0
+        self.waited_s = 0.0
+        """How long the batch has waited so far."""
+
+    def begin(self, batch: SendBatch, kept_at: float) -> None:
+        """A batch is about to be sent; its leases were last extended at `kept_at`."""
+        self._tokens = [lease.token for lease in batch.leased]
+        self._kept_at = kept_at
+        self.waited_s = 0.0
+
+    async def request(self) -> None:
+        if not self._requests.rate:
+            return
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_leases)
+            await self._requests.reserve()
+            nursery.cancel_scope.cancel()
+        self.waited_s += trio.current_time() - began
+
+    async def _keep_leases(self) -> None:
+        while True:
+            due = self._kept_at + self._lease_s / 4
+            if trio.current_time() < due:
+                await trio.sleep_until(due)
+            with trio.CancelScope(shield=True):
+                # The outcome for a lease that was lost nevertheless changes nothing.
+                await self._warm.extend(self._queue, self._tokens, self._lease_s)
+            self._kept_at = trio.current_time()
+
+
+class BatchSender(NamedTuple):
+    sender: Sender
+    pace: BatchPace
+
+
 class Delivering:
     def __init__(
         self,
         queue: str,
         settings: QueueSettings,
         handler: Handler,
+        requests: TokenBucket,
         count: AdaptiveCount,
         shared: WorkerShared,
     ) -> None:
-        """`count` is told how long each send took."""
+        """`requests`: the tokens for further requests of a batch. `count` is told how long each
+        send took."""
         self._queue = queue
         self._settings = settings
+        self._handler = handler
+        self._requests = requests
         self._destination = handler.destination
         self._count = count
         self._shared = shared
@@ -156,7 +206,8 @@ class Delivering:
         self._names: dict[int, str] = {}
         """Names of the senders, by place."""
         self.lease_s = max(settings.lease_time, 2 * handler.timeout_s + LEASE_MARGIN_S)
-        """Longer than any send; `lease_time` can only make it longer."""
+        """Longer than any send, which may wait for its pace besides; `lease_time` can only make it
+        longer."""
         self.busy = 0
         """Sends in flight."""
         self.busy_max = 0
@@ -167,19 +218,25 @@ class Delivering:
         """The batches that are being sent."""
         return self._in_hand.tasks(self._queue, self.lease_s)
 
-    async def deliver(self, sender: Sender, admission: Admission, batch: SendBatch) -> None:
+    def open_sender(self) -> BatchSender:
+        """A sender for one worker, which must close it."""
+        pace = BatchPace(self._requests, self._shared.warm, self._queue, self.lease_s)
+        return BatchSender(self._handler.open_sender(pace), pace)
+
+    async def deliver(self, to: BatchSender, admission: Admission, batch: SendBatch) -> None:
         """Sends a batch and settles it."""
         shared = self._shared
         try:
             async with shared.send_limit:
-                began = trio.current_time()
+                began, kept_at = trio.current_time(), batch.leased_at
                 if began - batch.leased_at >= self.lease_s / 4:
                     if not await self._is_still_ours(batch):
                         return
-                    began = trio.current_time()
+                    began = kept_at = trio.current_time()
                 started_ms = shared.now_ms()
-                report, place = await self._send(sender, batch, started_ms)
-            took_s = trio.current_time() - began
+                to.pace.begin(batch, kept_at)
+                report, place = await self._send(to.sender, batch, started_ms)
+            took_s = trio.current_time() - began - to.pace.waited_s
             shared.breakers.report(outcome_of(admission, report))
         finally:
             shared.breakers.give_up(admission)

@@ -9,10 +9,9 @@ not adapt. On drain preparers lease no more, and senders send the rest of the ch
 import trio
 
 from actors.breaker.breaker import Admission
-from actors.ports.handler import Sender
 from actors.ports.tiers import Leased
 from actors.workers.group import WorkerGroup
-from actors.workers.sending import SendBatch, items_of
+from actors.workers.sending import BatchSender, SendBatch, items_of
 
 
 class SplitWorkerGroup(WorkerGroup):
@@ -34,8 +33,8 @@ class SplitWorkerGroup(WorkerGroup):
             while await self._may_send() and not self._is_draining:
                 leased: list[Leased] = []
 
-                async def take(leased: list[Leased] = leased) -> int:
-                    leased += await self._lease()
+                async def take(items_max: int, leased: list[Leased] = leased) -> int:
+                    leased += await self._lease(items_max)
                     return items_of(leased)
 
                 await self._in_turn(take)
@@ -49,20 +48,20 @@ class SplitWorkerGroup(WorkerGroup):
                 await senders.send(SendBatch(leased, prepared, leased_at))
 
     async def _send_all(self, preparers: trio.MemoryReceiveChannel[SendBatch]) -> None:
-        sender = self._handler.open_sender()
+        to = self._delivering.open_sender()
         try:
             async with preparers:
                 async for batch in preparers:
-                    await self._send_or_give_back(sender, batch)
+                    await self._send_or_give_back(to, batch)
         finally:
             self._alive -= 1
             with trio.CancelScope(shield=True):
-                await sender.aclose()
+                await to.sender.aclose()
 
-    async def _send_or_give_back(self, sender: Sender, batch: SendBatch) -> None:
+    async def _send_or_give_back(self, to: BatchSender, batch: SendBatch) -> None:
         admission = await self._admission()
         if admission is not None and self._gate.is_open:
-            await self._delivering.deliver(sender, admission, batch)
+            await self._delivering.deliver(to, admission, batch)
             return
         if admission is not None:
             self._shared.breakers.give_up(admission)

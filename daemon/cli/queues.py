@@ -100,7 +100,9 @@ def create(
     _say(made, f"{queue} created", as_json)
 
 
-@app.command(epilog="Example: [bold]forebay queues change mail --set rate_limit=50[/bold]")
+@app.command(
+    epilog="Example: [bold]forebay queues change mail --set 'rate_limit=5 requests/s'[/bold]"
+)
 def change(
     queue: Queue, sets: Sets = None, as_json: Json = False, socket: DaemonSocket = None
 ) -> None:

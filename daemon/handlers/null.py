@@ -10,7 +10,7 @@ import trio
 
 from actors.model.outcomes import Report
 from actors.model.slices import Slice
-from actors.ports.handler import Prepared
+from actors.ports.handler import Pace, Prepared
 from forebay.limits import RUN_ITEMS_MAX
 
 BATCH_BYTES: Final = 64 * 1024 * 1024
@@ -25,7 +25,7 @@ class NullDelivery:
     def prepare(self, batch: Sequence[Slice]) -> Prepared:
         return Prepared(batch, None)
 
-    def open_sender(self) -> "NullSender":
+    def open_sender(self, pace: Pace) -> "NullSender":
         return NullSender()
 
     async def aclose(self) -> None:

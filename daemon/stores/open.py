@@ -165,7 +165,7 @@ async def _open_shared(
         stores.fleet = replace(
             stores.fleet,
             breaker=SharedBreaker(remote.server, daemon),
-            rate=SharedRate(remote.server),
+            rate=SharedRate(remote.server, daemon),
             lost_owners=LostOwners(remote.server, daemon),
         )
     return stores

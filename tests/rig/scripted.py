@@ -8,7 +8,7 @@ import trio
 
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.slices import Slice
-from actors.ports.handler import DeliveryFailed, Prepared
+from actors.ports.handler import DeliveryFailed, Pace, Prepared
 from daemon.handlers.items import BatchColumns, UnpackedRuns, unpack_batch
 from forebay.item import Item
 
@@ -174,7 +174,7 @@ class ScriptedHandler:
         columns = unpack_batch(batch, self._unpacked)
         return Prepared(batch, columns, columns.rejected)
 
-    def open_sender(self) -> "ScriptedSender":
+    def open_sender(self, pace: Pace) -> "ScriptedSender":
         return ScriptedSender(self._to)
 
     async def aclose(self) -> None:

@@ -31,7 +31,7 @@ from actors.model.outcomes import Failure, Report
 from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import ERROR_TEXT_MAX, Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Prepared, Sender
+from actors.ports.handler import Pace, Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.command.results import ItemResults
 from daemon.handlers.items import Encoded, all_failed, encode_batch, report
@@ -88,7 +88,7 @@ class CommandDelivery:
         content = encode_batch(batch, self._settings.encoding)
         return Prepared(batch, content, content.rejected)
 
-    def open_sender(self) -> Sender:
+    def open_sender(self, pace: Pace) -> Sender:
         return CommandSender(self._queue, self._settings)
 
     async def aclose(self) -> None:

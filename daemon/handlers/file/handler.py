@@ -23,7 +23,7 @@ from actors.config.handlers import FileHandler
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Prepared, Sender
+from actors.ports.handler import Pace, Prepared, Sender
 from daemon.handlers.file.landing import Landing
 from daemon.handlers.file.line_files import GrowingFile, Lines, RolledFiles
 from daemon.handlers.items import Encoded, all_failed, encode_batch
@@ -67,7 +67,7 @@ class FileDelivery:
         content = encode_batch(batch, "ndjson")
         return Prepared(batch, content, content.rejected)
 
-    def open_sender(self) -> Sender:
+    def open_sender(self, pace: Pace) -> Sender:
         if self._rolled is not None and self._keeper is None:
             self._keeper = trio.CancelScope()
             # Not in a nursery of the workers: the keeper lasts as long as the handler.

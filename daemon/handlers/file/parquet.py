@@ -24,7 +24,7 @@ from actors.config.handlers import FileHandler
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Prepared, Sender
+from actors.ports.handler import Pace, Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.file.landing import Landing
 from daemon.handlers.items import SliceColumns, UnpackedRuns, all_failed, unpack_batch
@@ -60,7 +60,7 @@ class ParquetDelivery:
         table = self._arrow.concat_tables(tables) if tables else None
         return Prepared(batch, (columns.places, table), columns.rejected)
 
-    def open_sender(self) -> Sender:
+    def open_sender(self, pace: Pace) -> Sender:
         return ParquetSender(self)
 
     async def aclose(self) -> None:

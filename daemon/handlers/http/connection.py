@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection over TCP, plain or with TLS.
+"""One HTTP/1.1 connection over TCP, plain or with TLS, straight or through a proxy.
 
 Owns its socket. After an error, a cancel, or an answer that was not read to its end, the connection
 is closed at once and `is_open` is False; closing does not wait for the other side. It has no
@@ -15,7 +15,10 @@ import h11
 import trio
 
 from daemon.handlers.http.answer import TEXT_CHARACTERS_MAX, Answer
+from daemon.handlers.http.proxy import Proxy
 from daemon.handlers.http.request import Header, RequestHead, Target
+
+PROXY_REFUSES: Final = 407
 
 
 class TcpSocket:
@@ -250,16 +253,53 @@ class HttpConnection:
         return isinstance(self._socket, TcpSocket) and self._socket.has_news
 
     async def connect(self) -> None:
-        target = self._target
+        target, proxy = self._target, self._target.proxy
+        if proxy is not None:
+            self.doing = f"connecting to {proxy.name}"
+        peer = target if proxy is None else proxy
         try:
-            stream = await trio.open_tcp_stream(target.host, target.port)
+            stream = await trio.open_tcp_stream(peer.host, peer.port)
         except (OSError, UnicodeError) as error:
-            raise ConnectionFailed(why_not_connected(error, target)) from error
+            text = why_not_connected(error, peer)
+            if proxy is not None:
+                text = f"the proxy cannot be reached: {text}"
+            raise ConnectionFailed(text) from error
         if self._tls is None:
             self._socket = self._stream = TcpSocket(stream)
-        else:
-            self._socket = stream
+            return
+        self._socket = stream
+        try:
+            if proxy is not None:
+                await self._open_tunnel(stream, proxy)
             self._stream = await self._secure(stream, self._tls)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open_tunnel(self, stream: trio.SocketStream, proxy: Proxy) -> None:
+        """Has the proxy connect this stream to the destination."""
+        self.doing = f"waiting for {proxy.name}"
+        address = self._target.address
+        headers = [(b"Host", address.encode()), *proxy.headers]
+        talk = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+        request = talk.send(h11.Request(method="CONNECT", target=address, headers=headers))
+        try:
+            await stream.send_all(request)
+            while not isinstance(event := talk.next_event(), h11.Response):
+                if event is h11.NEED_DATA:
+                    data = await stream.receive_some(RECEIVE_BYTES)
+                    if not data:
+                        raise ConnectionFailed(f"{proxy.name} closed the connection")
+                    talk.receive_data(data)
+        except trio.BrokenResourceError as error:
+            raise ConnectionFailed(
+                f"{proxy.name} broke the connection ({broken(error)})"
+            ) from error
+        except h11.RemoteProtocolError as error:
+            raise ConnectionFailed(not_http(proxy.name, error)) from error
+        if not 200 <= event.status_code < 300:
+            said = f"{event.status_code} {event.reason.decode('latin-1')}".strip()
+            raise ConnectionFailed(f"{proxy.name} does not connect to {address}: {said}")
 
     async def _secure(self, stream: trio.SocketStream, tls: ssl.SSLContext) -> Stream:
         self.doing = "agreeing on TLS"
@@ -268,13 +308,9 @@ class HttpConnection:
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
-            self.close()
             raise ConnectionFailed(
                 f"no TLS with {self._target.address}: {broken(error)}"
             ) from error
-        except BaseException:
-            self.close()
-            raise
         return secured
 
     async def exchange(
@@ -305,6 +341,10 @@ class HttpConnection:
         finally:
             if not is_clean:
                 self.close()
+        if answer.status == PROXY_REFUSES and self._target.asked_proxy is not None:
+            self.close()
+            text = f"{self._peer} refused the request: 407 Proxy Authentication Required"
+            raise ConnectionFailed(text)
         return answer
 
     def close(self) -> None:
@@ -369,26 +409,36 @@ class HttpConnection:
 
     def _lost(self, how: str) -> ConnectionFailed:
         if self._reader.has_begun:
-            return ConnectionFailed(f"{self._target.address} {how} in the middle of its answer")
-        return LostBeforeAnswer(f"{self._target.address} {how} and gave no answer")
+            return ConnectionFailed(f"{self._peer} {how} in the middle of its answer")
+        return LostBeforeAnswer(f"{self._peer} {how} and gave no answer")
 
     def _what_is_wrong(self, error: h11.RemoteProtocolError) -> str:
         if self._has_ended:
-            return f"{self._target.address} closed the connection in the middle of its answer"
-        return f"{self._target.address} does not answer in HTTP: {str(error)[:TEXT_CHARACTERS_MAX]}"
+            return f"{self._peer} closed the connection in the middle of its answer"
+        return not_http(self._peer, error)
+
+    @property
+    def _peer(self) -> str:
+        """The server that is sent requests, for messages."""
+        proxy = self._target.asked_proxy
+        return self._target.address if proxy is None else proxy.name
 
 
-def why_not_connected(error: OSError | UnicodeError, target: Target) -> str:
+def not_http(name: str, error: h11.RemoteProtocolError) -> str:
+    return f"{name} does not answer in HTTP: {str(error)[:TEXT_CHARACTERS_MAX]}"
+
+
+def why_not_connected(error: OSError | UnicodeError, peer: Target | Proxy) -> str:
     """Why a connection failed, in words; of several addresses, the first one's reason."""
     if isinstance(error, socket.gaierror | UnicodeError):
         reason = error.strerror if isinstance(error, OSError) else error
-        return f"the name {target.host} cannot be resolved: {reason}"
+        return f"the name {peer.host} cannot be resolved: {reason}"
     cause = error
     if isinstance(error.__cause__, ExceptionGroup):
         cause = next((one for one in error.__cause__.exceptions if isinstance(one, OSError)), error)
     if cause.errno == errno.ECONNREFUSED:
-        return f"connection refused by {target.address}"
-    return f"no connection to {target.address}: {cause.strerror or cause}"
+        return f"connection refused by {peer.address}"
+    return f"no connection to {peer.address}: {cause.strerror or cause}"
 
 
 def broken(error: trio.BrokenResourceError) -> str:

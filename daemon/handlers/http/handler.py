@@ -4,7 +4,7 @@
 handler only reads certificates; if one is invalid, the daemon does not start. docs/handlers.md says
 what is sent and what answers mean.
 
-HTTP/1.1 only; no proxies, no redirects, no cookies.
+HTTP/1.1 only; no redirects, no cookies. A proxy is used only if the settings ask for one.
 """
 
 import ssl
@@ -19,10 +19,11 @@ from actors.model.masking import MASK, is_secret, masked_address
 from actors.model.outcomes import Failure
 from actors.model.secret_values import SECRET_VALUES
 from actors.model.slices import Slice
-from actors.ports.handler import Prepared, Trial, TriedItem, TriedRequest
+from actors.ports.handler import NoPace, Pace, Prepared, Trial, TriedItem, TriedRequest
 from daemon.errors import ConfigError
 from daemon.handlers.http.answer import Answer, Understood, text_of
 from daemon.handlers.http.auth import open_auth
+from daemon.handlers.http.proxy import proxy_of
 from daemon.handlers.http.request import (
     HttpContent,
     HttpRequest,
@@ -31,14 +32,14 @@ from daemon.handlers.http.request import (
     Target,
     target_of,
 )
-from daemon.handlers.http.sender import HttpSender
+from daemon.handlers.http.sender import HttpSender, Turns
 from daemon.handlers.http.templated import TemplatedRequests
 
 
 class HttpDelivery:
     def __init__(self, queue: str, settings: HttpHandler) -> None:
         self._settings = settings
-        self._target = target_of(settings.url)
+        self._target = target_of(settings.url, proxy_of(queue, settings))
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
         try:
             header_texts(settings.headers)
@@ -78,11 +79,11 @@ class HttpDelivery:
         content = self._requests.make(list(enumerate(batch)))
         return Prepared(batch, content, content.rejected)
 
-    def open_sender(self) -> HttpSender:
-        return HttpSender(self._settings, self._target, self._tls, self._requests, self.auth)
+    def open_sender(self, pace: Pace) -> HttpSender:
+        return HttpSender(self._settings, self._target, self._tls, self._requests, self.auth, pace)
 
     async def try_out(self, batch: Sequence[Slice], *, is_sent: bool) -> Trial:
-        sender = self.open_sender()
+        sender = self.open_sender(NoPace())
         try:
             content = self._requests.make(list(enumerate(batch)))
             hidden = () if self._settings.auth is None else self._settings.auth.own_headers
@@ -155,7 +156,7 @@ class Trying:
         items: list[TriedItem] = []
         for request in content.requests:
             if is_sent:
-                answer = await self._sender.ask(request)
+                answer = await self._sender.ask(request, Turns(NoPace()))
                 requests.append(self._shown(request, answer))
                 items += _outcomes(request, self._sender.judge(request, answer))
             else:
@@ -166,11 +167,12 @@ class Trying:
     def _shown(self, request: HttpRequest, answer: Answer | Failure | None) -> TriedRequest:
         line, *lines = request.head.decode("latin-1").splitlines()
         method, path, _ = line.split(" ")
+        url = path if path.startswith("http") else f"{self._target.destination}{path}"
         headers = dict(one.split(": ", 1) for one in lines)
         shown = {name: _masked(name, value) for name, value in headers.items()}
         return TriedRequest(
             method,
-            SECRET_VALUES.masked(masked_address(f"{self._target.destination}{path}")),
+            SECRET_VALUES.masked(masked_address(url)),
             shown | dict.fromkeys(self._hidden, MASK),
             request.body,
             tuple(request.ids),

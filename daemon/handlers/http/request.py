@@ -20,6 +20,7 @@ import h11
 from actors.config.handlers import HttpHandler, header_texts
 from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice
+from daemon.handlers.http.proxy import Proxy
 from daemon.handlers.items import encode_batch
 
 Header = tuple[bytes, bytes]
@@ -38,7 +39,7 @@ _PASSED_ON: Final = {
 }
 _HEADER_VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
 _CONTENT_TYPES: Final = {"ndjson": b"application/x-ndjson", "json": b"application/json"}
-_TARGET = re.compile(rb"/[!-~]*")
+_TARGET = re.compile(rb"(http://[!-.0-~]+)?/[!-~]*")
 _LINES = re.compile(
     rb"(?:[-!#$%&'*+.^_`|~0-9a-zA-Z]+: "
     rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?\r\n)*"
@@ -100,6 +101,7 @@ class Target:
     is_tls: bool
     path: bytes
     """Includes the query."""
+    proxy: Proxy | None = None
 
     @property
     def address(self) -> str:
@@ -114,14 +116,30 @@ class Target:
         is_usual = self.port == (443 if self.is_tls else 80)
         return (self.address.rpartition(":")[0] if is_usual else self.address).encode()
 
+    @property
+    def asked_proxy(self) -> Proxy | None:
+        """The proxy that requests are sent to. None: they are sent to the destination, through a
+        tunnel of the proxy if there is one."""
+        return None if self.is_tls else self.proxy
 
-def target_of(url: str) -> Target:
+    @property
+    def answering(self) -> str:
+        """Who has given an answer, for messages."""
+        proxy = self.asked_proxy
+        return self.destination if proxy is None else f"{self.destination} through {proxy.name}"
+
+    def form(self, path: bytes) -> bytes:
+        """A path as a request names it: a proxy that is sent requests needs the whole address."""
+        return path if self.asked_proxy is None else b"http://" + self.host_header + path
+
+
+def target_of(url: str, proxy: Proxy | None = None) -> Target:
     """The target of a URL that was checked when the configuration was read."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     port = parts.port or (443 if is_tls else 80)
-    return Target(parts.hostname or "", port, is_tls, path.encode())
+    return Target(parts.hostname or "", port, is_tls, path.encode(), proxy)
 
 
 Place = tuple[int, int]
@@ -197,7 +215,9 @@ class HeaderMaker:
         self._compression = settings.compression
         if self._compression != "none":
             fixed.append((b"Content-Encoding", self._compression.encode()))
-        self.head = RequestHead(settings.method, target.path, fixed)
+        if target.asked_proxy is not None:
+            fixed += target.asked_proxy.headers
+        self.head = RequestHead(settings.method, target.form(target.path), fixed)
 
     def about(
         self, key: str, slices: Sequence[Slice], ids: Sequence[str], kind: bytes

@@ -5,12 +5,14 @@ first byte of an answer, it is sent once more on a new one, because destinations
 connections at any time. A request that is refused or too large for the destination is sent in
 halves until the refused items are alone. After `SPLITS_MAX` refusals the rest waits for its next
 attempt. Each request has the handler's timeout; after that time no further one is begun, and the
-items that are left are reported as untried.
+items that are left are reported as untried. Each request after the first waits for the queue's
+pace, which does not count against these times.
 
 On cancel it closes the connection in use and is ready for the next send. It cannot know whether the
 destination took a request that was not answered; the idempotency key is for that.
 """
 
+import math
 import ssl
 import time
 from collections import defaultdict
@@ -24,7 +26,7 @@ from actors.config.handlers import HttpHandler
 from actors.config.presets import preset_for
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration
-from actors.ports.handler import DeliveryFailed, Prepared
+from actors.ports.handler import DeliveryFailed, Pace, Prepared
 from daemon.handlers.http.answer import (
     SPLIT_STATUSES,
     Answer,
@@ -60,8 +62,10 @@ class HttpSender:
         tls: ssl.SSLContext | None,
         requests: RequestMaker,
         auth: Auth,
+        pace: Pace,
     ) -> None:
         self._auth = auth
+        self._pace = pace
         self._settings = settings
         self._target = target
         self._tls = tls
@@ -80,10 +84,10 @@ class HttpSender:
         if not sent.waiting:
             await trio.lowlevel.checkpoint()
             return sent.report()
-        begins_until = trio.current_time() + self._settings.timeout
-        while sent.waiting and trio.current_time() <= begins_until:
+        turns = Turns(self._pace)
+        while sent.waiting and turns.took_s <= self._settings.timeout:
             request = sent.waiting.pop()
-            found = self.judge(request, await self.ask(request))
+            found = self.judge(request, await self.ask(request, turns))
             if isinstance(found, Understood):
                 sent.is_suspect |= found.is_suspect
                 sent.failures += failed_items(request, found)
@@ -116,10 +120,10 @@ class HttpSender:
         self._idle.clear()
         await trio.lowlevel.checkpoint()
 
-    async def ask(self, request: HttpRequest) -> Answer | Failure:
+    async def ask(self, request: HttpRequest, turns: "Turns") -> Answer | Failure:
         """Sends a request. A Failure means that there was no answer."""
-        doing = _Doing()
         with trio.move_on_after(self._settings.timeout) as scope:
+            doing = _Doing(turns, scope)
             try:
                 return await self._authorized(request, doing)
             except ConnectionFailed as problem:
@@ -141,6 +145,7 @@ class HttpSender:
 
     async def _exchange(self, request: HttpRequest, lines: bytes, doing: "_Doing") -> Answer:
         data = b"%b%b\r\n%b" % (request.head, lines, request.body)
+        await doing.may_ask()
         while self._idle:
             connection = self._idle.pop()
             if connection.is_stale:
@@ -149,6 +154,7 @@ class HttpSender:
             try:
                 return await self._ask_on(connection, data, doing)
             except LostBeforeAnswer:
+                await doing.may_ask()
                 break
         connection = HttpConnection(self._target, self._tls)
         doing.connection = connection
@@ -170,7 +176,7 @@ class HttpSender:
         if isinstance(answer, Failure):
             return answer
         if verdict(answer.status) != "delivered":
-            return self._reader.failure(answer, self._target.destination, time.time())
+            return self._reader.failure(answer, self._target.answering, time.time())
         if answer.is_cut and not self._said_too_long:
             self._said_too_long = True
             log.warning(
@@ -201,10 +207,44 @@ class HttpSender:
         return "describe it with `answer`, or set `suspect: fail`"
 
 
-class _Doing:
-    """The connection that a send is waiting for."""
+class Turns:
+    """The requests of one send. The worker has waited for the first one."""
 
-    connection: HttpConnection | None = None
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._began = trio.current_time()
+        self._waited_s = 0.0
+        self._requests = 0
+
+    @property
+    def took_s(self) -> float:
+        """How long the send takes so far, without waiting for its pace."""
+        return trio.current_time() - self._began - self._waited_s
+
+    async def next(self) -> float:
+        """Waits until another request may go; returns how long that took."""
+        self._requests += 1
+        if self._requests == 1:
+            return 0.0
+        began = trio.current_time()
+        await self._pace.request()
+        waited_s = trio.current_time() - began
+        self._waited_s += waited_s
+        return waited_s
+
+
+class _Doing:
+    """The connection that a request is waiting for."""
+
+    def __init__(self, turns: Turns, scope: trio.CancelScope) -> None:
+        self._turns = turns
+        self._scope = scope
+        self.connection: HttpConnection | None = None
+
+    async def may_ask(self) -> None:
+        """Waits until the request may go. The deadline is put off by as long as that takes."""
+        deadline, self._scope.deadline = self._scope.deadline, math.inf
+        self._scope.deadline = deadline + await self._turns.next()
 
     @property
     def what(self) -> str:

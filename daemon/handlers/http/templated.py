@@ -66,6 +66,7 @@ class TemplatedRequests:
         self, settings: HttpHandler, request: RequestSettings, target: Target, query: str
     ) -> None:
         """`query`: a parameter that is added to every address; empty: none."""
+        self._target = target
         self._headers = HeaderMaker(settings, target)
         self.head = self._headers.head
         self._batch_items = settings.batch_items
@@ -175,7 +176,7 @@ class TemplatedRequests:
         headers = self._headers.about(key, used, ids, content_type if self._has_body else b"")
         headers += kind.headers
         headers.append((b"Content-Length", b"%d" % len(body)))
-        head = self.head.write(headers, kind.method, kind.path)
+        head = self.head.write(headers, kind.method, self._target.form(kind.path))
         return HttpRequest(key, ids, places, head, body)
 
 

@@ -22,7 +22,7 @@ from actors.config.handlers import PythonHandler
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import Slice
 from actors.model.units import format_duration
-from actors.ports.handler import Prepared, Sender
+from actors.ports.handler import Pace, Prepared, Sender
 from daemon.errors import ConfigError
 from daemon.handlers.items import UnpackedRuns, Verdict, report, unpack_batch
 from daemon.handlers.python.call import (
@@ -67,7 +67,7 @@ class PythonDelivery:
         columns = unpack_batch(batch, self._unpacked)
         return Prepared(batch, BatchItems(columns.items(), columns.places), columns.rejected)
 
-    def open_sender(self) -> Sender:
+    def open_sender(self, pace: Pace) -> Sender:
         settings = self._settings
         if settings.mode == "process":
             return ProcessSender(

@@ -2,21 +2,32 @@
 
 All of it may be lost at any moment without harm: a rate starts again with a full bucket, a breaker
 closed. Every step is one script on the server's clock. A destination's key expires when no daemon
-has used it for a while.
+has used it for a while. Daemons that share rates are counted here too: without the server, each of
+them continues at its part of the rate.
 
 What it cannot do: keep an order among hosts that wait for the same rate. The host that asks when
 tokens are available gets them. Hosts usually ask for the same number, since they deliver the same
 queues.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
+import trio
+
 from actors.fleet.breakers import FleetState
 from actors.model.clock import Clock
-from actors.workers.rate import Granted
+from actors.ports.tiers import StoreUnavailable
+from actors.workers.rate import Granted, Wish
 from daemon.stores.valkey.server import Argument, Server, script
+
+COUNT_S: Final = 5.0
+"""How often a daemon says that it is there."""
+COUNTS: Final = 6
+"""A daemon that was silent for as many times is not counted any more."""
 
 _NOW: Final = r"""
 local now = tonumber(ARGV[1])
@@ -29,21 +40,38 @@ end
 TAKE: Final = script(
     _NOW
     + r"""
--- rate, burst, how many; a negative number gives back
-local rate, burst, want = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- refill, burst, at least, at most (negative: gives back), 1: on credit
+local refill, burst = tonumber(ARGV[2]), tonumber(ARGV[3])
+local least, most, on_credit = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
 local found = redis.call('HMGET', KEYS[1], 'tokens', 'at')
 local tokens = burst
 if found[1] then
-  tokens = math.min(burst, found[1] + math.max(0, now - found[2]) * rate / 1000)
+  tokens = math.min(burst, found[1] + math.max(0, now - found[2]) * refill / 1000)
 end
 -- A millionth of a second's worth is not waited for: doubles may never reach the rest.
-local lacks = math.min(want, burst) - tokens
-local granted = lacks <= rate / 1000000
-if granted then tokens = math.min(burst, tokens - want) end
-redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens), 'at',
+local present = tokens + refill / 1000000
+local granted, wait = 0, (least - tokens) / refill
+if present >= least or on_credit then
+  granted = math.max(least, math.min(most, math.floor(present)))
+  tokens = math.min(burst, tokens - granted)
+  wait = math.max(0, -tokens) / refill
+end
+-- All digits: a quota of a day may be asked for often, and gets little each time.
+redis.call('HSET', KEYS[1], 'tokens', string.format('%.17g', tokens), 'at',
   string.format('%.3f', now))
-redis.call('PEXPIRE', KEYS[1], math.ceil((burst - tokens) / rate * 1000) + 60000)
-return {granted and 1 or 0, granted and '0' or string.format('%.6f', lacks / rate)}
+redis.call('PEXPIRE', KEYS[1], math.ceil((burst - tokens) / refill * 1000) + 60000)
+return {granted, string.format('%.6f', wait)}
+"""
+)
+
+COUNT: Final = script(
+    _NOW
+    + r"""
+-- the daemon, for how long it counts
+redis.call('ZADD', KEYS[1], now, ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[3])
+redis.call('PEXPIRE', KEYS[1], 3600000)
+return redis.call('ZCARD', KEYS[1])
 """
 )
 
@@ -115,18 +143,42 @@ return state()
 
 
 class SharedRate:
-    """A token bucket for each destination. `now_ms` stands for the server's clock in tests."""
+    """A token bucket for each destination and unit, and how many daemons share them.
 
-    def __init__(self, server: Server, now_ms: Clock | None = None) -> None:
+    `now_ms` stands for the server's clock in tests.
+    """
+
+    def __init__(self, server: Server, daemon: bytes, now_ms: Clock | None = None) -> None:
         self._server = server
+        self._daemon = daemon.hex()
         self._now_ms = now_ms
+        self._counts: deque[int] = deque([1], maxlen=COUNTS)
 
-    async def take(self, destination: str, rate: float, burst: float, want: float) -> Granted:
-        key, _ = _keys(self._server, destination, "rate")
-        granted, wait_s = await self._server.run(
-            TAKE, [key], (_time(self._now_ms), rate, burst, want)
+    @property
+    def daemons(self) -> int:
+        # The highest of the last counts: a server that has lost its memory counts from 1 again.
+        return max(self._counts)
+
+    async def run(self) -> None:
+        while True:
+            with suppress(StoreUnavailable):
+                await self.count()
+            await trio.sleep(COUNT_S)
+
+    async def count(self) -> None:
+        """Tells the server that this daemon is there, and counts those that have done so."""
+        key = f"{self._server.settings.prefix}:daemons"
+        found = await self._server.run(
+            COUNT, [key], (_time(self._now_ms), self._daemon, COUNTS * COUNT_S * 1000)
         )
-        return Granted(want if granted else 0.0, float(wait_s))
+        self._counts.append(int(found))
+
+    async def take(self, bucket: str, wish: Wish) -> Granted:
+        key, _ = _keys(self._server, bucket, "rate")
+        granted, wait_s = await self._server.run(
+            TAKE, [key], (_time(self._now_ms), *wish[:4], int(wish.on_credit))
+        )
+        return Granted(int(granted), float(wait_s))
 
 
 class SharedBreaker:

@@ -286,6 +286,20 @@ class TestLimits:
             assert max(rig.to().taken.values()) == 1
 
     @WAYS
+    async def test_requests(self, tmp_path: Path, way: Any) -> None:
+        """One request in an hour: a whole batch goes at once, and no other."""
+        async with running(tmp_path, batch_items=10) as rig:
+            keys = way | {"rate_limit": "1 request/h"}
+            await rig.control("queues.create", queue="q", settings=keys)
+            await rig.push(15)
+            await rig.until_books(delivered=10)
+            await settle_down(rig)
+            assert [len(batch.items) for batch in rig.to().batches] == [10]
+            await rig.control("queues.change", queue="q", settings={"rate_limit": 0})
+            await rig.until_books(held=0, delivered=15)
+            assert max(rig.to().taken.values()) == 1
+
+    @WAYS
     async def test_sends_of_all_queues(self, tmp_path: Path, way: Any) -> None:
         keys = way | {"workers": {"count": 3}}
         async with running(

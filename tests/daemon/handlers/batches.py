@@ -6,7 +6,7 @@ from typing import Any
 from actors.config.queue import QueueSettings
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import InJournal, LentRun, Slice, indexes
-from actors.ports.handler import Handler
+from actors.ports.handler import Handler, NoPace
 from daemon.handlers import open_handler
 from forebay.run import encode_run, read_head
 
@@ -38,7 +38,7 @@ def damaged_slice() -> Slice:
 
 async def deliver(handler: Handler, *batch: Slice) -> Report:
     """One send, by a sender of its own."""
-    sender = handler.open_sender()
+    sender = handler.open_sender(NoPace())
     try:
         return await sender.send(handler.prepare(batch))
     finally:

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from actors.config.handlers import FileHandler
 from actors.model.outcomes import Report
-from actors.ports.handler import DeliveryFailed
+from actors.ports.handler import DeliveryFailed, NoPace
 from daemon.handlers.file import landing
 from daemon.handlers.file.handler import FileDelivery
 from daemon.handlers.file.landing import Landing
@@ -79,7 +79,7 @@ async def test_what_a_crash_left_is_finished_without_its_torn_line(tmp_path: Pat
     handler = file(tmp_path / "{queue}-{time}.jsonl")
     assert left.exists()
     assert isinstance(handler, FileDelivery)
-    handler.open_sender()
+    handler.open_sender(NoPace())
     await handler.attended.wait()
     assert names(tmp_path) == sorted(["crm-20261116T101500Z-0000.jsonl", *others])
     assert payloads(tmp_path / "crm-20261116T101500Z-0000.jsonl") == ["x"]
@@ -213,7 +213,7 @@ async def test_file_that_cannot_be_finished_is_finished_later(
         os.close(part.fd)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    handler.open_sender()
+    handler.open_sender(NoPace())
     await handler.attended.wait()
     handler.attended = trio.Event()
     monkeypatch.setattr(Landing, "finish", once)

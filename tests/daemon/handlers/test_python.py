@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from actors.model.outcomes import Failure, ItemResult, Report
 from actors.model.slices import indexes
+from actors.ports.handler import NoPace
 from daemon.errors import CannotStart
 from daemon.handlers.python.handler import THREADS_A_SENDER, PythonDelivery
 from tests.daemon.handlers import functions
@@ -212,7 +213,7 @@ async def test_thread_past_the_deadline_is_left_and_called_for_nothing_more(
 
 async def test_hung_threads_are_bounded_and_said_to_be(mock_clock: MockClock) -> None:
     handler = opened(python("by_payload", timeout="30s"))
-    sender = handler.open_sender()
+    sender = handler.open_sender(NoPace())
     reports: list[Report] = []
 
     async def send(payload: bytes) -> None:
@@ -258,9 +259,9 @@ async def test_threads_are_as_many_as_the_senders_that_are_open_may_have() -> No
     handler = opened(python("keep"))
     assert isinstance(handler, PythonDelivery)
     limiter = handler._limiter
-    kept = handler.open_sender()
+    kept = handler.open_sender(NoPace())
     for _ in range(5):
-        sender = handler.open_sender()
+        sender = handler.open_sender(NoPace())
         assert limiter.total_tokens == 2 * THREADS_A_SENDER
         await sender.aclose()
         await sender.aclose()

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from actors.model.outcomes import Failure, Report
-from actors.ports.handler import Sender
+from actors.ports.handler import NoPace, Sender
 from daemon.handlers.items import UnpackedRuns, unpack_batch
 from daemon.handlers.python.frames import encode_items
 from tests.daemon.handlers.batches import HANG_S, deliver, failures, opened, slice_of, texts
@@ -57,7 +57,7 @@ async def test_batch_function_in_a_process() -> None:
 
 async def test_process_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
     handler = opened(process("pid"))
-    sender = handler.open_sender()
+    sender = handler.open_sender(NoPace())
     left = tmp_path / "pids"
     for _ in range(2):
         prepared = handler.prepare([slice_of([os.fsencode(left)] * 2)])
@@ -94,7 +94,7 @@ async def test_process_that_dies_costs_only_the_item_it_died_over(how: bytes, te
 
 async def test_process_that_died_while_idle_is_replaced(tmp_path: Path) -> None:
     handler = opened(process("pid"))
-    sender = handler.open_sender()
+    sender = handler.open_sender(NoPace())
     left = tmp_path / "pids"
     batch = [slice_of([os.fsencode(left)])]
     await sender.send(handler.prepare(batch))
@@ -119,7 +119,7 @@ async def test_process_is_killed_at_the_deadline_and_replaced(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     handler = opened(process("by_payload", timeout="30s"))
-    sender = handler.open_sender()
+    sender = handler.open_sender(NoPace())
     reports: list[Report] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hang, sender, handler, fifo, reports)
@@ -136,7 +136,7 @@ async def test_cancelling_kills_the_process(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     handler = opened(process("by_payload"))
-    sender = handler.open_sender()
+    sender = handler.open_sender(NoPace())
     reports: list[Report] = []
     with trio.fail_after(HANG_S):
         async with trio.open_nursery() as nursery:

@@ -134,6 +134,12 @@ HANDLER: Final = Shape(
             retry=one_of("retry", None),
             unknown=one_of("fail", "deliver"),
         ),
+        "proxy": one_of(
+            None,
+            "http://127.0.0.1:9",
+            "env",
+            odd=('"http://a:b@127.0.0.1:9"', '"https://127.0.0.1:9"', '"http://x"', '"http://[:1"'),
+        ),
         "verify_tls": flag,
         "ca_file": one_of(
             None, odd=('"/dev/zero"', '"/dev/null"', '"/nonexistent"', '"/"', '"\\u0000"')
@@ -195,7 +201,22 @@ QUEUE_SETTINGS: Final = needs(
         sender_count=few_tasks,
         channel_size=whole(1, 65_536),
     ),
-    rate_limit=one_of(0, 10.5, 10**9, odd=("-1", "1e10", "1e-320", '"10"')),
+    rate_limit=one_of(
+        *(0, 10.5, 10**9, "1000 requests/s", "60000/min", "20/s burst 100"),
+        odd=(
+            *(
+                "-1",
+                "1e10",
+                "1e-320",
+                '"10"',
+                '"5 requests"',
+                '"0/s"',
+                '"1/0s"',
+                '"9/min burst 10"',
+            ),
+            *('"1/366d"', '"1e3/s"', '"1//s"', '"1/s burst 0"', long_text(401, "1")),
+        ),
+    ),
     history=one_of("none", "failures", "all"),
     retention=lasting("1m", "3650d"),
 )

@@ -1,7 +1,7 @@
 """Batches for the tests, and what a sender makes of them."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from actors.config.handlers import HttpHandler
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import InJournal, LentRun, Slice
-from actors.ports.handler import DeliveryFailed, Prepared
+from actors.ports.handler import DeliveryFailed, NoPace, Pace, Prepared
 from daemon.handlers.http.handler import HttpDelivery
 from daemon.handlers.http.sender import HttpSender
 from forebay.run import encode_run, read_head
@@ -49,9 +49,9 @@ def damaged_slice() -> Slice:
 class Sending:
     """A handler, and one sender of it."""
 
-    def __init__(self, handler: HttpDelivery) -> None:
+    def __init__(self, handler: HttpDelivery, pace: Pace | None = None) -> None:
         self.handler = handler
-        self.sender: HttpSender = handler.open_sender()
+        self.sender: HttpSender = handler.open_sender(pace or NoPace())
 
     def prepare(self, *batch: Slice) -> Prepared:
         return self.handler.prepare(batch)
@@ -68,13 +68,17 @@ class Sending:
         return caught.value.failure
 
 
+def sending(url: str, **settings: Any) -> AbstractAsyncContextManager[Sending]:
+    return sending_at(NoPace(), url, **settings)
+
+
 @asynccontextmanager
-async def sending(url: str, **settings: Any) -> AsyncIterator[Sending]:
+async def sending_at(pace: Pace, url: str, **settings: Any) -> AsyncIterator[Sending]:
     # The timeout is the test's business, never the machine's.
     handler = HttpDelivery(
         "crm", HttpHandler.model_validate({"url": url, "timeout": "1h", **settings})
     )
-    opened = Sending(handler)
+    opened = Sending(handler, pace)
     try:
         yield opened
     finally:

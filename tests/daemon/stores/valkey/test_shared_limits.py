@@ -15,10 +15,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.breaker.breaker import Admission, Breakers, SendOutcome
 from actors.config.queue import BreakerSettings
 from actors.fleet.breakers import HOLD_S, FleetBreakers, FleetState
-from actors.workers.rate import ALONE_S, Destinations, TokenBucket
+from actors.model.rates import Rate
+from actors.workers.rate import ALONE_S, Destinations, TokenBucket, Wish
 from daemon.stores.bridge import Bridge
 from daemon.stores.valkey.server import Server, ValkeySettings
-from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
+from daemon.stores.valkey.shared_limits import COUNT_S, COUNTS, SharedBreaker, SharedRate
 from tests.servers.valkey import ValkeyServer, new_prefix, shared_server, valkey_server
 
 SETTINGS = BreakerSettings(threshold=3, reset_timeout=30.0, half_open_probes=2)
@@ -44,38 +45,107 @@ async def opened(server: ValkeyServer | None = None) -> AsyncIterator[Server]:
 # Rates.
 
 
+def shared_rate(server: Server, number: int = 0) -> SharedRate:
+    return SharedRate(server, bytes([number]) * 16, now_ms)
+
+
+def wish(items: int, *, on_credit: bool = False) -> Wish:
+    """To a bucket of 20, at 10 a second."""
+    return Wish(10, 20, items, items, on_credit)
+
+
 async def test_rate_is_one_for_all(mock_clock: MockClock) -> None:
     async with opened() as server:
-        one, two = SharedRate(server, now_ms), SharedRate(server, now_ms)
-        assert await one.take("d", 10, 20, 15) == (15, 0)
-        assert await two.take("d", 10, 20, 15) == (0, 1.0)
-        assert await two.take("other", 10, 20, 15) == (15, 0)
-        assert await two.take("d", 10, 20, 5) == (5, 0)
+        one, two = shared_rate(server, 1), shared_rate(server, 2)
+        assert await one.take("d", wish(15)) == (15, 0)
+        assert await two.take("d", wish(15)) == (0, 1.0)
+        assert await two.take("other", wish(15)) == (15, 0)
+        assert await two.take("d", wish(5)) == (5, 0)
         mock_clock.jump(1.0)
-        assert await one.take("d", 10, 20, 11) == (0, 0.1)
-        assert await one.take("d", 10, 20, -3) == (-3, 0)
-        assert await two.take("d", 10, 20, 11) == (11, 0)
+        assert await one.take("d", wish(11)) == (0, 0.1)
+        assert await one.take("d", wish(-3, on_credit=True)) == (-3, 0)
+        assert await two.take("d", wish(11)) == (11, 0)
         mock_clock.jump(1000.0)
-        assert await two.take("d", 10, 20, 21) == (21, 0), "it leaves a debt"
-        assert await one.take("d", 10, 20, 1) == (0, 0.2)
-        assert await one.take("d", 10, 20, 10**6) == (0, 2.1)
+        assert await two.take("d", wish(20)) == (20, 0)
+        assert await one.take("d", wish(1)) == (0, 0.1)
+
+
+async def test_turn_takes_what_is_there(mock_clock: MockClock) -> None:
+    async with opened() as server:
+        shared = shared_rate(server)
+        assert await shared.take("d", Wish(10, 20, 5, 15)) == (15, 0)
+        assert await shared.take("d", Wish(10, 20, 5, 15)) == (5, 0)
+        assert await shared.take("d", Wish(10, 20, 5, 15)) == (0, 0.5)
+        mock_clock.jump(0.75)
+        assert await shared.take("d", Wish(10, 20, 5, 15)) == (7, 0)
+        assert await shared.take("d", Wish(10, 20, 1, 15)) == (0, 0.05)
+
+
+async def test_reservations_are_served_before_the_line(mock_clock: MockClock) -> None:
+    async with opened() as server:
+        one, two = shared_rate(server, 1), shared_rate(server, 2)
+        assert await one.take("d", wish(20)) == (20, 0)
+        assert await one.take("d", wish(1, on_credit=True)) == (1, 0.1)
+        assert await two.take("d", wish(1, on_credit=True)) == (1, 0.2)
+        assert await two.take("d", wish(1)) == (0, 0.3)
+        assert await one.take("d", wish(-1, on_credit=True)) == (-1, 0.1)
+        mock_clock.jump(0.2)
+        assert await two.take("d", wish(1)) == (1, 0)
+
+
+async def test_asking_often_does_not_change_the_rate(mock_clock: MockClock) -> None:
+    """The tokens of a millisecond are far less than what a rounded number would keep."""
+    slow = Wish(1 / 86_400, 1, 1, 1)
+    async with opened() as server:
+        shared = shared_rate(server)
+        assert (await shared.take("d", slow)).items == 1
+        for _ in range(50):
+            mock_clock.jump(0.01)
+            assert (await shared.take("d", slow)).items == 0
+        assert (await shared.take("d", slow)).wait_s == pytest.approx(86_399.5)
+        mock_clock.jump(86_399.5)
+        assert (await shared.take("d", slow)).items == 1
+
+
+async def test_clock_that_is_set_back_does_not_stop_the_rate(mock_clock: MockClock) -> None:
+    ahead_ms = 10**9
+    async with opened() as server:
+        shared = SharedRate(server, bytes(16), lambda: now_ms() + ahead_ms)
+        assert await shared.take("d", wish(20)) == (20, 0)
+        ahead_ms = 0
+        assert await shared.take("d", wish(1)) == (0, 0.1)
+        mock_clock.jump(0.1)
+        assert await shared.take("d", wish(1)) == (1, 0)
+
+
+async def take(bucket: TokenBucket, items: int) -> None:
+    async def take_all(allowed: int) -> int:
+        nonlocal items
+        items -= allowed
+        return allowed
+
+    while items:
+        await bucket.take_turn(items, take_all)
 
 
 async def test_buckets_of_two_daemons_keep_the_rate_together(mock_clock: MockClock) -> None:
     rate, batch, wanted = 100.0, 25, 1000
     went = 0
     async with opened() as server:
-        buckets = [Destinations(SharedRate(server, now_ms)).join("q", "d", rate) for _ in range(2)]
+        rates = [
+            Destinations(shared_rate(server, number)).join("q", "d", Rate(rate))
+            for number in range(2)
+        ]
 
         async def work(bucket: TokenBucket) -> None:
             nonlocal went
             while went < wanted:
-                await bucket.take(batch)
+                await take(bucket, batch)
                 went += batch
 
         async with trio.open_nursery() as nursery:
-            for bucket in buckets * 2:
-                nursery.start_soon(work, bucket)
+            for each in rates * 2:
+                nursery.start_soon(work, each.items)
             with trio.fail_after(10**4):
                 while went < wanted:
                     await wait_all_tasks_blocked()
@@ -85,38 +155,107 @@ async def test_buckets_of_two_daemons_keep_the_rate_together(mock_clock: MockClo
         assert trio.current_time() >= (wanted - rate) / rate
 
 
+async def test_items_and_requests_have_buckets_of_their_own(mock_clock: MockClock) -> None:
+    async with opened() as server:
+        destinations = Destinations(shared_rate(server))
+        destinations.join("a", "d", Rate(10))
+        rate = destinations.join("b", "d", Rate(2, 1, "requests"))
+        shared = shared_rate(server, 1)
+
+        async def take_four(allowed: int) -> int:
+            assert allowed == 4
+            return 4
+
+        await rate.take_turn(4, take_four)
+        await rate.requests.reserve()
+        assert await shared.take("items d", Wish(10, 10, 6, 10)) == (6, 0)
+        assert await shared.take("requests d", Wish(2, 2, 1, 1)) == (0, 0.5)
+
+
 async def test_what_a_turn_did_not_use_is_given_back(mock_clock: MockClock) -> None:
     async with opened() as server:
-        shared = SharedRate(server, now_ms)
-        bucket = TokenBucket(10, 20, partial(shared.take, "d"))
+        shared = shared_rate(server)
+        bucket = TokenBucket("d", shared)
+        bucket.change(Rate(10, burst=20))
 
-        async def take_three() -> int:
-            assert await shared.take("d", 10, 20, 1) == (0, 0.1)
+        async def take_three(allowed: int) -> int:
+            assert allowed == 20
+            assert await shared.take("d", wish(1)) == (0, 0.1)
             return 3
 
         await bucket.take_turn(20, take_three)
-        assert await shared.take("d", 10, 20, 17) == (17, 0)
-        assert await shared.take("d", 10, 20, 1) == (0, 0.1)
+        assert await shared.take("d", wish(17)) == (17, 0)
+        assert await shared.take("d", wish(1)) == (0, 0.1)
 
 
-async def test_rate_goes_on_alone_and_comes_back(mock_clock: MockClock) -> None:
+async def test_reservation_that_is_cancelled_is_given_back(mock_clock: MockClock) -> None:
+    async with opened() as server:
+        shared = shared_rate(server)
+        bucket = TokenBucket("d", shared)
+        bucket.change(Rate(10, burst=20))
+        await take(bucket, 20)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bucket.reserve)
+            with trio.fail_after(10**4):
+                while await shared.take("d", wish(1)) == (0, 0.1):
+                    await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked(0.02)
+            nursery.cancel_scope.cancel()
+        assert await shared.take("d", wish(1)) == (0, 0.1)
+
+
+async def test_daemons_are_counted_while_they_say_so(mock_clock: MockClock) -> None:
+    async with opened() as server:
+        fleet = [shared_rate(server, number) for number in range(3)]
+        assert [each.daemons for each in fleet] == [1, 1, 1]
+        for each in fleet * 2:
+            await each.count()
+        assert [each.daemons for each in fleet] == [3, 3, 3]
+        # One of them is silent from now on.
+        for _ in range(2 * COUNTS):
+            mock_clock.jump(COUNT_S)
+            for each in fleet[:2]:
+                await each.count()
+        assert [each.daemons for each in fleet] == [2, 2, 3]
+
+
+async def test_server_that_has_forgotten_does_not_make_a_daemon_alone(
+    mock_clock: MockClock,
+) -> None:
+    async with opened() as server:
+        fleet = [shared_rate(server, number) for number in range(3)]
+        for each in fleet * 2:
+            await each.count()
+        await server.command("DEL", f"{server.settings.prefix}:daemons")
+        await fleet[0].count()
+        assert fleet[0].daemons == 3
+
+
+async def test_rate_goes_on_alone_at_its_share_and_comes_back(mock_clock: MockClock) -> None:
     with valkey_server() as own:
         async with opened(own) as server:
-            shared = SharedRate(server, now_ms)
-            bucket = TokenBucket(10, 20, partial(shared.take, "d"))
-            await bucket.take(20)
+            fleet = [shared_rate(server, number) for number in range(2)]
+            for each in fleet * 2:
+                await each.count()
+            bucket = TokenBucket("d", fleet[0])
+            bucket.change(Rate(10, burst=20))
+            await take(bucket, 20)
             own.kill()
-            # Its own bucket is full: nothing was taken of it so far.
-            await bucket.take(20)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(bucket.take, 5)
-                await wait_all_tasks_blocked()
-                assert bucket.waiting == 1
-                mock_clock.jump(0.5)
+            began = trio.current_time()
+            # The fleet has just used the tokens. Half of ten per second is this daemon's share.
+            for number in range(1, 4):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(take, bucket, 5)
+                    with trio.fail_after(10**4):
+                        while nursery.child_tasks:
+                            await wait_all_tasks_blocked(0.02)
+                            mock_clock.jump(0.1)
+                assert trio.current_time() >= began + number - 0.001
+                assert trio.current_time() <= began + number + 0.3
             own.start()
             mock_clock.jump(ALONE_S)
-            await bucket.take(20)
-            assert await shared.take("d", 10, 20, 1) == (0, 0.1)
+            await take(bucket, 20)
+            assert await fleet[0].take("d", wish(1)) == (0, 0.1)
 
 
 # Breakers.
@@ -295,11 +434,11 @@ async def test_each_goes_on_alone_and_comes_back(mock_clock: MockClock) -> None:
 @pytest.mark.parametrize("rate", [0.37, 3, 977.7, 1e6])
 async def test_shared_rate_holds_in_the_mean(mock_clock: MockClock, rate: float) -> None:
     async with opened() as server:
-        shared = SharedRate(server, now_ms)
-        took = 0.0
-        for items in (1, 7, 2, 30, 1, 500, 3):
-            while not (granted := await shared.take("d", rate, 10, items)).items:
+        shared = shared_rate(server)
+        took = 0
+        for items in (1, 7, 2, 10, 1, 10, 3) * 3:
+            while not (granted := await shared.take("d", Wish(rate, 10, items, items))).items:
                 mock_clock.jump(granted.wait_s + 0.001)
             took += items
-        assert trio.current_time() >= (took - 10 - 500 - 3) / rate
+        assert trio.current_time() >= (took - 10) / rate * (1 - 1e-6)
         assert trio.current_time() <= took / rate + 0.1

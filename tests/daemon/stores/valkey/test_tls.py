@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.workers.rate import Wish
 from daemon.stores.bridge import Bridge
 from daemon.stores.valkey.lost_owners import LostOwners
 from daemon.stores.valkey.server import ValkeySettings
@@ -114,7 +115,9 @@ async def uses_everything(warm: ValkeyWarm) -> None:
     assert await warm.flows()
     assert not await warm.rows_present("q")
     await warm.mail_done("q", 0)
-    assert (await SharedRate(warm.server).take("there", 1.0, 1.0, 1.0)).items == 1.0
+    rate = SharedRate(warm.server, daemon_id(1))
+    assert (await rate.take("there", Wish(1.0, 1.0, 1, 1))).items == 1
+    await rate.count()
     breaker = SharedBreaker(warm.server, daemon_id(1))
     await breaker.opened("there", 0.0)
     assert await breaker.ask("there", 1, 60.0) == 1
