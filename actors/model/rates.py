@@ -123,10 +123,10 @@ def format_rate(rate: Rate) -> int | float | str:
 
 
 def _checked(text: str, rate: Rate) -> Rate:
-    if not 1 / PERIOD_S_MAX <= rate.per_s <= PER_S_MAX:
-        raise ValueError(f"{shown(text)} is outside 1/365d..{PER_S_MAX:.0f}/s")
     if not PERIOD_S_MIN <= rate.period_s <= PERIOD_S_MAX:
         raise ValueError(f"{shown(text)}: a period is 1ms..365d")
+    if not 1 / PERIOD_S_MAX <= rate.per_s <= PER_S_MAX:
+        raise ValueError(f"{shown(text)} is outside 1/365d..{PER_S_MAX:.0f}/s")
     if rate.burst is not None and not 1 <= rate.burst <= BURST_MAX:
         raise ValueError(f"{shown(text)}: a burst is 1..{BURST_MAX}")
     if rate.burst is not None and rate.is_quota and rate.burst > rate.count:
