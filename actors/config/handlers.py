@@ -378,6 +378,8 @@ class HttpHandler(Section):
     proxy: str | None = None
     """`http://[USER@]HOST:PORT`; env: that of HTTP_PROXY, HTTPS_PROXY and NO_PROXY; None: no proxy,
     whatever the environment says."""
+    proxy_password: Secret | None = None
+    """Of the user in `proxy`."""
     verify_tls: Flag = True
     ca_file: Path | None = None
     """In addition to the system's authorities."""
@@ -407,10 +409,7 @@ class HttpHandler(Section):
             text = f"{shown_url(proxy)!r}: contains characters that must be percent-encoded"
             raise ValueError(text)
         if parts.password is not None:
-            raise ValueError(
-                f"{shown_url(proxy)!r}: leave out the password, or write env and put the address "
-                "into HTTPS_PROXY or HTTP_PROXY"
-            )
+            raise ValueError(f"{shown_url(proxy)!r}: leave out the password and use proxy_password")
         return proxy
 
     @field_validator("headers")
@@ -463,6 +462,13 @@ class HttpHandler(Section):
         if isinstance(auth, OAuth2Auth):
             with _at("auth.token_url"):
                 check_url(auth.token_url)
+        return self
+
+    @model_validator(mode="after")
+    def _proxy_password_has_a_user(self) -> Self:
+        if self.proxy_password is not None and "@" not in (self.proxy or ""):
+            text = "proxy_password needs a user in proxy: http://USER@HOST:PORT"
+            raise Clash(text, "proxy_password", "proxy")
         return self
 
     @model_validator(mode="after")

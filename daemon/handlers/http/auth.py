@@ -44,7 +44,8 @@ from actors.ports.handler import DeliveryFailed
 from daemon.errors import ConfigError
 from daemon.handlers.http import answer as answers
 from daemon.handlers.http.connection import ConnectionFailed, HttpConnection
-from daemon.handlers.http.request import Header, target_of
+from daemon.handlers.http.proxy import proxy_of
+from daemon.handlers.http.request import Header, Target, target_of
 
 log = structlog.get_logger()
 
@@ -108,7 +109,8 @@ def open_auth(
             case OAuth2Auth() as oauth2:
                 if tls is None and oauth2.token_url.startswith("https:"):
                     tls = ssl.create_default_context()
-                return OAuth2(oauth2, tls, min(TOKEN_S_MAX, settings.timeout / 2), clock)
+                target = target_of(oauth2.token_url, proxy_of(queue, settings, oauth2.token_url))
+                return OAuth2(oauth2, target, tls, min(TOKEN_S_MAX, settings.timeout / 2), clock)
             case _:
                 assert_never(settings.auth)
     except ValueError as problem:
@@ -219,17 +221,20 @@ class OAuth2:
     def __init__(
         self,
         settings: OAuth2Auth,
+        target: Target,
         tls: ssl.SSLContext | None,
         timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
-        self._target = target_of(settings.token_url)
-        self._tls = tls
+        self._target = target
+        self._tls = tls if target.is_tls else None
         self._timeout_s = timeout_s
         parts = urlsplit(settings.token_url)
         self._where = f"token endpoint {parts.scheme}://{parts.netloc}{parts.path}"
-        self._headers, self._body, own = _token_request(settings, self._target.host_header)
+        self._headers, self._body, own = _token_request(settings, target.host_header)
+        if target.asked_proxy is not None:
+            self._headers += target.asked_proxy.headers
         self._own = _masked_later(own)
         """The secrets of the token request."""
         self.secrets = self._own
@@ -299,7 +304,11 @@ class OAuth2:
             with trio.fail_after(self._timeout_s):
                 await connection.connect()
                 answer = await connection.exchange(
-                    "POST", self._target.path, self._headers, self._body, ANSWER_BYTES_MAX
+                    "POST",
+                    self._target.form(self._target.path),
+                    self._headers,
+                    self._body,
+                    ANSWER_BYTES_MAX,
                 )
         except trio.TooSlowError:
             patience = format_duration(self._timeout_s)

@@ -39,7 +39,7 @@ from daemon.handlers.http.templated import TemplatedRequests
 class HttpDelivery:
     def __init__(self, queue: str, settings: HttpHandler) -> None:
         self._settings = settings
-        self._target = target_of(settings.url, proxy_of(queue, settings))
+        self._target = target_of(settings.url, proxy_of(queue, settings, settings.url))
         self._tls = tls_context(queue, settings) if self._target.is_tls else None
         try:
             header_texts(settings.headers)

@@ -34,14 +34,15 @@ class Proxy:
         return [(b"Proxy-Authorization", self.authorization)] if self.authorization else []
 
 
-def proxy_of(queue: str, settings: HttpHandler) -> Proxy | None:
-    """The proxy that the settings name. Raises ConfigError if that of the environment cannot be
+def proxy_of(queue: str, settings: HttpHandler, address: str) -> Proxy | None:
+    """The proxy for requests to an address. Raises ConfigError if that of the environment cannot be
     used."""
     if settings.proxy is None:
         return None
     if settings.proxy != "env":
-        return read_proxy(settings.proxy)
-    name, url = proxy_of_environment(settings.url)
+        secret = settings.proxy_password
+        return read_proxy(settings.proxy, "" if secret is None else secret.value)
+    name, url = proxy_of_environment(address)
     if not url:
         return None
     try:
@@ -53,15 +54,14 @@ def proxy_of(queue: str, settings: HttpHandler) -> Proxy | None:
         raise ConfigError(f"queues.{queue}.handler.proxy: {text}") from None
 
 
-def read_proxy(url: str) -> Proxy:
+def read_proxy(url: str, password: str = "") -> Proxy:
     """Raises ValueError if it is not the address of an http proxy."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError("not an http proxy")
     authorization = b""
     if parts.username is not None:
-        # This is the place for a password from a secret reference.
-        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        user = f"{unquote(parts.username)}:{password or unquote(parts.password or '')}"
         authorization = b"Basic " + b64encode(user.encode())
     return Proxy(parts.hostname, parts.port or 80, authorization)
 

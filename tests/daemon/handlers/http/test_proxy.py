@@ -12,11 +12,12 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.config.handlers import HttpHandler
 from actors.model.error_types import error_type
 from actors.model.outcomes import Failure
+from daemon.config.secrets import read_secrets
 from daemon.errors import ConfigError
 from daemon.handlers.http.handler import HttpDelivery
 from daemon.handlers.http.proxy import Proxy
 from daemon.handlers.http.request import target_of
-from tests.daemon.handlers.http.batches import a_slice, sending
+from tests.daemon.handlers.http.batches import Sending, a_slice, sending
 from tests.daemon.handlers.http.certificates import Certificates, make_certificates
 from tests.daemon.handlers.http.faulty import FaultyServer, answer, faulty_server
 from tests.daemon.handlers.http.proxy_server import ProxyServer, proxy_server
@@ -70,6 +71,44 @@ class TestHttp:
         said = f"Basic {b64encode(b'sp@rk:').decode()}"
         assert [headers["proxy-authorization"] for headers in proxy.headers] == [said]
         assert "proxy-authorization" not in server.requests[0].headers
+
+    async def test_its_password_is_a_secret(
+        self, server: FaultyServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PROXY_PASSWORD", "hush-4711")
+        url = proxy.url.replace("http://", "http://spark@")
+        given = {"url": server.url(), "proxy": url, "proxy_password": {"env": "PROXY_PASSWORD"}}
+        settings = HttpHandler.model_validate({**given, "timeout": "1h"})
+        read_secrets(settings)
+        opened = Sending(HttpDelivery("crm", settings))
+        await opened.delivers(ITEM)
+        await opened.sender.aclose()
+        said = f"Basic {b64encode(b'spark:hush-4711').decode()}"
+        assert [headers["proxy-authorization"] for headers in proxy.headers] == [said]
+        with pytest.raises(ValidationError, match="proxy_password needs a user in proxy"):
+            HttpHandler.model_validate({**given, "proxy": proxy.url})
+
+    async def test_templated_addresses_and_tokens_go_through_it(
+        self, server: FaultyServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CRM_SECRET", "hush-4711")
+        auth = {"type": "oauth2", "token_url": server.url(path="/token"), "client_id": "forebay"}
+        settings = HttpHandler.model_validate(
+            {
+                "url": server.url(),
+                "proxy": proxy.url,
+                "request": {"url": "/c/{{ payload }}"},
+                "auth": {**auth, "client_secret": {"env": "CRM_SECRET"}},
+                "timeout": "1h",
+            }
+        )
+        read_secrets(settings)
+        server.will(answer("200 OK", b'{"access_token": "token-1"}'))
+        opened = Sending(HttpDelivery("crm", settings))
+        await opened.delivers(a_slice(b'"a b"'))
+        await opened.sender.aclose()
+        asked = [server.url(path="/token"), server.url(path="/c/a%20b")]
+        assert proxy.asked == [("POST", url) for url in asked]
 
     async def test_proxy_that_wants_to_know_who_asks(
         self, server: FaultyServer, proxy: ProxyServer
