@@ -101,7 +101,7 @@ def _without_daemon(
     if found is None:
         names = ", ".join(settings.queues) or "none"
         raise ConfigError(f"the configuration has no queue {queue}; its queues: {names}")
-    read_secrets(found)
+    read_secrets(found, f"queues.{queue}")
     payload = base64.b64decode(item.pop("payload_b64"))
     made = trial_item(queue, payload, **item)
     return trial_object(trio.run(try_out, queue, found, made, open_handler, send))
