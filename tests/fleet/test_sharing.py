@@ -23,6 +23,10 @@ def test_workers_of_every_host_take_what_one_of_them_has_accepted(
     assert b.queue("elsewhere").get("delivered", 0) == 0
 
 
+def test_daemons_that_share_rates_are_counted(both: World) -> None:
+    until(lambda: both.valkey.command("ZCARD", "forebay:daemons") == len(both.hosts))
+
+
 def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: Member) -> None:
     a.push("mixed", 10)
     with b.take("mixed", 10) as taken:
