@@ -54,13 +54,16 @@ async def try_out(
     try:
         handler: Handler | None = open_handler(queue, settings)
     except HandlerUnusable as problem:
-        raise bad_request(f"the handler of {queue} cannot be opened: {problem}") from problem
+        raise Refused(
+            "CONFLICT", f"the handler of {queue} cannot be opened: {problem}"
+        ) from problem
     if handler is None:
-        raise bad_request(f"{queue} has no handler to try: its items wait for consumers")
+        raise Refused("CONFLICT", f"{queue} has no handler to try: its items wait for consumers")
     try:
         if not isinstance(handler, Triable):
             kind = settings.handler.type
-            raise bad_request(f"{queue} has a {kind} handler: only http handlers can be tried")
+            text = f"{queue} has a {kind} handler: only http handlers can be tried"
+            raise Refused("CONFLICT", text)
         return await handler.try_out([item], is_sent=is_sent)
     finally:
         await handler.aclose()

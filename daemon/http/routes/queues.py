@@ -263,10 +263,10 @@ def _running(router: APIRouter, doors: Doors) -> None:
             await doors.perform("queue.resume", {"queue": queue, "flow": flow})
         )
 
-    @router.post("/{queue}/try", operation_id="tryQueue", responses=documented(404, 422))
+    @router.post("/{queue}/try", operation_id="tryQueue", responses=documented(404, 409, 422))
     async def try_out(queue: QueueName, item: TrialItem, _: Admin) -> Trial:
         """Shows the request that the queue's handler makes of an item, and sends it if `send` is
-        true. Nothing is stored or settled."""
+        true. Nothing is stored or settled. 409 if the queue's handler cannot be tried."""
         fields = {"queue": queue, **item.model_dump(exclude_none=True)}
         return Trial.model_validate(await doors.perform("queue.try", fields))
 

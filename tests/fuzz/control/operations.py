@@ -82,6 +82,15 @@ headers: Final = Leaf(
     ),
 )
 
+TEMPLATES: Final = (
+    *('"{{"', '"{{ nope }}"', '"{{ 9**9**9 }}"', "\"{{ 'x' * 999999999 }}\"", '"{{ range(9) }}"'),
+    *('"{{ payload.__class__ }}"', '"{% for a in payload %}{{ loop(a) }}{% endfor %}"'),
+    *('"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"', '"{{ payload | center(1e9) }}"'),
+    '"{{ ' + "(" * 2000 + '"',
+    '{"{{ key }}":1}',
+    '{"a":{"b":"{{ payload.a | default(omit) }}","c":["{{ omit }}"]}}',
+)
+
 # Queues. Counts that make tasks are kept low: what they cost is the operator's choice.
 
 HANDLER: Final = Shape(
@@ -114,6 +123,14 @@ HANDLER: Final = Shape(
                 '{"type": "hmac", "secret": {"file": "/etc/passwd"}}',
             ),
         ),
+        "request": needs(
+            method=one_of("PATCH", "{{ action }}", odd=('"{{"', '"GET /"', '"CONNECT"')),
+            url=one_of("/x/{{ key }}", odd=('"http://other/"', '"//x"', '"{{ key }}"', '"/ "')),
+            query=one_of({"a": "{{ id }}"}, odd=('{"a":[1]}', '{"":""}', '{"a":"{{ x }}"}')),
+            headers=one_of({"X-A": "{{ flow }}"}, odd=('{"Host":"x"}', '{"a b":1}', '{"A":"\\n"}')),
+            item=Leaf(({"a": "{{ payload.a }}"}, "{{ payload }}\n", None), TEMPLATES),
+            body=Leaf(({"rows": "{{ items }}"}, "{{ items | join }}", None), TEMPLATES),
+        ),
         "batch_items": whole(1, 65_536),
         "batch_bytes": sized("1Ki", "1Mi"),
         "timeout": lasting("10ms", "1s"),
@@ -140,6 +157,7 @@ HANDLER: Final = Shape(
             "env",
             odd=('"http://a:b@127.0.0.1:9"', '"https://127.0.0.1:9"', '"http://x"', '"http://[:1"'),
         ),
+        "proxy_password": one_of(None, odd=('"x"', '{"env": "PATH"}', '{"file": "/etc/passwd"}')),
         "verify_tls": flag,
         "ca_file": one_of(
             None, odd=('"/dev/zero"', '"/dev/null"', '"/nonexistent"', '"/"', '"\\u0000"')
@@ -344,6 +362,19 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "queue.resume": (needs("queue", queue=queue, flow=flow),),
     "queue.stats": (BY_QUEUE,),
     "queue.purge": (BY_QUEUE,),
+    "queue.try": (
+        needs(
+            *("queue", "payload"),
+            queue=queue,
+            payload=payload,
+            key=flow,
+            flow=flow,
+            action=flow,
+            send=flag,
+        ),
+        needs("queue", "payload_b64", queue=queue, payload_b64=payload_b64),
+        needs("queue", "from_dead", queue=queue, from_dead=item),
+    ),
     "queues.list": (NOTHING,),
     "queues.create": (
         needs("queue", queue=new, settings=QUEUE_SETTINGS),

@@ -125,6 +125,11 @@ BODIES: Final[Mapping[str, Sequence[Shape]]] = {
         needs("queue", queue=new, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=new, settings=HTTP_QUEUE),
     ),
+    "tryQueue": (
+        needs("payload", payload=any_payload, key=flow, flow=flow, action=flow, send=flag),
+        needs("payload_b64", payload_b64=payload_b64),
+        needs("from_dead", from_dead=item),
+    ),
     "changeQueue": (needs("settings", settings=QUEUE_SETTINGS),),
     "addItemById": (needs("queue_id", queue_id=queue, **NEW_ITEM_PARTS),),
     "addItem": (
