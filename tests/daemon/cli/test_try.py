@@ -87,10 +87,13 @@ def test_a_dead_letter_can_be_tried_and_stays(host: Host) -> None:
 
 def test_a_dead_letter_is_sent_under_its_id(host: Host) -> None:
     host.ok("push", "crm", stdin=b'{"email": "bob@example.com"}\n')
-    listed = eventually_sync(
-        lambda: host.ok("dead", "ls", "--json", "--error", "422") or False, "it is refused"
-    )
-    letter_id = json.loads(listed)["id"]
+
+    def refused() -> str:
+        listed = host.ok("dead", "ls", "--json", "--error", "422")
+        assert listed
+        return listed
+
+    letter_id = json.loads(eventually_sync(refused))["id"]
     shown = host.ok("try", "crm", "--from-dead", letter_id)
     assert f"Idempotency-Key: {letter_id}\n" in shown
 
