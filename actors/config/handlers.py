@@ -424,7 +424,7 @@ class HttpHandler(Section):
         if request is None:
             return self
         if "encoding" in self.model_fields_set and self.encoding != "ndjson":
-            raise Clash("encoding and request exclude each other", "encoding", "request")
+            raise Clash("encoding has no effect with request: leave it out", "encoding", "request")
         twice = {name.lower() for name in self.headers} & {name.lower() for name in request.headers}
         if twice:
             raise Clash(f"{min(twice)} is given in headers and in request.headers", "request")

@@ -90,6 +90,9 @@ def preset_for(host: str, directory: Path | None = None) -> str | None:
 
 def _filled_in(own: dict[str, Any], preset: dict[str, Any]) -> dict[str, Any]:
     both: dict[str, Any] = {"type": "http"} | preset | own
+    if own.get("request") is not None and "encoding" not in own:
+        # A request has no encoding: it makes the body itself.
+        both.pop("encoding", None)
     for key in _MERGED:
         given, filled = own.get(key), preset.get(key)
         if isinstance(given, dict) and isinstance(filled, dict):

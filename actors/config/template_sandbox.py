@@ -80,8 +80,7 @@ def compile_program(
         used = frozenset(find_undeclared_variables(parsed))
         if unknown := used - names:
             raise BadTemplate(
-                f"{where}: {min(unknown)!r} is not a name here: use "
-                f"{', '.join(sorted(names - {'omit'}))}"
+                f"{where}: {min(unknown)!r} is not a name here: use {', '.join(sorted(names))}"
             )
         alone = _alone(parsed)
         if alone is not None:

@@ -14,6 +14,7 @@ from actors.ports.handler import Handler, Triable, Trial, TriedRequest
 from actors.ports.tiers import DeadFilter, DeadLetters
 from actors.workers.dispatch import OpenHandler
 from forebay.errors import Refused
+from forebay.ids import pack_item_id, parse_item_id
 from forebay.run import encode_run, read_head
 
 
@@ -43,7 +44,7 @@ class TrialControl:
             flow, action = letter.flow, letter.action
         if payload is None:
             raise bad_request("give payload, payload_b64 or from_dead")
-        item = trial_item(queue, payload, key=key, flow=flow, action=action)
+        item = trial_item(queue, payload, key=key, flow=flow, action=action, item_id=dead_id)
         return trial_object(await try_out(queue, settings, item, self._open_handler, is_sent))
 
 
@@ -58,7 +59,8 @@ async def try_out(
             "CONFLICT", f"the handler of {queue} cannot be opened: {problem}"
         ) from problem
     if handler is None:
-        raise Refused("CONFLICT", f"{queue} has no handler to try: its items wait for consumers")
+        text = "its items wait for consumers, or the name is wrong"
+        raise Refused("CONFLICT", f"{queue} has no handler to try: {text}")
     try:
         if not isinstance(handler, Triable):
             kind = settings.handler.type
@@ -76,12 +78,14 @@ def trial_item(
     key: str | None = None,
     flow: str | None = None,
     action: str | None = None,
+    item_id: str | None = None,
 ) -> Slice:
-    """An item that no store holds."""
+    """An item that no store holds, with a new id unless one is given."""
     data = encode_run(
         [payload],
         queue=queue,
         keys=None if key is None else [key.encode()],
+        item_ids=None if item_id is None else [pack_item_id(*parse_item_id(item_id))],
         flow=flow or "",
         action=action or "",
     )

@@ -95,8 +95,10 @@ def _without_daemon(
     from daemon.config.secrets import read_secrets
     from daemon.errors import ConfigError
     from daemon.handlers import open_handler
+    from daemon.process import logs
 
     settings = load_settings(config, None, None, None, sets).settings
+    logs.set_up(settings.log)
     found = settings.queues.get(queue)
     if found is None:
         names = ", ".join(settings.queues) or "none"

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from actors.config.auth import AnyAuth
-from actors.config.handlers import AnyHandler
+from actors.config.handlers import AnswerRules, AnyHandler, RequestSettings
 from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.config.schedules import ScheduleSettings
 from actors.config.section import Clash
@@ -25,6 +25,8 @@ from daemon.config.yaml_source import KeyPath
 _HANDLER_KEYS: Final = {
     **{key: None for model in get_args(AnyHandler) for key in model.model_fields},
     "auth": {key: None for model in get_args(AnyAuth) for key in model.model_fields},
+    "request": dict.fromkeys(RequestSettings.model_fields),
+    "answer": dict.fromkeys(AnswerRules.model_fields),
 }
 
 _TAGS: Final = {
@@ -69,6 +71,7 @@ def _line(details: ErrorDetails, tree: Mapping[str, Any], origins: Mapping[KeyPa
         if path and written and all(key[: len(path)] != path for key in written):
             path = written[0][:-1]
         origin = ", ".join(dict.fromkeys(origins[key] for key in written))
+        origin = origin or _nearest_origin(path, origins)
     else:
         path = written_at(path, origins)
         origin = _nearest_origin(path, origins)
@@ -107,6 +110,8 @@ def _message(details: ErrorDetails, path: KeyPath, origin: str) -> str:
             suggestion = _suggestion(path)
             if not suggestion:
                 return "no such key"
+            if suggestion == ".".join(path):
+                return "no such key for this type"
             if origin.startswith("FOREBAY_"):
                 suggestion = "FOREBAY_" + suggestion.replace(".", "__").upper()
             return f"no such key; did you mean {suggestion}?"
@@ -153,7 +158,11 @@ def _suggestion(path: KeyPath) -> str:
     for known in _all_paths(_known_keys()):
         anywhere[known[-1]] = anywhere["_".join(known)] = ".".join(known)
     close = get_close_matches(key, anywhere, n=1, cutoff=0.8)
-    return anywhere[close[0]] if close else ""
+    found = anywhere[close[0]] if close else ""
+    if parents[:1] == ["queues"] and found.startswith("defaults."):
+        # It exists elsewhere in the same queue.
+        return ".".join((*parents[:2], found.removeprefix("defaults.")))
+    return found
 
 
 def _known_keys() -> dict[str, Any]:

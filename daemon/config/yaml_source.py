@@ -121,7 +121,10 @@ class _Reader:
         first: dict[str, yaml.Node] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{self._where(key)}: a key must be plain text")
+                text = "a key must be plain text"
+                if isinstance(key, yaml.MappingNode):
+                    text = 'put templates into quotes, as "{{ payload.id }}"'
+                raise ConfigError(f"{self._where(key)}: {text}")
             if key.value in first and key.tag != _TAG + "merge":
                 line = first[key.value].start_mark.line + 1
                 raise ConfigError(

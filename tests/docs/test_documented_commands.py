@@ -13,7 +13,8 @@ import typer
 from daemon.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = (ROOT / "README.md", ROOT / "etc" / "forebay.yaml", *sorted(ROOT.glob("docs/*.md")))
+PAGES = sorted((*ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")))
+DOCUMENTS = (ROOT / "README.md", ROOT / "etc" / "forebay.yaml", *PAGES)
 ENDS = {"|", ";", "&", "&&", "||", ">", ">>", "<"}
 COMMAND: Any = typer.main.get_command(app)
 

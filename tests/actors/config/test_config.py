@@ -202,6 +202,21 @@ class TestProblems:
         config.write_text("defaults: {max_retries: -1}\nqueues: {a: {}, b: {}}\n")
         assert problems(config) == [f"{config}:1: defaults.max_retries: -1 is outside 0..65534"]
 
+    def test_a_template_without_quotes_is_explained(self, config: Path) -> None:
+        config.write_text("queues:\n  q: {handler: {request: {item: {id: {{ key }}}}}}\n")
+        assert problems(config) == [
+            f'{config}:2: put templates into quotes, as "{{{{ payload.id }}}}"'
+        ]
+
+    def test_a_key_that_is_missing_is_reported_where_its_section_is(self, config: Path) -> None:
+        config.write_text(
+            "queues:\n  q:\n    handler: {type: http, url: 'http://h/',\n"
+            "      auth: {type: api_key, key: {env: A}}}\n"
+        )
+        assert problems(config) == [
+            f"{config}:4: queues.q.handler.auth: give either header or query: where the key goes"
+        ]
+
     def test_a_clash_names_both_places(self, config: Path) -> None:
         config.write_text("spool:\n  max_bytes: 100Mi\n")
         assert problems(config, {"FOREBAY_SPOOL__CHUNK_SIZE": "60Mi"}) == [
@@ -262,6 +277,22 @@ class TestProblems:
             (
                 '{type: http, url: "http://h/", auth: {type: bearer, token: {env: A}, scoep: x}}',
                 "handler.auth.scoep: no such key; did you mean queues.q.handler.auth.scope?",
+            ),
+            (
+                '{type: http, url: "http://h/", auth: {type: bearer, token: {env: A}, key: x}}',
+                "queues.q.handler.auth.key: no such key for this type",
+            ),
+            (
+                '{type: http, url: "http://h/", request: {items: {}}}',
+                "handler.request.items: no such key; did you mean queues.q.handler.request.item?",
+            ),
+            (
+                '{type: http, url: "http://h/", rate_limit: 5}',
+                "handler.rate_limit: no such key; did you mean queues.q.rate_limit?",
+            ),
+            (
+                '{type: http, url: "http://h/", encoding: raw, request: {item: {}}}',
+                "encoding has no effect with request: leave it out",
             ),
             (
                 '{type: http, url: "http://h/", auth: {type: api_key, key: {env: A}}}',

@@ -154,6 +154,15 @@ class TestConfiguration:
         assert (handler.preset, handler.batch_items, handler.timeout) == ("webhook", 1, 20)
         assert handler.encoding == "raw"
 
+    def test_a_request_replaces_the_encoding_of_a_preset(self, config: Path) -> None:
+        config.write_text(
+            f"queues: {{crm: {{handler: {{preset: webhook, url: '{URL}', "
+            "request: {body: {data: '{{ payload }}'}}}}}"
+        )
+        handler = http(load(config))
+        assert handler.request is not None
+        assert (handler.encoding, handler.batch_items) == ("ndjson", 1)
+
     def test_a_preset_overrides_the_defaults(self, config: Path) -> None:
         config.write_text(
             f"defaults: {{handler: {{type: http, url: '{URL}', batch_items: 9, suspect: fail}}}}\n"

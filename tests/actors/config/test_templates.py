@@ -217,7 +217,10 @@ class TestRefused:
         "source, says",
         [
             ("{{ payload.email", "item: line 1: unexpected end of template"),
-            ("{{ nope }}", "'nope' is not a name here: use action, attempt"),
+            (
+                "{{ nope }}",
+                "'nope' is not a name here: use action, attempt, flow, headers, id, key, omit",
+            ),
             ("{{ payload | nope }}", "line 1: No filter named 'nope'"),
             ("{{ payload.email.upper() }}", "'call' is not allowed"),
             ("{{ range(9) }}", "'call' is not allowed"),

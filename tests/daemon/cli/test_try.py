@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.cli.commands import Host, running
+from tests.eventually import eventually_sync
 
 GOOD = b'{"email": "ann@example.org"}'
 
@@ -84,6 +85,19 @@ def test_a_dead_letter_can_be_tried_and_stays(host: Host) -> None:
     assert len(host.ok("dead", "ls", "--json").splitlines()) == 1
 
 
+def test_a_dead_letter_is_sent_under_its_id(host: Host) -> None:
+    host.ok("push", "crm", stdin=b'{"email": "bob@example.com"}\n')
+
+    def refused() -> str:
+        listed = host.ok("dead", "ls", "--json", "--error", "422")
+        assert listed
+        return listed
+
+    letter_id = json.loads(eventually_sync(refused))["id"]
+    shown = host.ok("try", "crm", "--from-dead", letter_id)
+    assert f"Idempotency-Key: {letter_id}\n" in shown
+
+
 def test_without_a_daemon_a_file_is_enough(host: Host, tmp_path: Path) -> None:
     alone = Host(tmp_path)
     given = ["try", "crm", "--item", "-", "--config", str(host.config)]
@@ -92,6 +106,20 @@ def test_without_a_daemon_a_file_is_enough(host: Host, tmp_path: Path) -> None:
     unknown = alone.command("try", "nope", "--item", "-", "--config", str(host.config), stdin=GOOD)
     assert unknown.returncode == 3
     assert b"the configuration has no queue nope; its queues: crm, mail" in unknown.stderr
+
+
+def test_warnings_do_not_mix_with_the_result(host: Host, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("hush-hush")
+    secret.chmod(0o644)
+    auth = json.dumps({"type": "bearer", "token": {"file": str(secret)}})
+    done = Host(tmp_path).command(
+        *("try", "crm", "--item", "-", "--config", str(host.config), "--json"),
+        *("--set", f"queues.crm.handler.auth={auth}"),
+        stdin=GOOD,
+    )
+    assert b"config.secret_readable_by_all" in done.stderr
+    assert json.loads(done.stdout)["outcome"] == "ready"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +131,7 @@ def test_without_a_daemon_a_file_is_enough(host: Host, tmp_path: Path) -> None:
         (["crm", "--from-dead", "0198c2f4-0000-7000-8000-000000000000-1"], 4, "no dead letter"),
         (["crm", "--from-dead", "x", "--config", "f"], 2, "--from-dead needs a daemon"),
         (["mail", "--item", "-"], 5, "mail has no handler to try"),
+        (["crn", "--item", "-"], 5, "its items wait for consumers, or the name is wrong"),
     ],
 )
 def test_mistakes_are_explained(host: Host, args: list[str], code: int, says: str) -> None:

@@ -238,7 +238,7 @@ class TestSettings:
             ({"request": {"headers": {"X-A": "a\nb"}}}, "line break"),
             ({"request": {"headers": {"X-A": "1"}}, "headers": {"x-a": "2"}}, "x-a is given in"),
             ({"request": {"query": {"a": [1]}}}, "a: give a text or a number"),
-            ({"request": {}, "encoding": "raw"}, "exclude each other"),
+            ({"request": {}, "encoding": "raw"}, "encoding has no effect with request"),
         ],
     )
     def test_mistakes_are_found_at_load(self, given: dict[str, Any], says: str) -> None:
