@@ -34,7 +34,8 @@ TEMPLATE: Final = {
             for name in ("customer", "name", "email", "region", "stage", "amount")
         },
     },
-    "body": {"allOrNone": False, "records": "{{ items }}"},
+    # Each on a line of its own, so that the sink can count them.
+    "body": '{"allOrNone": false, "records": [{{ items | join(",\\n") }}]}',
 }
 ROOM: Final = {"warm_max_items": 10_000_000, "warm_max_bytes": "4Gi"}
 
