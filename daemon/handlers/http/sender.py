@@ -141,7 +141,7 @@ class HttpSender:
         if answer.status == 401 and await self._auth.renewed(lines):
             lines = await self._auth.lines(request.key, request.body, time.time())
             answer = await self._exchange(request, lines, doing)
-        return without_secrets(answer, (*self._secrets, *self._auth.secrets))
+        return without_secrets(answer, self._secrets + self._auth.secrets)
 
     async def _exchange(self, request: HttpRequest, lines: bytes, doing: "_Doing") -> Answer:
         data = b"%b%b\r\n%b" % (request.head, lines, request.body)
@@ -221,11 +221,13 @@ class Turns:
         """How long the send takes so far, without waiting for its pace."""
         return trio.current_time() - self._began - self._waited_s
 
-    async def next(self) -> float:
-        """Waits until another request may go; returns how long that took."""
+    def is_first(self) -> bool:
+        """Counts a request; whether it is the first one."""
         self._requests += 1
-        if self._requests == 1:
-            return 0.0
+        return self._requests == 1
+
+    async def wait(self) -> float:
+        """Waits until another request may go; returns how long that took."""
         began = trio.current_time()
         await self._pace.request()
         waited_s = trio.current_time() - began
@@ -243,8 +245,9 @@ class _Doing:
 
     async def may_ask(self) -> None:
         """Waits until the request may go. The deadline is put off by as long as that takes."""
-        deadline, self._scope.deadline = self._scope.deadline, math.inf
-        self._scope.deadline = deadline + await self._turns.next()
+        if not self._turns.is_first():
+            deadline, self._scope.deadline = self._scope.deadline, math.inf
+            self._scope.deadline = deadline + await self._turns.wait()
 
     @property
     def what(self) -> str:
