@@ -206,7 +206,10 @@ class WorkerGroup:
             found = await self._take(items_max)
             return 0 if found is None else found[1].items
 
-        await self._in_turn(take)
+        if self._rate.is_limited:
+            await self._in_turn(take)
+        else:
+            found = await self._take(self._handler.batch_items)
         if found is None:
             await self._wait()
         return found

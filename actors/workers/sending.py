@@ -145,15 +145,14 @@ class BatchPace:
         self._warm = warm
         self._queue = queue
         self._lease_s = lease_s
-        self._tokens: list[int] = []
-        """The leases of the batch."""
+        self._leased: Sequence[Leased] = ()
         self._kept_at = 0.0
         self.waited_s = 0.0
         """How long the batch has waited so far."""
 
     def begin(self, batch: SendBatch, kept_at: float) -> None:
         """A batch is about to be sent; its leases were last extended at `kept_at`."""
-        self._tokens = [lease.token for lease in batch.leased]
+        self._leased = batch.leased
         self._kept_at = kept_at
         self.waited_s = 0.0
 
@@ -168,13 +167,14 @@ class BatchPace:
         self.waited_s += trio.current_time() - began
 
     async def _keep_leases(self) -> None:
+        tokens = [lease.token for lease in self._leased]
         while True:
             due = self._kept_at + self._lease_s / 4
             if trio.current_time() < due:
                 await trio.sleep_until(due)
             with trio.CancelScope(shield=True):
                 # The outcome for a lease that was lost nevertheless changes nothing.
-                await self._warm.extend(self._queue, self._tokens, self._lease_s)
+                await self._warm.extend(self._queue, tokens, self._lease_s)
             self._kept_at = trio.current_time()
 
 

@@ -47,11 +47,16 @@ class HttpDelivery:
             raise ConfigError(f"queues.{queue}.handler.headers: {problem}") from problem
         self.auth = open_auth(queue, settings, self._tls)
         """Shared by all senders."""
-        self._requests: RequestMaker = (
-            PlainRequests(settings, self._target, self.auth.query)
-            if settings.request is None
-            else TemplatedRequests(settings, settings.request, self._target, self.auth.query)
-        )
+        self._requests: RequestMaker
+        self._batch_items = settings.batch_items
+        """Items that are taken at once. If they are spread over several requests, some more, so
+        that those are filled."""
+        if settings.request is None:
+            self._requests = PlainRequests(settings, self._target, self.auth.query)
+        else:
+            templated = TemplatedRequests(settings, settings.request, self._target, self.auth.query)
+            self._requests = templated
+            self._batch_items = templated.taken_at_once(settings.batch_items)
 
     @property
     def destination(self) -> str:
@@ -59,12 +64,7 @@ class HttpDelivery:
 
     @property
     def batch_items(self) -> int:
-        """Items that are taken at once. If they are spread over several requests, some more, so
-        that those are filled."""
-        items = self._settings.batch_items
-        if isinstance(self._requests, TemplatedRequests):
-            return self._requests.taken_at_once(items)
-        return items
+        return self._batch_items
 
     @property
     def batch_bytes(self) -> int:

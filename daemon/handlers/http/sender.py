@@ -50,6 +50,7 @@ from daemon.handlers.http.request import (
 
 log = structlog.get_logger()
 
+_DELIVERED: Final = Report()
 SPLITS_MAX: Final = 32
 """Splits of a refused batch. One bad item among 4,096 takes 12."""
 
@@ -85,12 +86,13 @@ class HttpSender:
             await trio.lowlevel.checkpoint()
             return sent.report()
         turns = Turns(self._pace)
-        while sent.waiting and turns.took_s <= self._settings.timeout:
+        while sent.waiting and turns.may_begin(self._settings.timeout):
             request = sent.waiting.pop()
             found = self.judge(request, await self.ask(request, turns))
             if isinstance(found, Understood):
                 sent.is_suspect |= found.is_suspect
-                sent.failures += failed_items(request, found)
+                if found.failures:
+                    sent.failures += failed_items(request, found)
                 continue
             if not found.blames_destination and self._may_split(found.status, request):
                 sent.splits += found.status != 413
@@ -145,7 +147,8 @@ class HttpSender:
 
     async def _exchange(self, request: HttpRequest, lines: bytes, doing: "_Doing") -> Answer:
         data = b"%b%b\r\n%b" % (request.head, lines, request.body)
-        await doing.may_ask()
+        if doing.turns.count() > 1:
+            await doing.may_ask()
         while self._idle:
             connection = self._idle.pop()
             if connection.is_stale:
@@ -154,6 +157,7 @@ class HttpSender:
             try:
                 return await self._ask_on(connection, data, doing)
             except LostBeforeAnswer:
+                doing.turns.count()
                 await doing.may_ask()
                 break
         connection = HttpConnection(self._target, self._tls)
@@ -210,44 +214,49 @@ class HttpSender:
 class Turns:
     """The requests of one send. The worker has waited for the first one."""
 
+    __slots__ = ("_pace", "_requests", "_until")
+
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._began = trio.current_time()
-        self._waited_s = 0.0
+        self._until = 0.0
         self._requests = 0
 
-    @property
-    def took_s(self) -> float:
-        """How long the send takes so far, without waiting for its pace."""
-        return trio.current_time() - self._began - self._waited_s
+    def may_begin(self, timeout_s: float) -> bool:
+        """Whether another request may begin: for as long as one request may take, without the time
+        spent waiting for the pace."""
+        if not self._until:
+            self._until = trio.current_time() + timeout_s
+            return True
+        return trio.current_time() <= self._until
 
-    def is_first(self) -> bool:
-        """Counts a request; whether it is the first one."""
+    def count(self) -> int:
+        """Counts a request; its number."""
         self._requests += 1
-        return self._requests == 1
+        return self._requests
 
     async def wait(self) -> float:
         """Waits until another request may go; returns how long that took."""
         began = trio.current_time()
         await self._pace.request()
         waited_s = trio.current_time() - began
-        self._waited_s += waited_s
+        self._until += waited_s
         return waited_s
 
 
 class _Doing:
     """The connection that a request is waiting for."""
 
+    __slots__ = ("_scope", "connection", "turns")
+
     def __init__(self, turns: Turns, scope: trio.CancelScope) -> None:
-        self._turns = turns
+        self.turns = turns
         self._scope = scope
         self.connection: HttpConnection | None = None
 
     async def may_ask(self) -> None:
         """Waits until the request may go. The deadline is put off by as long as that takes."""
-        if not self._turns.is_first():
-            deadline, self._scope.deadline = self._scope.deadline, math.inf
-            self._scope.deadline = deadline + await self._turns.wait()
+        deadline, self._scope.deadline = self._scope.deadline, math.inf
+        self._scope.deadline = deadline + await self.turns.wait()
 
     @property
     def what(self) -> str:
@@ -265,6 +274,8 @@ class _Sent:
     is_suspect: bool = False
 
     def report(self) -> Report:
+        if not (self.failures or self.waiting or self.is_suspect):
+            return _DELIVERED
         untried = [which for request in self.waiting for which in bits_of(request.places)]
         return Report(tuple(self.failures), self.is_suspect, tuple(untried))
 
