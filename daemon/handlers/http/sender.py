@@ -4,8 +4,9 @@ Owns its connections: one per concurrent send. If a request fails on a reused co
 first byte of an answer, it is sent once more on a new one, because destinations close idle
 connections at any time. A request that is refused or too large for the destination is sent in
 halves until the refused items are alone. After `SPLITS_MAX` refusals the rest waits for its next
-attempt. Each request has the handler's timeout; after that time no further one is begun, and the
-items that are left are reported as untried. Each request after the first waits for the queue's
+attempt. Each request has the handler's timeout; after that time no further one is begun. Items that
+are left are reported as untried, unless a request with them was refused: they wait for their next
+attempt too. Each request after the first waits for the queue's
 pace, which does not count against these times.
 
 On cancel it closes the connection in use and is ready for the next send. It cannot know whether the
@@ -17,7 +18,7 @@ import ssl
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -81,13 +82,14 @@ class HttpSender:
 
     async def send(self, prepared: Prepared) -> Report:
         content: HttpContent = prepared.content
-        sent = _Sent(list(prepared.rejected), list(reversed(content.requests)))
+        waiting = [_Waiting(request) for request in reversed(content.requests)]
+        sent = _Sent(list(prepared.rejected), waiting)
         if not sent.waiting:
             await trio.lowlevel.checkpoint()
             return sent.report()
         turns = Turns(self._pace)
         while sent.waiting and turns.may_begin(self._settings.timeout):
-            request = sent.waiting.pop()
+            request = sent.waiting.pop().request
             found = self.judge(request, await self.ask(request, turns))
             if isinstance(found, Understood):
                 sent.is_suspect |= found.is_suspect
@@ -96,17 +98,19 @@ class HttpSender:
                 continue
             if not found.blames_destination and self._may_split(found.status, request):
                 sent.splits += found.status != 413
-                if sent.splits <= SPLITS_MAX:
-                    sent.waiting += reversed(halves(self._requests, prepared.batch, request))
-                    continue
+                # The whole request is refused; nobody knows yet which of its items are.
                 found = replace(found, is_permanent=False, failure_reason="application")
+                if sent.splits <= SPLITS_MAX:
+                    parts = halves(self._requests, prepared.batch, request)
+                    sent.waiting += [_Waiting(part, found) for part in reversed(parts)]
+                    continue
             if not sent.failures and [request] == list(content.requests):
                 raise DeliveryFailed(found)
             sent.failures += request.failed(found)
             if found.blames_destination:
                 # The remaining requests would fail in the same way now.
                 for rest in sent.waiting:
-                    sent.failures += rest.failed(found)
+                    sent.failures += rest.request.failed(found)
                 sent.waiting.clear()
         return sent.report()
 
@@ -263,20 +267,33 @@ class _Doing:
         return self.connection.doing if self.connection is not None else "starting"
 
 
+class _Waiting(NamedTuple):
+    """A request that is not sent yet."""
+
+    request: HttpRequest
+    refused: Failure | None = None
+    """It is a part of a request that was refused like this: an attempt is spent."""
+
+
 @dataclass(slots=True)
 class _Sent:
     """How far a batch has come."""
 
     failures: list[ItemsFailed]
-    waiting: list[HttpRequest]
-    """Requests that are not sent yet, the next one last."""
+    waiting: list[_Waiting]
+    """The next one last."""
     splits: int = 0
     is_suspect: bool = False
 
     def report(self) -> Report:
         if not (self.failures or self.waiting or self.is_suspect):
             return _DELIVERED
-        untried = [which for request in self.waiting for which in bits_of(request.places)]
+        untried: list[tuple[int, int]] = []
+        for request, refused in self.waiting:
+            if refused is not None:
+                self.failures += request.failed(refused)
+            else:
+                untried += bits_of(request.places)
         return Report(tuple(self.failures), self.is_suspect, tuple(untried))
 
 

@@ -223,6 +223,22 @@ class TestAnswers:
         assert report == Report(untried=((0, 0b1100),))
         assert len(server.requests) == 2
 
+    async def test_a_split_that_takes_too_long_spends_an_attempt(
+        self, server: FaultyServer, mock_clock: MockClock
+    ) -> None:
+        """Otherwise the same batch would be refused and split for ever."""
+
+        async def slow(conversation: Conversation) -> None:
+            mock_clock.jump(6)
+            await answer("422 Unprocessable")(conversation)
+
+        server.will(slow, slow, slow)
+        report = await sent(server, {}, people("ann", "bo", "cy", "di"), timeout="10s")
+        assert len(server.requests) == 2
+        assert report.untried == ()
+        assert sum(one.bits for one in report.failures) == 0b1111
+        assert not any(one.failure.is_permanent for one in report.failures)
+
 
 class TestSettings:
     @pytest.mark.parametrize(
