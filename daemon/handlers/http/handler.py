@@ -48,15 +48,14 @@ class HttpDelivery:
         self.auth = open_auth(queue, settings, self._tls)
         """Shared by all senders."""
         self._requests: RequestMaker
-        self._batch_items = settings.batch_items
-        """Items that are taken at once. If they are spread over several requests, some more, so
-        that those are filled."""
+        self._templated: TemplatedRequests | None = None
         if settings.request is None:
             self._requests = PlainRequests(settings, self._target, self.auth.query)
         else:
-            templated = TemplatedRequests(settings, settings.request, self._target, self.auth.query)
-            self._requests = templated
-            self._batch_items = templated.taken_at_once(settings.batch_items)
+            self._templated = TemplatedRequests(
+                settings, settings.request, self._target, self.auth.query
+            )
+            self._requests = self._templated
 
     @property
     def destination(self) -> str:
@@ -64,7 +63,8 @@ class HttpDelivery:
 
     @property
     def batch_items(self) -> int:
-        return self._batch_items
+        templated = self._templated
+        return self._settings.batch_items if templated is None else templated.taken
 
     @property
     def batch_bytes(self) -> int:

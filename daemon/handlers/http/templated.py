@@ -32,8 +32,12 @@ from daemon.handlers.http.request import (
 from daemon.handlers.items import BatchColumns, SliceColumns, UnpackedRuns, unpack_batch
 
 FILL: Final = 8
-"""Items are taken for this many requests at once if their requests differ."""
+"""Items are taken for at most this many full requests at once if their requests differ."""
 TAKEN_MAX: Final = 16 * 1024
+NEARLY_ALL: Final = 0.75
+"""If more than this share of the items need a request of their own, requests cannot be filled."""
+SINGLES: Final = 32
+"""Then this many items are taken at once, so that the other workers have some too."""
 
 _HEADER_VALUE = re.compile(r"([!-~\xa1-\xff]([\t -~\xa1-\xff]*[!-~\xa1-\xff])?)?")
 _ORIGIN = re.compile(r"https?://[^/?]*")
@@ -78,13 +82,19 @@ class TemplatedRequests:
         self._address = _Address(settings, request, query)
         self._unpacked = UnpackedRuns()
         self._differs = bool((self._address.names | self._body.names) - {"queue"})
+        self._taken = settings.batch_items if self._body.takes_items else 1
 
-    def taken_at_once(self, batch_items: int) -> int:
-        if not self._body.takes_items:
-            return 1
-        if self._differs and batch_items > 1:
-            return max(batch_items, min(FILL * batch_items, TAKEN_MAX))
-        return batch_items
+    @property
+    def taken(self) -> int:
+        """How many items a batch should have. It follows the batches that were made."""
+        return self._taken
+
+    def _learn(self, items: int, groups: int) -> None:
+        if groups > NEARLY_ALL * items:
+            self._taken = min(SINGLES, self._batch_items)
+        else:
+            full = min(groups, FILL) * self._batch_items
+            self._taken = max(self._batch_items, min(full, TAKEN_MAX))
 
     def make(self, parts: Sequence[tuple[int, Slice]]) -> HttpContent:
         slices = dict(parts)
@@ -96,6 +106,8 @@ class TemplatedRequests:
         for places, columns in _slices(unpacked):
             places = [(parts[at][0], index) for at, index in places]
             self._add(groups, rejected, places, columns)
+        if self._differs and self._body.takes_items and groups:
+            self._learn(sum(map(len, groups.values())), len(groups))
         requests = []
         for kind, entries in groups.items():
             for some in self._portions(entries):

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from actors.config.handlers import HttpHandler
 from actors.model.outcomes import ItemsFailed, Report
 from actors.model.slices import Slice
+from daemon.handlers.http.handler import HttpDelivery
 from tests.daemon.handlers.http.batches import a_slice, damaged_slice, sending
 from tests.daemon.handlers.http.faulty import Conversation, FaultyServer, Request, answer
 
@@ -130,18 +131,24 @@ class TestSeveralRequests:
             {"query": "mutation", "variables": {"a": 1}}
         ] * 2
 
-    def test_more_items_are_taken_if_their_requests_differ(self) -> None:
-        def taken(request: dict[str, Any] | None, items: int) -> int:
+    def test_batches_follow_how_many_requests_they_need(self) -> None:
+        def taken(request: dict[str, Any] | None, *names: str, items: int = 100) -> list[int]:
             given = {"url": "http://crm/", "batch_items": items, "request": request}
-            from daemon.handlers.http.handler import HttpDelivery
+            handler = HttpDelivery("crm", HttpHandler.model_validate(given))
+            before = handler.batch_items
+            if names:
+                handler.prepare([people(*names)])
+            return [before, handler.batch_items]
 
-            return HttpDelivery("crm", HttpHandler.model_validate(given)).batch_items
-
-        assert taken(None, 100) == 100
-        assert taken({"query": {"q": "{{ queue }}"}}, 100) == 100
-        assert taken({"query": {"q": "{{ key }}"}}, 100) == 800
-        assert taken({"query": {"q": "{{ key }}"}}, 1) == 1
-        assert taken({"body": "{{ payload }}"}, 100) == 1
+        teams = {"query": {"team": "{{ payload.team }}"}}
+        assert taken(None) == [100, 100]
+        assert taken({"query": {"q": "{{ queue }}"}}, "a1", "b1") == [100, 100]
+        assert taken(teams, "a1", "a2", "a3") == [100, 100]
+        assert taken(teams, "a1", "a2", "b1", "b2") == [100, 200]
+        assert taken(teams, *[f"{team}{at}" for team in "abcdefghij" for at in range(4)])[1] == 800
+        assert taken(teams, *"abcdefghij") == [100, 32]
+        assert taken(teams, *"abcdefghij", items=1) == [1, 1]
+        assert taken({"body": "{{ payload }}"}, "a1", "a2") == [1, 1]
 
 
 class TestBadItems:
