@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from actors.config.handlers import check_headers, check_url, header_texts
+from actors.config.http import check_headers, check_url, header_texts
 from actors.config.schedules import check_name, check_queue
 from actors.config.secrets import Secret, TextOrSecret
 from actors.config.section import GIB, MIB, Clash, Count, Number, Section

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
 from actors.model.masking import is_reference, masked
+from actors.model.units import Duration, Size, durations, numbers, sizes
 from forebay.errors import Refused
+from forebay.limits import RUN_ITEMS_MAX
 
 
 class BadSetting(Refused):
@@ -40,6 +42,11 @@ Count = Annotated[int, Strict()]
 Flag = Annotated[bool, Strict()]
 Number = Annotated[float, Strict()]
 """Strict: true is not 1, 0 is not false, and "5" is a text."""
+
+
+BatchItems = Annotated[Count, numbers(1, 16 * RUN_ITEMS_MAX)]
+BatchBytes = Annotated[Size, sizes("1Ki", "1Gi")]
+Timeout = Annotated[Duration, durations("10ms", "1d")]
 
 
 class Section(BaseModel):

@@ -92,7 +92,6 @@ def _without_daemon(
 
     from actors.control.trials import trial_item, trial_object, try_out
     from daemon.cli.options import load_settings
-    from daemon.config.secrets import read_secrets
     from daemon.errors import ConfigError
     from daemon.handlers import open_handler
     from daemon.process import logs
@@ -103,7 +102,6 @@ def _without_daemon(
     if found is None:
         names = ", ".join(settings.queues) or "none"
         raise ConfigError(f"the configuration has no queue {queue}; its queues: {names}")
-    read_secrets(found, f"queues.{queue}")
     payload = base64.b64decode(item.pop("payload_b64"))
     made = trial_item(queue, payload, **item)
     return trial_object(trio.run(try_out, queue, found, made, open_handler, send))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
-from actors.config.handlers import HttpHandler, PythonHandler
+from actors.config.handlers import PythonHandler
+from actors.config.http import HttpHandler
 from actors.config.presets import all_presets, preset_for
 from actors.config.queue import QueueSettings
 from actors.config.settings import Settings

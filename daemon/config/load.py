@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.config.presets import find_preset
 from actors.config.section import Clash, merge
 from actors.config.settings import Settings, filled_in

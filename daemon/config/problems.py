@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from actors.config.auth import AnyAuth
-from actors.config.handlers import AnswerRules, AnyHandler, RequestSettings
+from actors.config.handlers import AnyHandler
+from actors.config.http import AnswerRules, RequestSettings
 from actors.config.observers import NotificationSettings, WebhookSettings
 from actors.config.schedules import ScheduleSettings
 from actors.config.section import Clash

@@ -18,6 +18,7 @@ def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
     secret that it refers to.
     """
     from actors.config import handlers as chosen
+    from actors.config import http
     from daemon.config.secrets import read_secrets
 
     read_secrets(settings.handler, f"queues.{queue}.handler")
@@ -37,7 +38,7 @@ def open_handler(queue: str, settings: "QueueSettings") -> "Handler | None":
             return FileDelivery(queue, handler)
         case chosen.PullHandler():
             return None
-        case chosen.HttpHandler() as handler:
+        case http.HttpHandler() as handler:
             from daemon.handlers.http.handler import HttpDelivery
 
             return HttpDelivery(queue, handler)

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import trio
 
-from actors.config.handlers import header_texts
+from actors.config.http import header_texts
 from actors.config.observers import WebhookSettings
 from actors.config.secrets import text_of
 from actors.model.masking import SECRET_CHARACTERS_MIN

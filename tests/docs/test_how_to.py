@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.rates import parse_rate
 from daemon.config.load import load
 from tests.daemon.cli.commands import Host

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.config.queue import QueueSettings
 from actors.config.schedules import ScheduleSettings
 from actors.config.triggers import QueueTrigger

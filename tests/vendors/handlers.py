@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.config.presets import with_preset
 
 

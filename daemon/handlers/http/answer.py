@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from actors.config.handlers import AnswerRules, HttpHandler, header_texts
+from actors.config.http import AnswerRules, HttpHandler, header_texts
 from actors.config.secrets import Secret
 from actors.model.masking import MASK, SECRET_CHARACTERS_MIN, named_secrets
 from actors.model.outcomes import Failure

@@ -34,7 +34,7 @@ import structlog
 import trio
 
 from actors.config.auth import ApiKeyAuth, BasicAuth, BearerAuth, HmacAuth, OAuth2Auth
-from actors.config.handlers import HttpHandler, check_header_value
+from actors.config.http import HttpHandler, check_header_value
 from actors.config.secrets import Secret, text_of
 from actors.model.masking import SECRET_CHARACTERS_MIN
 from actors.model.outcomes import Failure

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from actors.config.handlers import HttpHandler, header_texts
+from actors.config.http import HttpHandler, header_texts
 from actors.model.masking import MASK, is_secret, masked_address
 from actors.model.outcomes import Failure
 from actors.model.secret_values import SECRET_VALUES

@@ -9,7 +9,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from actors.config.handlers import HttpHandler, shown_url
+from actors.config.http import HttpHandler, shown_url
 from daemon.errors import ConfigError
 
 

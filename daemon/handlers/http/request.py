@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import cramjam
 import h11
 
-from actors.config.handlers import HttpHandler, header_texts
+from actors.config.http import HttpHandler, header_texts
 from actors.model.outcomes import Failure, ItemsFailed
 from actors.model.slices import Slice
 from daemon.handlers.http.proxy import Proxy

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.config.presets import preset_for
 from actors.model.outcomes import Failure, ItemsFailed, Report
 from actors.model.units import format_duration

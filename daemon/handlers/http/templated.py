@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus
 
-from actors.config.handlers import METHODS, HttpHandler, RequestSettings
+from actors.config.http import METHODS, HttpHandler, RequestSettings
 from actors.config.rendering import OMIT, Rows, Unrenderable, as_text, as_url_part
 from actors.config.template_bodies import Frame
 from actors.config.templates import ITEM_NAMES, Text, Value, compile_text, compile_value

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from actors.config.catalogue import Catalogue, Definitions
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.config.presets import SHIPPED, all_presets, find_preset, preset_for, with_preset
 from actors.config.settings import Settings
 from daemon.config.load import load, load_with_origins

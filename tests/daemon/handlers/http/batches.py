@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.outcomes import Failure, Report
 from actors.model.slices import InJournal, LentRun, Slice
 from actors.ports.handler import DeliveryFailed, NoPace, Pace, Prepared

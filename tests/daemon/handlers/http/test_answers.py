@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.outcomes import Failure
 from daemon.handlers.http.answer import (
     Answer,

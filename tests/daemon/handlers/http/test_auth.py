@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.outcomes import Failure
 from actors.model.secret_values import SECRET_VALUES
 from actors.ports.handler import DeliveryFailed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.outcomes import Failure, Report
 from daemon.config.secrets import read_secrets
 from daemon.handlers.http import auth as authentication

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from daemon.handlers.http.request import Header, PlainRequests, RequestHead, target_of
 from tests.daemon.handlers.http.batches import a_slice
 

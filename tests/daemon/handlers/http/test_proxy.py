@@ -9,7 +9,7 @@ import trio
 from pydantic import ValidationError
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.error_types import error_type
 from actors.model.outcomes import Failure
 from daemon.config.secrets import read_secrets

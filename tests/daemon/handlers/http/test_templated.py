@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.model.outcomes import ItemsFailed, Report
 from actors.model.slices import Slice
 from daemon.handlers.http.handler import HttpDelivery

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from daemon.errors import ConfigError
 from daemon.handlers.http.handler import HttpDelivery
 from tests.daemon.handlers.http.batches import a_slice, sending

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.config.handlers import HttpHandler
+from actors.config.http import HttpHandler
 from actors.control.trials import trial_item
 from actors.ports.handler import Trial
 from daemon.handlers.http.handler import HttpDelivery
