@@ -118,6 +118,10 @@ class Tiers:
     async def recover(self) -> None:
         """Reads what an earlier process left in cold; call it before the spooler starts."""
         self._unconfirmed = await self.cold.unconfirmed()
+        if self._unconfirmed:
+            # The journal lets go of them: they must be durable first. A process that was killed may
+            # have written them and not synced.
+            await self.cold.sync()
         self.spooler.disown([unpack_origin(entry.origin) for entry in self._unconfirmed])
         await self.streams.load()
 

@@ -167,6 +167,8 @@ class Database:
 
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
+            log_path = self._path.with_name(f"{self._path.name}-wal")
+            has_log = log_path.exists() and log_path.stat().st_size > 0
             _create_private(self._path)
             db = sqlite3.connect(
                 self._path,
@@ -198,7 +200,9 @@ class Database:
                 raise
             self._db = db
             self._is_full_sync = True
-            self._is_unsynced = self._is_suspect = False
+            # A process that was killed may have left a log that was never synced.
+            self._is_unsynced = has_log
+            self._is_suspect = False
         return self._db
 
     def _check_room(self) -> None:
