@@ -71,7 +71,7 @@ def preset_file(name: str, directory: Path | None = None) -> Path:
         return files[name]
     close = get_close_matches(name, files, n=1, cutoff=0.4)
     meant = f"; did you mean {close[0]}?" if close else ""
-    raise ValueError(f"there is no preset {name!r}{meant} (presets: {', '.join(files)})")
+    raise ValueError(f"the preset {name!r} does not exist{meant} (presets: {', '.join(files)})")
 
 
 def all_presets(directory: Path | None = None) -> Iterator[tuple[str, Preset]]:

@@ -38,7 +38,7 @@ class TrialControl:
         if dead_id is not None:
             page = await self._dead.find(DeadFilter(ids=(dead_id,)), 1, payloads=True)
             if not page.letters:
-                raise Refused("NOT_FOUND", f"there is no dead letter {dead_id}")
+                raise Refused("NOT_FOUND", f"the dead letter {dead_id} does not exist")
             letter = page.letters[0]
             payload, key = letter.payload, letter.key
             flow, action = letter.flow, letter.action

@@ -1,7 +1,7 @@
 """Rates as people write them: `100`, `100/10s`, `5 requests/s`, `100000/d`, `20/s burst 100`.
 
 A plain number is items per second. The period is a duration (`10s`, `15min`) or a unit alone (`s`,
-`min`, `h`, `d`). A rate counts items unless it says `requests`. 0 is no limit.
+`min`, `h`, `d`). A rate counts items unless it says `requests`. 0 means without a limit.
 
 A rate is a token bucket: `at_once` tokens after a pause, then `refill` tokens per second. There are
 two kinds, by the period:

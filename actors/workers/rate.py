@@ -1,8 +1,8 @@
 """How fast and how many at once: token buckets per destination, and limits on sends.
 
 A destination has two buckets, one for items and one for requests. Queues that send there share
-them. A worker takes its turn at both before it leases: so many items, and one request. A sender
-that makes further requests for its batch reserves a token for each of them.
+them. A worker takes its turn at both before it leases: tokens for its items, and one for a request.
+A sender that makes further requests for its batch reserves a token for each of them.
 
 It owns the lines of waiting workers. They are served first come, first served. Nothing polls: the
 first in line sleeps until its tokens are there, the others until they are first. A reservation
@@ -80,8 +80,8 @@ class _Source(NamedTuple):
 
 
 class TokenBucket:
-    """The tokens of one destination, of one unit. Without a rate it awaits nothing, and is no
-    checkpoint."""
+    """The tokens of one destination, of one unit. Without a rate it awaits nothing, not
+    even a checkpoint."""
 
     def __init__(self, name: str, fleet: FleetRate | None = None) -> None:
         """Without a rate at first. `name` is that of the fleet's bucket."""
@@ -124,7 +124,7 @@ class TokenBucket:
                 await self._give_back(granted.items - used, is_fleet=is_fleet)
 
     async def reserve(self) -> None:
-        """Takes one token, on credit if there is none, and returns when it is due."""
+        """Takes one token, on credit if the bucket is empty, and returns when it is due."""
         if not self._rate:
             return
         granted, is_fleet = await self._ask(1, on_credit=True)
@@ -169,7 +169,7 @@ class TokenBucket:
                 await changed.wait()
 
     async def _ask(self, most: int, *, on_credit: bool = False) -> _Source:
-        """Asks the fleet's bucket, or this daemon's own if there is no fleet to be reached."""
+        """Asks the fleet's bucket, or this daemon's own while the fleet cannot be reached."""
         fleet = self._fleet
         if fleet is not None and self._rate and trio.current_time() >= self._alone_until:
             try:

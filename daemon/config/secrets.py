@@ -71,7 +71,7 @@ def _path(secret: Secret) -> Path:
     directory = os.environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
         raise NoSecret(
-            f"there is no credential {secret.credential}: CREDENTIALS_DIRECTORY is not set, "
+            f"the credential {secret.credential} does not exist: CREDENTIALS_DIRECTORY is not set, "
             "so systemd passes none (LoadCredential=)"
         )
     return Path(directory, secret.name)

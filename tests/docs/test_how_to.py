@@ -36,6 +36,9 @@ class Api(Vendor):
     def unauthorized(self) -> Reply:
         return Reply(401)
 
+    def rate_limited(self) -> Reply:
+        return Reply(429, b"")
+
 
 def vendor_of(page: str, tokens: Tokens) -> Vendor:
     match page:

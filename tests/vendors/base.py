@@ -2,6 +2,7 @@
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class Tokens:
         return scheme.lower() == "bearer" and self.valid.get(token, 0) > time.monotonic()
 
 
-class Vendor:
+class Vendor(ABC):
     """One API. Tests may call everything here from their own thread."""
 
     prefix: ClassVar[str] = "/"
@@ -129,7 +130,7 @@ class Vendor:
         self._refused.update(keys)
 
     def be_busy(self, keys: Iterable[str], times: int = 1) -> None:
-        """These items are refused for now, so many times each."""
+        """These items are refused for now, `times` times each."""
         self._busy.update(dict.fromkeys(keys, times))
 
     def will(self, *acts: Act) -> None:
@@ -174,14 +175,15 @@ class Vendor:
 
     # What differs between vendors.
 
+    @abstractmethod
     def carry_out(self, request: Request) -> Reply:
-        raise NotImplementedError
+        """Takes or refuses the items of a request."""
 
-    def rate_limited(self) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    def rate_limited(self) -> Reply: ...
 
-    def unauthorized(self) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    def unauthorized(self) -> Reply: ...
 
     # For vendors.
 

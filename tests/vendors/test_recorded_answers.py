@@ -35,7 +35,7 @@ def to_answer(entry: dict[str, Any]) -> Answer:
 
 
 def outcomes(preset: str, answer: Answer, items: int) -> list[str | Failure]:
-    """What becomes of each item: a word, or its failure."""
+    """The outcome of each item: a word, or its failure."""
     handler = handler_with(preset)
     reader = AnswerReader(handler)
     if verdict(answer.status) == "delivered":

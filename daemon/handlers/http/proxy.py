@@ -68,7 +68,7 @@ def read_proxy(url: str, password: str = "") -> Proxy:
 
 def proxy_of_environment(url: str) -> tuple[str, str]:
     """The name and value of the variable that is meant for this address; the value is empty if
-    there is none, or if NO_PROXY exempts the host."""
+    it is not set, or if NO_PROXY exempts the host."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)

@@ -98,7 +98,7 @@ class HttpSender:
                 continue
             if not found.blames_destination and self._may_split(found.status, request):
                 sent.splits += found.status != 413
-                # The whole request is refused; nobody knows yet which of its items are.
+                # The whole request is refused; it is not known yet which of its items are.
                 found = replace(found, is_permanent=False, failure_reason="application")
                 if sent.splits <= SPLITS_MAX:
                     parts = halves(self._requests, prepared.batch, request)

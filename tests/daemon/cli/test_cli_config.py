@@ -224,7 +224,7 @@ class TestPresets:
     def test_an_unknown_one_is_named(self, forebay: Forebay) -> None:
         code, _, err = forebay("presets", "show", "hubspot")
         assert code == Exit.USAGE
-        assert "there is no preset 'hubspot'; did you mean hubspot-batch?" in err
+        assert "the preset 'hubspot' does not exist; did you mean hubspot-batch?" in err
 
     def test_a_vendor_without_a_preset_is_warned_about(
         self, forebay: Forebay, tmp_path: Path

@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_named_with_its_key(
     assert problem_of(file=pipe) == f"{pipe} is not a regular file"
     assert problem_of(env="NO_SUCH") == "the environment variable NO_SUCH is not set"
     assert problem_of(env="EMPTY") == "the environment variable EMPTY is empty"
-    assert problem_of(credential="crm").startswith("there is no credential crm: ")
+    assert problem_of(credential="crm").startswith("the credential crm does not exist: ")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert problem_of(credential="missing").startswith(f"{missing} cannot be read")
     empty = private(tmp_path / "empty", b"\n")

@@ -85,7 +85,7 @@ async def whole_async(items: list[Item]) -> object:
 
 
 class Response:
-    """What an HTTP client might return; nobody has looked at its status."""
+    """What an HTTP client might return; its status was not checked."""
 
     status_code = 500
 

@@ -1,4 +1,4 @@
-"""Secrets that the configuration refers to are shown nowhere, whoever repeats them.
+"""Secrets that the configuration refers to are shown nowhere, even if a destination repeats them.
 
 A marker stands behind every kind of reference, in every place that takes one. Destinations,
 programs and functions repeat it wherever they can. Then everything that the daemon and the command
