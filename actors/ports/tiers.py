@@ -380,9 +380,13 @@ class ColdQueue(Protocol):
         bytes_max: int,
         lease_s: float,
         except_flows: frozenset[str] = frozenset(),
+        *,
+        cuts: bool = False,
     ) -> list[ColdRow]:
         """Leases the next due rows, in order, within both limits; at least one if there is one.
 
+        `cuts`: never leases more than `items_max` items. If the last row has more, it is cut, and
+        its other items stay free at their place, as a row of their own.
         A row whose lease has expired is due again, at its old place.
         """
 

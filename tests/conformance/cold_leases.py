@@ -1,6 +1,6 @@
 """The suite of the `ColdQueue` port: rows are lent in order, for a time, within limits."""
 
-from actors.ports.tiers import Outlook
+from actors.ports.tiers import Outlook, RowOutcome
 from tests.conformance.cold_stores import (
     LEASE_S,
     START_MS,
@@ -53,6 +53,50 @@ class LeaseSuite:
         rows = [new_row(2), new_row(5), new_row(1)]
         await put(stores, *rows)
         assert await acquired_ids(stores, items_max=4) == [rows[0].row]
+
+    async def test_a_row_is_cut_to_what_is_wanted(self, stores: ColdStores) -> None:
+        rows = [new_row(2), new_row(5, bits=0b11101), new_row(1)]
+        await put(stores, *rows)
+        first, second = await acquire(stores, LOCK, items_max=4, cuts=True)
+        assert (first.row, second.row) == (rows[0].row, rows[1].row)
+        assert second.bits == 0b00101
+        # The rest of the row is free, at its old place.
+        rest, last = await acquire(stores, OTHER, items_max=9, cuts=True)
+        assert (rest.head.run_id, rest.bits) == (rows[1].head.run_id, 0b11000)
+        assert last.row == rows[2].row
+        assert (await stores.cold.totals())["q"].runs == 4
+        await check_books(stores)
+        done = [
+            RowOutcome(first.row, LOCK, first.bits),
+            RowOutcome(second.row, LOCK, second.bits),
+            RowOutcome(rest.row, OTHER, rest.bits),
+            RowOutcome(last.row, OTHER, last.bits),
+        ]
+        assert await stores.cold.settle(done) == [True] * 4
+        totals = (await stores.cold.totals())["q"]
+        assert (totals.held, totals.runs, totals.delivered) == (0, 0, 7)
+        assert not await stores.bodies()
+        await check_books(stores)
+
+    async def test_both_parts_of_a_row_that_was_cut_are_due_again(self, stores: ColdStores) -> None:
+        row = new_row(3)
+        await put(stores, row)
+        (part,) = await acquire(stores, LOCK, items_max=1, cuts=True)
+        await stores.cold.release(LOCK, [part.row])
+        again = await acquire(stores, OTHER, items_max=3, cuts=True)
+        assert [each.bits for each in again] == [0b001, 0b110]
+        stores.advance(LEASE_MS)
+        more = await acquire(stores, LOCK, items_max=2, cuts=True)
+        assert [each.bits for each in more] == [0b001, 0b010]
+        await check_books(stores)
+
+    async def test_a_row_that_fits_is_not_cut(self, stores: ColdStores) -> None:
+        rows = [new_row(2), new_row(2)]
+        await put(stores, *rows)
+        assert [row.row for row in await acquire(stores, items_max=4, cuts=True)] == [
+            row.row for row in rows
+        ]
+        assert (await stores.cold.totals())["q"].runs == 2
 
     async def test_queues_are_apart(self, stores: ColdStores) -> None:
         mine, other = new_row(), new_row(queue="other")

@@ -110,8 +110,11 @@ async def acquire(
     bytes_max: int = PLENTY,
     lease_s: float = LEASE_S,
     except_flows: frozenset[str] = frozenset(),
+    cuts: bool = False,
 ) -> list[ColdRow]:
-    return await stores.cold.acquire(queue, lock, items_max, bytes_max, lease_s, except_flows)
+    return await stores.cold.acquire(
+        queue, lock, items_max, bytes_max, lease_s, except_flows, cuts=cuts
+    )
 
 
 async def acquired_ids(stores: ColdStores, lock: bytes = b"L" * 16, **given: Any) -> list[bytes]:

@@ -7,18 +7,21 @@ transaction is about to take are passed over, so that two that acquire at once g
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
 
 from actors.model.moves import ColdMove, guard, set_state
+from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import NOW, own_bits, read_bodies
 from daemon.stores.postgres.text import from_text, to_text
 from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.rows import BadRow, read_errors
+from daemon.stores.sqlite.rows import BadRow, pack_bits, place_of, read_errors
+from forebay.ids import new_run_id
 
 log = structlog.get_logger()
 
@@ -36,6 +39,7 @@ class Wish(NamedTuple):
     lease_s: float
     except_flows: frozenset[str]
     holder: bytes
+    cuts: bool = False
 
 
 class Room(NamedTuple):
@@ -44,6 +48,8 @@ class Room(NamedTuple):
     rows_max: int
     must_fit: bool = False
     """Not even one row if it does not fit."""
+    cuts: bool = False
+    """A row with more items than are wanted fits: the caller cuts it."""
 
 
 class _Bad(NamedTuple):
@@ -63,16 +69,36 @@ async def acquire(con: Connection, wish: Wish, now_ms: int | None) -> list[ColdR
     while True:
         items_left = wish.items_max - sum(row.bits.bit_count() for row in rows)
         bytes_left = wish.bytes_max - len(rows) - sum(sizes.values())
-        room = Room(items_left, bytes_left, ROWS_MAX, must_fit=bool(rows))
+        room = Room(items_left, bytes_left, ROWS_MAX, must_fit=bool(rows), cuts=wish.cuts)
         picked = await pick(con, wish.queue, wish.except_flows, room, now_ms)
         if picked is None:
             return None
         good, bad = await _lease(con, wish, picked, now_ms)
         rows += good
         sizes |= {row.head.run_id: len(row.data) for row in good}
-        if not bad:
-            return rows
-        await _set_aside(con, wish, bad)
+        if bad:
+            await _set_aside(con, wish, bad)
+            continue
+        surplus = sum(row.bits.bit_count() for row in rows) - wish.items_max
+        if wish.cuts and surplus > 0:
+            items = rows[-1].bits.bit_count() - surplus
+            rows[-1] = await _cut(con, wish, rows[-1], items, now_ms)
+        return rows
+
+
+async def _cut(
+    con: Connection, wish: Wish, row: ColdRow, items: int, now_ms: int | None
+) -> ColdRow:
+    """Keeps so many items of a leased row; the others become a free row on the same body."""
+    kept = first_bits(row.bits, items)
+    rest = row.bits & ~kept
+    split = (new_run_id(), pack_bits(rest), rest.bit_count(), lowest_bit(rest))
+    await con.execute(SPLIT_OFF, now_ms, row.row, *split)
+    await con.execute(SHRINK, row.row, pack_bits(kept), kept.bit_count())
+    books = SharedBooks()
+    books.cut(place_of(row.head))
+    await books.record(con, wish.holder)
+    return replace(row, bits=kept)
 
 
 async def pick(
@@ -156,7 +182,7 @@ async def outlook(
     return Outlook(has_due, next_due_ms)
 
 
-PICK: Final = f"SELECT pick($2, $3, $4, $5, $6, $7, {NOW})"
+PICK: Final = f"SELECT pick($2, $3, $4, $5, $6, $7, $8, {NOW})"
 LEASE: Final = f"""UPDATE runs
     SET is_due = false, lock_uuid = $3, holder = $4, scheduled_at = {NOW} + $5
     WHERE n = ANY ($2)
@@ -164,6 +190,13 @@ LEASE: Final = f"""UPDATE runs
 SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_ASIDE)}, is_due = false,
     lock_uuid = NULL, holder = NULL WHERE n = ANY ($1) AND {guard(ColdMove.SET_ASIDE)}
     RETURNING n, flow, action"""
+_SAME: Final = """body_id, state, queue, flow, flow_type, action, key, priority,
+    scheduled_at_initially, due_ms, size, attempt, brought_by, created_at, origin, error_history,
+    write_id, changed_at"""
+SPLIT_OFF: Final = f"""INSERT INTO runs (id, bits, count, first_item, is_due, scheduled_at, {_SAME})
+    SELECT $3, $4, $5, $6, true, {NOW}, {_SAME} FROM runs WHERE id = $2"""
+"""A free row that is due, of items of a leased one."""
+SHRINK: Final = "UPDATE runs SET bits = $2, count = $3 WHERE id = $1"
 RENEW: Final = f"""UPDATE runs SET is_due = false, scheduled_at = {NOW} + $3
     WHERE lock_uuid = ANY ($2) AND {guard(ColdMove.ACQUIRE)} RETURNING lock_uuid"""
 RELEASE: Final = f"""UPDATE runs

@@ -24,9 +24,9 @@ from daemon.stores.postgres.connection import Connection
 MOVED_MAX: Final = 2000
 """At most this many rows that have come due are moved in one transaction; others wait for it."""
 
-PICK: Final = f"""CREATE FUNCTION pick(
+PICK: Final = f"""CREATE OR REPLACE FUNCTION pick(
     of_queue text, without_flows text[], items_max bigint, bytes_max bigint, rows_max integer,
-    must_fit boolean, now_ms bigint
+    must_fit boolean, cuts boolean, now_ms bigint
 ) RETURNS bigint[] LANGUAGE plpgsql
 -- The order comes from the index, whatever the statistics say.
 SET enable_sort = off SET enable_bitmapscan = off AS $$
@@ -58,7 +58,7 @@ BEGIN
         -- Rows that share a body are neighbours in this order.
         cost := 1 + CASE WHEN next.body_id = last_body THEN 0 ELSE next.size END;
         EXIT WHEN (must_fit OR last_body IS NOT NULL)
-            AND (next.count > items_max OR cost > bytes_max);
+            AND (CASE WHEN cuts THEN 1 ELSE next.count END > items_max OR cost > bytes_max);
         items_max := items_max - next.count;
         bytes_max := bytes_max - cost;
         last_body := next.body_id;
@@ -67,7 +67,7 @@ BEGIN
     RETURN picked;
 END $$"""
 """Locks the next rows that are due, in order. The first row is returned even if it does not fit,
-unless `must_fit`. NULL: so many rows came due at once that the caller should let other transactions
+unless `must_fit`. With `cuts` the last row may have more items than are wanted. NULL: so many rows came due at once that the caller should let other transactions
 run, and ask again."""
 
 DROP_BODIES: Final = """CREATE FUNCTION drop_bodies(ids bytea[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -314,6 +314,11 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # When an operator last changed or retried the items of a row.
     ("ALTER TABLE runs ADD COLUMN changed_at bigint",),
+    # Rows may be cut when they are acquired.
+    (
+        "DROP FUNCTION IF EXISTS pick(text, text[], bigint, bigint, integer, boolean, bigint)",
+        PICK,
+    ),
 )
 
 

@@ -179,10 +179,14 @@ class PostgresCold:
         bytes_max: int,
         lease_s: float,
         except_flows: frozenset[str] = frozenset(),
+        *,
+        cuts: bool = False,
     ) -> list[ColdRow]:
         """`bytes_max` counts whole bodies, because they are in memory as a whole: each once,
         however many rows share it, plus 1 for each row."""
-        wish = leasing.Wish(queue, lock, items_max, bytes_max, lease_s, except_flows, self._daemon)
+        wish = leasing.Wish(
+            queue, lock, items_max, bytes_max, lease_s, except_flows, self._daemon, cuts
+        )
         # When very many rows come due at once, others get their turn between the transactions.
         while True:
             rows = await self._db.write(

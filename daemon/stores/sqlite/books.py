@@ -83,6 +83,10 @@ class Books:
             self._change(place, "held", items)
             self._change(place, "runs", 1)
 
+    def cut(self, place: Place) -> None:
+        """A row that is held has become two."""
+        self._change(place, "runs", 1)
+
     def leave(self, place: Place, items: int, *, rows_gone: int) -> None:
         """Items of rows that are held are no longer in them."""
         self._change(place, "held", -items)

@@ -14,16 +14,26 @@ million a second.
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
 
 from actors.model.clock import JUMP_MS
 from actors.model.moves import ColdMove, guard, set_state
+from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.stores.sqlite.books import Books, lose_row
 from daemon.stores.sqlite.delivered import padded
-from daemon.stores.sqlite.rows import BadRow, LeasedRow, read_bodies, read_body
+from daemon.stores.sqlite.rows import (
+    BadRow,
+    LeasedRow,
+    pack_bits,
+    place_of,
+    read_bodies,
+    read_body,
+)
+from forebay.ids import new_run_id
 from forebay.run import RunHead
 
 log = structlog.get_logger()
@@ -43,26 +53,31 @@ class _Pick(NamedTuple):
     size: int
 
 
-class _Wanted:
+class Wanted:
     """What is still wanted. Counted are items and bytes in memory: a body that rows share, once."""
 
-    def __init__(self, items: int, size: int) -> None:
-        self._items = items
+    def __init__(self, items: int, size: int, *, cuts: bool = False) -> None:
+        """`cuts`: a row with more items than are wanted is cut."""
+        self.items = items
+        self.cuts = cuts
         self._size = size
         self._bodies: set[bytes] = set()
         self._is_first = True
 
     def fits(self, pick: _Pick) -> bool:
-        return self._is_first or (pick.items <= self._items and self._cost(pick) <= self._size)
+        if self._is_first:
+            return True
+        enough = 1 if self.cuts else pick.items
+        return enough <= self.items and self._cost(pick) <= self._size
 
     def take(self, pick: _Pick) -> None:
-        self._items -= pick.items
+        self.items -= pick.items
         self._size -= self._cost(pick)
         self._bodies.add(pick.body_id)
         self._is_first = False
 
-    def copy(self) -> "_Wanted":
-        copy = _Wanted(self._items, self._size)
+    def copy(self) -> "Wanted":
+        copy = Wanted(self.items, self._size, cuts=self.cuts)
         copy._bodies = set(self._bodies)
         copy._is_first = self._is_first
         return copy
@@ -92,18 +107,17 @@ def acquire(
     db: sqlite3.Connection,
     queue: str,
     lock: bytes,
-    items_max: int,
-    bytes_max: int,
-    until: int,
+    wanted: Wanted,
+    lease_ms: int,
     except_flows: frozenset[str],
+    now: Now,
 ) -> list[ColdRow]:
     """Leases the next rows. Those that cannot be read are set aside, and the next ones taken."""
-    wanted = _Wanted(items_max, bytes_max)
     bodies: _Bodies = {}
     rows: list[ColdRow] = []
     while True:
         picks = _pick(db, queue, wanted, except_flows)
-        found = _lease(db, picks, lock, until)
+        found = _lease(db, picks, lock, now.lease + lease_ms)
         _read_bodies(db, picks, bodies)
         bad: list[tuple[_Pick, str]] = []
         for pick, row in zip(picks, found, strict=True):
@@ -114,8 +128,24 @@ def acquire(
             else:
                 wanted.take(pick)
         if not bad:
-            return rows
+            break
         _set_aside(db, queue, bad)
+    if wanted.cuts and wanted.items < 0:
+        rows[-1] = _cut(db, rows[-1], rows[-1].bits.bit_count() + wanted.items, now.wall)
+    return rows
+
+
+def _cut(db: sqlite3.Connection, row: ColdRow, items: int, now: int) -> ColdRow:
+    """Keeps so many items of a leased row; the others become a free row on the same body."""
+    kept = first_bits(row.bits, items)
+    rest = row.bits & ~kept
+    split = (new_run_id(), pack_bits(rest), rest.bit_count(), lowest_bit(rest), now)
+    db.execute(SPLIT_OFF, (*split, row.row))
+    db.execute(SHRINK, (pack_bits(kept), kept.bit_count(), row.row))
+    books = Books()
+    books.cut(place_of(row.head))
+    books.write(db)
+    return replace(row, bits=kept)
 
 
 def put_off_anew(db: sqlite3.Connection, now: int) -> None:
@@ -158,7 +188,7 @@ def outlook(db: sqlite3.Connection, queue: str, now: Now, except_flows: frozense
 
 
 def _pick(
-    db: sqlite3.Connection, queue: str, wanted: _Wanted, except_flows: frozenset[str]
+    db: sqlite3.Connection, queue: str, wanted: Wanted, except_flows: frozenset[str]
 ) -> list[_Pick]:
     """The next rows in order, as many as fit; the first that does not fit ends it."""
     trial = wanted.copy()
@@ -242,6 +272,14 @@ PUT_OFF_ANEW: Final = f"""WITH retries AS (
     UPDATE runs SET scheduled_at = anew, due_ms = anew FROM retries WHERE n = number"""
 SET_ASIDE: Final = f"""UPDATE runs SET {set_state(ColdMove.SET_ASIDE)}, is_due = 0,
     lock_uuid = NULL WHERE n = ? AND {guard(ColdMove.SET_ASIDE)}"""
+_SAME: Final = """body_id, state, queue, flow, flow_type, action, key, priority,
+    scheduled_at_initially, due_ms, size, attempt, created_at, origin, error_history, write_id,
+    changed_at"""
+SPLIT_OFF: Final = f"""INSERT INTO runs (
+        id, bits, count, first_item, scheduled_at, is_due, {_SAME}
+    ) SELECT ?, ?, ?, ?, ?, 1, {_SAME} FROM runs WHERE id = ?"""
+"""A free row that is due, of items of a leased one."""
+SHRINK: Final = "UPDATE runs SET bits = ?, count = ? WHERE id = ?"
 RENEW: Final = f"""UPDATE runs INDEXED BY runs_lock SET is_due = 0, scheduled_at = ?
     WHERE lock_uuid = ? AND {guard(ColdMove.ACQUIRE)}"""
 RELEASE: Final = f"""UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?

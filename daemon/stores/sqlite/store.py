@@ -126,6 +126,8 @@ class SqliteCold:
         bytes_max: int,
         lease_s: float,
         except_flows: frozenset[str] = frozenset(),
+        *,
+        cuts: bool = False,
     ) -> list[ColdRow]:
         """Counted against `bytes_max` are bodies, whole, since whole they are in memory: each
         once, however many rows share it, and 1 for each row."""
@@ -134,8 +136,9 @@ class SqliteCold:
             now = self._now()
             if not leasing.move_due(db, queue, now):
                 return None
-            until = now.lease + round(lease_s * 1000)
-            return leasing.acquire(db, queue, lock, items_max, bytes_max, until, except_flows)
+            wanted = leasing.Wanted(items_max, bytes_max, cuts=cuts)
+            lease_ms = round(lease_s * 1000)
+            return leasing.acquire(db, queue, lock, wanted, lease_ms, except_flows, now)
 
         # When very many rows come due at once, others get their turn between the transactions.
         while True:
