@@ -106,7 +106,6 @@ class Daemon:
     def hear(self, said: str) -> None:
         """Another daemon has put something into cold, or has something to say."""
         self.tiers.wake(said)
-        self.keys.hear(said)
         self.fleet.hear(said)
 
 
@@ -129,7 +128,7 @@ def build(
     )
     tiers = Tiers(settings.cold, spooler, warm, stores.cold, catalogue, memory, now_ms)
     workers = Workers(settings, tiers, catalogue, observers, stores.open_handler, stores.fleet.rate)
-    keys = Keys(tiers, catalogue, stores.fleet.recalls)
+    keys = Keys(tiers, catalogue)
     fleet = Fleet(stores.fleet, tiers, workers)
     items = Items(tiers, workers, observers.history, settings.socket.max_run_bytes)
     cron = Cron(settings, stores.cron, tiers, catalogue, observers, items)

@@ -15,7 +15,6 @@ from actors.fleet.owner import Owner
 from actors.fleet.shared_warm import SharedWarm
 from actors.fleet.write_follower import Follower
 from actors.fleet.writes import Deciding
-from actors.keys.recall import Recalls
 from actors.ports.writes import DECIDED, Decisions
 from actors.tiers.tiers import Tiers
 from actors.workers.rate import FleetRate
@@ -31,7 +30,6 @@ class FleetStores:
     daemon: bytes = b""
     """This daemon's id; empty if it shares no store."""
     decisions: Decisions | None = None
-    recalls: Recalls | None = None
     breaker: FleetBreaker | None = None
     rate: FleetRate | None = None
     lost_owners: LostOwnersPort | None = None
@@ -50,8 +48,9 @@ class Fleet:
             )
             self.deciding = Deciding(spooler.client, decisions, self._follower)
         self._owner: Owner | None = None
-        if isinstance(tiers.warm, SharedWarm):
-            self._owner = Owner(tiers.warm, tiers, workers.settlement)
+        warm = tiers.states.stored_warm
+        if isinstance(warm, SharedWarm):
+            self._owner = Owner(warm, tiers, workers.settlement)
         self._breakers: FleetBreakers | None = None
         if stores.breaker is not None:
             self._breakers = FleetBreakers(workers.breakers, stores.breaker)

@@ -37,7 +37,8 @@ from actors.fleet.mailbox import Mailbox
 from actors.fleet.shared_warm import SharedWarm
 from actors.model.slices import InCold, InJournal, Slice
 from actors.ports.tiers import StoreUnavailable
-from actors.tiers.router import parts, unlocked
+from actors.tiers.fetch import unlocked
+from actors.tiers.router import parts
 from actors.tiers.tiers import Tiers
 from actors.workers.settlement import NO_LIMITS, Settlement
 

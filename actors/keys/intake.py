@@ -1,10 +1,9 @@
 """The keyed intake: pushes to queues with unique keys, which go to the cold store first.
 
 It receives `OfferRun` from the connections. All pushes that wait during one transaction share the
-next one, which decides on each item (actors/model/keys.py), after items that they may replace were
-taken back from warm (actors/keys/take_back.py). A push is durable before it is answered, in the
-transaction that makes its items visible. Then the promoter is woken and brings them to warm like
-any other rows of the cold store.
+next one, which decides on each item (actors/model/keys.py). A push is durable before it is
+answered, in the transaction that makes its items visible. Then workers and consumers that wait for
+the queue are woken; they lease its items from the cold store (actors/tiers/fetch.py).
 
 It also forgets keys that are free again, some at a time.
 
@@ -25,7 +24,6 @@ from typing import Final
 
 import trio
 
-from actors.keys.take_back import TakingBack
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import ItemRef, Offer
 from actors.model.refusals import other_content, unavailable
@@ -56,11 +54,7 @@ class _Candidate:
 
 
 class KeyedIntake:
-    def __init__(
-        self,
-        tiers: Tiers,
-        taking_back: TakingBack,
-    ) -> None:
+    def __init__(self, tiers: Tiers) -> None:
         self.offers, self._inbox = trio.open_memory_channel[OfferRun](WAITING_MAX)
         self._tiers = tiers
         self._cold = tiers.cold
@@ -69,7 +63,6 @@ class KeyedIntake:
         self._known: set[str] = set()
         """Queues that dispatch has been told about."""
         self._counts: Counter[KeyOutcome] = Counter()
-        self._taking_back = taking_back
 
     def figures(self) -> dict[str, int]:
         """Outcomes of items since the start."""
@@ -105,11 +98,9 @@ class KeyedIntake:
         try:
             # Cancelling here would leave stored pushes without an answer.
             with trio.CancelScope(shield=True):
-                offers = [each.offer for each in candidates]
-                await self._taking_back.make_way(offers)
-                answers = await self._cold.offer(offers)
+                answers = await self._cold.offer([each.offer for each in candidates])
         except (StoreUnavailable, StoreCorrupt) as problem:
-            self._refuse(candidates, unavailable(problem))
+            refuse((each.push for each in candidates), unavailable(problem))
             return
         except Exception as problem:
             if len(candidates) > 1:
@@ -117,7 +108,7 @@ class KeyedIntake:
                 for each in candidates:
                     await self._store([each.push])
             else:
-                self._refuse(candidates, INTERNAL_ERRORS.note(problem, "PUSH"))
+                refuse([candidates[0].push], INTERNAL_ERRORS.note(problem, "PUSH"))
             return
         pushes = [each.push for each in candidates]
         for push, outcomes in zip(pushes, answers, strict=True):
@@ -131,12 +122,6 @@ class KeyedIntake:
         flush(pushes)
         for queue in {push.head.queue for push in pushes}:
             await self._tell(queue)
-
-    def _refuse(self, candidates: Sequence[_Candidate], refused: Refused) -> None:
-        refuse((each.push for each in candidates), refused)
-        for queue in {each.push.head.queue for each in candidates}:
-            # Items that were taken back wait there.
-            self._tiers.wake(queue)
 
     def _is_allowed(self, push: OfferRun) -> bool:
         """Queue names are kept in memory, so their number is bounded."""

@@ -486,9 +486,6 @@ class ColdQueue(Protocol):
     async def key(self, queue: str, key: bytes) -> Holder | None:
         """The holder of a key; None: the key is free."""
 
-    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
-        """The items with these keys whose row is leased: bits, by run. Keys must not be empty."""
-
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
         """Releases a key and returns its holder. A waiting item is deleted; an item that is done or
         unreadable loses its key; an item that has started or is dead is not changed."""

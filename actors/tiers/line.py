@@ -11,7 +11,6 @@ waiting for the first of several took a nursery and two or three tasks each time
 out of cold the promoter took 210 µs with that, and takes 110 without.
 """
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -21,8 +20,6 @@ from actors.model.slices import InCold, Slice
 from actors.ports.tiers import Limits
 
 AHEAD_BYTES_MAX: Final = 4 * 1024 * 1024
-WORKS_SHARE: Final = 4
-"""After a rest the line works at least this many times as long before it rests again."""
 ENTER_SLICES: Final = 64
 ENTER_BYTES: Final = 1024 * 1024
 """How much is offered to warm at once. Offering a whole line of 5,000 one-item rows whenever ten of
@@ -50,14 +47,6 @@ class Promotion:
         self.has_moved = False
         """Something has left since the acquirer last looked for more urgent rows."""
         self.looked_at = 0.0
-        self.rests_until = -math.inf
-        """Until then nothing is acquired: rows were given back for another actor to take."""
-
-    def rest(self, seconds: float) -> None:
-        """Rests, unless it has just rested: it works most of the time, however often asked."""
-        now = trio.current_time()
-        if now >= self.rests_until + WORKS_SHARE * seconds:
-            self.rests_until = now + seconds
 
     def look(self) -> None:
         """An acquire begins: it sees everything that has come so far."""

@@ -19,13 +19,13 @@ from typing import Final
 
 import trio
 
-from actors.model.slices import InCold, LentRun, Slice
-from actors.ports.tiers import ColdRow, Limits, StoreUnavailable
+from actors.model.slices import Slice
+from actors.ports.tiers import Limits, StoreUnavailable
 from actors.spooler.arrivals import Arrivals
+from actors.tiers.fetch import slice_of, unlocked
 from actors.tiers.hysteresis import headroom
 from actors.tiers.line import Promotion, to_acquire
 from actors.tiers.queue_tiers import TierStates
-from actors.tiers.router import unlocked
 from forebay.ids import new_run_id
 
 TICK_S: Final = 5.0
@@ -53,6 +53,7 @@ class Promoter:
 
     def wake(self, queue: str, priority: int | None = None) -> None:
         """Cold may have something due; `priority` is given for a run that has just come to cold."""
+        self._warm.wake(queue)
         line = self._states.line(queue)
         if line is not None:
             if priority is not None:
@@ -118,13 +119,8 @@ class Promoter:
 
     async def _bring(self, queue: str, line: Promotion) -> int | None:
         """Acquires until the line is long enough or nothing is due; returns the next due time."""
-        while not self._states.is_stream(queue):
-            if line.rests_until > trio.current_time():
-                await trio.sleep_until(line.rests_until)
+        while self._may_enter(queue):
             async with self._turn:
-                if line.rests_until > trio.current_time():
-                    # It was told to rest while other queues had their turn.
-                    continue
                 # One queue at a time, so that no other queue uses the memory it finds free.
                 wanted = await self._wanted(queue, line)
                 if not wanted.items:
@@ -217,10 +213,11 @@ class Promoter:
 
     async def _give_back(self, queue: str, line: Promotion) -> list[Slice]:
         """Returns slices to cold that must not enter warm any more, because consumers claim the
-        queue or the flow is paused. Slices that cold does not take now stay in the line: this
-        daemon holds their lock, so no other would bring them."""
+        queue, its items are leased on demand, or the flow is paused. Slices that cold does not take
+        now stay in the line: this daemon holds their lock, so no other would bring them."""
         stuck: list[Slice] = []
-        for flow in (None,) if self._states.is_stream(queue) else self._states.paused_flows(queue):
+        paused = self._states.paused_flows(queue) if self._may_enter(queue) else (None,)
+        for flow in paused:
             if back := line.withdraw(flow):
                 try:
                     await self._cold.settle([unlocked(slice_) for slice_ in back])
@@ -228,12 +225,10 @@ class Promoter:
                     stuck += back
         return stuck
 
+    def _may_enter(self, queue: str) -> bool:
+        return not (self._states.is_stream(queue) or self._states.is_fetched(queue))
+
     def _limits_now(self, queue: str) -> Limits:
         """The limits, less the items that are not recorded yet."""
         limits = self._states.limits(queue)
         return Limits(max(0, limits.items - self._states.of(queue).unrecorded), limits.bytes)
-
-
-def slice_of(row: ColdRow, lock: bytes) -> Slice:
-    run = LentRun(row.head, row.data, InCold(row.row, lock))
-    return Slice(run, row.bits, row.attempt, row.due_ms, row.errors)

@@ -13,7 +13,9 @@ import trio
 from actors.config.catalogue import Catalogue
 from actors.model.clock import Clock
 from actors.ports.tiers import ColdQueue, Limits, WarmTier, limits_of
+from actors.tiers.fetch import Fetch
 from actors.tiers.hysteresis import Tier
+from actors.tiers.leasing import Leasing
 from actors.tiers.line import Promotion
 
 IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -60,7 +62,9 @@ class TierStates:
     def __init__(
         self, warm: WarmTier, cold: ColdQueue, catalogue: Catalogue, now_ms: Clock
     ) -> None:
-        self.warm = warm
+        self.stored_warm = warm
+        """Warm without the items that are leased from cold on demand."""
+        self.warm = Leasing(warm, Fetch(cold, now_ms), self)
         self.cold = cold
         self.catalogue = catalogue
         self.now_ms = now_ms
@@ -88,6 +92,10 @@ class TierStates:
     def is_stream(self, queue: str) -> bool:
         found = self._queues.get(queue)
         return found is not None and found.is_stream
+
+    def is_fetched(self, queue: str) -> bool:
+        """Whether items of the queue are leased from cold on demand. Such a queue has no line."""
+        return self.catalogue.settings_of(queue).unique != "off" and not self.is_stream(queue)
 
     def tiers(self) -> dict[str, str]:
         """The tier of every queue that has a lane, by name."""

@@ -28,17 +28,13 @@ import trio
 
 from actors.model.failures import slices_of
 from actors.model.slices import InCold, InJournal, LentRun, Slice
-from actors.ports.tiers import (
-    NewRow,
-    RowOutcome,
-    StoreUnavailable,
-)
+from actors.ports.tiers import StoreUnavailable
 from actors.spooler.messages import GiveBack, RunLoan, Take, Taken
 from actors.spooler.spooler import Spooler
+from actors.tiers.fetch import unlocked
 from actors.tiers.handover import HandOver
 from actors.tiers.hysteresis import RESUME_SHARE, SCHEDULED_MS, Tier, belongs_in_cold, choose_tier
 from actors.tiers.queue_tiers import IN_HAND_BYTES_MAX, TierStates
-from forebay.ids import new_run_id
 
 log = structlog.get_logger()
 
@@ -311,16 +307,6 @@ class Router:
         except StoreUnavailable:
             return False
         return True
-
-
-def unlocked(slice_: Slice) -> RowOutcome:
-    """An acquired part of a row, as a row without a lock."""
-    run, owner = slice_.run, slice_.run.owner
-    assert isinstance(owner, InCold)
-    row = NewRow(
-        new_run_id(), run.head, run.data, slice_.bits, slice_.attempt, slice_.due_ms, slice_.errors
-    )
-    return RowOutcome(owner.row, owner.lock, 0, (row,), slice_.bits)
 
 
 def parts(lease: RunLoan) -> list[Slice]:

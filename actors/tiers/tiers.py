@@ -52,12 +52,12 @@ class Tiers:
         now_ms: Clock = wall_ms,
     ) -> None:
         self.presence = Presence()
-        self.warm = warm
         self.cold = cold = self.watch(cold, COLD_STEPS)
         self.now_ms = now_ms
         self.spooler = spooler
         self._unconfirmed: list[Unconfirmed] = []
         self.states = TierStates(warm, cold, catalogue, now_ms)
+        self.warm = self.states.warm
         self.failover = Failover()
         self.hand_over = HandOver(cold, spooler.client, self.failover, self.wake)
         self.promoter = Promoter(

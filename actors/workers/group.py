@@ -141,9 +141,9 @@ class WorkerGroup:
                 with self._until_drain():
                     while True:
                         await trio.sleep(ADAPT_S)
-                        fill = await self._shared.warm.fill(self._queue)
+                        waiting = await self._shared.warm.waiting(self._queue)
                         before = self._wanted
-                        self._count.decide(fill.waiting, self._delivering.busy_max)
+                        self._count.decide(waiting, self._delivering.busy_max)
                         if self._wanted != before:
                             self._note_staff()
                         self._delivering.busy_max = self._delivering.busy

@@ -27,6 +27,7 @@ from actors.observers.events import Sending
 from actors.observers.tallies import Tallies
 from actors.ports.handler import DeliveryFailed, Handler, Prepared, Sender
 from actors.ports.tiers import Ending, Leased, WarmQueue
+from actors.tiers.leasing import Leasing
 from actors.workers.adaptive import AdaptiveCount
 from actors.workers.rate import SendLimit, TokenBucket
 from actors.workers.retry import conclude, takes_long
@@ -125,7 +126,7 @@ class SendBatch:
 class WorkerShared:
     """What all groups share."""
 
-    warm: WarmQueue
+    warm: Leasing
     settlement: Settlement
     breakers: Breakers
     send_limit: SendLimit

@@ -75,6 +75,19 @@ def rows_of(batch: Iterable[Concluded]) -> list[bytes]:
     return [owner.row for owner in owners if isinstance(owner, InCold)]
 
 
+def locks_of(batch: Iterable[Concluded]) -> list[bytes]:
+    """The locks of those rows, one entry per outcome."""
+    owners = [concluded.slice.run.owner for concluded in batch]
+    return [owner.lock for owner in owners if isinstance(owner, InCold)]
+
+
+def _subtract(counts: Counter[bytes], gone: Iterable[bytes]) -> None:
+    for one in gone:
+        counts[one] -= 1
+        if not counts[one]:
+            del counts[one]
+
+
 def concluded_bits(concluded: Concluded) -> int:
     """The items that have an outcome: all but those given back untried."""
     untried = 0
@@ -154,6 +167,8 @@ NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
 INBOX: Final = 256
 AT_ONCE_MAX: Final = 256
 SYNC_S: Final = 1.0
+KEEP_S: Final = 10.0
+"""How often the leases of rows are renewed whose outcome is not recorded."""
 
 
 class Settler:
@@ -185,6 +200,8 @@ class Settler:
         They are recorded after those in the inbox."""
         self._rows: Counter[bytes] = Counter()
         """How many outcomes per row of the cold store are not recorded yet."""
+        self._locks: Counter[bytes] = Counter()
+        """The same by the lock under which the row is leased."""
 
     @property
     def unrecorded_rows(self) -> set[bytes]:
@@ -195,6 +212,7 @@ class Settler:
         for one in batch:
             self._tiers.states.of(one.queue).unrecorded += one.items
         self._rows.update(rows_of(batch))
+        self._locks.update(locks_of(batch))
 
     async def take(self, batch: deque[Concluded]) -> None:
         """Moves outcomes from `batch` to the inbox one by one, waiting while the inbox is full."""
@@ -223,6 +241,7 @@ class Settler:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._failover.run)
             nursery.start_soon(self._sync)
+            nursery.start_soon(self._keep_locks)
             async for concluded in self._inbox:
                 batch = [concluded]
                 with suppress(trio.WouldBlock, trio.EndOfChannel):
@@ -250,6 +269,15 @@ class Settler:
             # The next step that fails logs it, where it matters.
             with suppress(StoreUnavailable):
                 await self._cold.sync()
+
+    async def _keep_locks(self) -> None:
+        """Renews the leases of rows whose outcome the cold store does not take: what was delivered
+        must not be due again before that is recorded."""
+        while True:
+            await trio.sleep(KEEP_S)
+            if self._locks:
+                with suppress(StoreUnavailable):
+                    await self._cold.renew(list(self._locks), 3 * KEEP_S)
 
     async def _record(self, batch: list[Concluded]) -> None:
         of_cold = [c for c in batch if isinstance(c.slice.run.owner, InCold)]
@@ -293,16 +321,17 @@ class Settler:
 
     def _told(self, batch: Sequence[Concluded]) -> None:
         """The cold store has recorded these outcomes, or never will."""
-        for row in rows_of(batch):
-            self._rows[row] -= 1
-            if not self._rows[row]:
-                del self._rows[row]
+        _subtract(self._rows, rows_of(batch))
+        _subtract(self._locks, locks_of(batch))
 
     async def _enter_again(self, slices: Sequence[Slice]) -> None:
         """Enters items whose outcome could not be recorded, to be delivered again. They were in
-        warm a while ago, so they go back regardless of the limits."""
+        warm a while ago, so they go back regardless of the limits. Items that are leased from cold
+        on demand are due there when their lease ends."""
         for slice_ in slices:
-            await self._warm.enter(slice_.run.head.queue, [slice_], NO_LIMITS)
+            queue = slice_.run.head.queue
+            if not (isinstance(slice_.run.owner, InCold) and self._tiers.states.is_fetched(queue)):
+                await self._warm.enter(queue, [slice_], NO_LIMITS)
 
 
 __all__ = ["AT_ONCE_MAX", "INBOX", "NO_LIMITS", "Concluded", "Settlement"]

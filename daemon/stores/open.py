@@ -152,7 +152,7 @@ async def _open_shared(
     await shared.release_all()
     stores = local_stores(settings, journal, shared)
     stores.cron = stores.cron._replace(daemon=daemon)
-    stores.fleet = FleetStores(daemon, shared.decisions, shared.recalls)
+    stores.fleet = FleetStores(daemon, shared.decisions)
     stores.listen = shared.listen
     opened.append(stores)
     if settings.warm.type == "valkey":

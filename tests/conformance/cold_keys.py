@@ -195,32 +195,6 @@ class KeySuite:
         assert await stores.cold.forget_keys() == 1
         assert await stores.cold.forget_keys() == 0
 
-    async def test_what_has_started_is_told_by_the_run_that_it_is_in(
-        self, stores: ColdStores
-    ) -> None:
-        stores.cold.keep_keys(lambda _: KeyRule("replace"))
-        first, second, third = offer(b"a", b"b", b"c"), offer(b"d"), offer(b"e")
-        await answers(stores, first, second, third, offer(b"a", queue="other"))
-        wanted = [b"b", b"c", b"d", b"e", b"nobody's"]
-        assert not await stores.cold.started("q", wanted)
-        runs = [one.run.head.run_id for one in (first, second)]
-        rows = await stores.cold.acquire("q", LOCK, 4, PLENTY, 60)
-        assert [row.head.run_id for row in rows] == runs
-        assert await stores.cold.started("q", wanted) == {runs[0]: 0b110, runs[1]: 0b1}
-        assert await stores.cold.started("q", [b"a"]) == {runs[0]: 0b001}
-        assert not await stores.cold.started("other", [b"a"])
-        # Of a row that is given back, whole or in part, nothing has started.
-        await stores.cold.release(LOCK, [rows[1].row])
-        part = NewRow(number(), first.run.head, b"", 0b010)
-        given_back = RowOutcome(rows[0].row, LOCK, moved=(part,), moved_bits=0b010)
-        assert await stores.cold.settle([given_back]) == [True]
-        assert await stores.cold.started("q", wanted) == {runs[0]: 0b100}
-        # Nor of what is done, and in its window, or dead.
-        dead = NewRow(number(), first.run.head, b"", 0b100, 1, is_dead=True)
-        ended = RowOutcome(rows[0].row, LOCK, 0b001, (dead,), 0b100)
-        assert await stores.cold.settle([ended]) == [True]
-        assert not await stores.cold.started("q", [b"a", *wanted])
-
     async def test_an_item_that_is_replaced_is_not_delivered(self, stores: ColdStores) -> None:
         stores.cold.keep_keys(keyed("replace"))
         first = offer(b"a", b"b", b"c", payloads=[b"old a", b"old b", b"old c"])

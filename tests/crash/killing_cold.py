@@ -109,9 +109,12 @@ class KillingCold(SqliteCold):
         bytes_max: int,
         lease_s: float,
         except_flows: frozenset[str] = frozenset(),
+        *,
+        cuts: bool = False,
     ) -> list[ColdRow]:
         _step.set("acquire")
-        rows = await super().acquire(queue, lock, items_max, bytes_max, lease_s, except_flows)
+        wanted = (queue, lock, items_max, bytes_max, lease_s, except_flows)
+        rows = await super().acquire(*wanted, cuts=cuts)
         if rows:
             self._killer.reach("after_acquire")
         return rows

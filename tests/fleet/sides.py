@@ -12,7 +12,7 @@ from actors.model.keys import KeyRules, no_keys
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
 from actors.observers.tallies import Tallies
-from actors.tiers.promoter import slice_of
+from actors.tiers.fetch import slice_of
 from actors.tiers.warm import MemoryWarm
 from actors.workers.settlement import NO_LIMITS, Settlement
 from daemon.stores.sqlite.store import SqliteCold

@@ -85,8 +85,9 @@ class Life:
         self.catalogue = daemon.catalogue
         self.spooler = daemon.spooler
         self.warm = daemon.tiers.warm
-        assert isinstance(self.warm, MemoryWarm)
-        self.memory: MemoryWarm = self.warm
+        memory_warm = daemon.tiers.states.stored_warm
+        assert isinstance(memory_warm, MemoryWarm)
+        self.memory: MemoryWarm = memory_warm
         self.failover = daemon.tiers.failover
         self.failover.entries_max, self.failover.bytes_max = rig.failover
         self.hand_over = daemon.tiers.hand_over

@@ -20,7 +20,7 @@ from daemon.stores.postgres.errors import Again
 from daemon.stores.postgres.rows import NOW, drop_bodies
 from daemon.stores.postgres.text import from_text
 from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.keys import leased, phase_of
+from daemon.stores.sqlite.keys import phase_of
 from daemon.stores.sqlite.rows import pack_bits, unpack_bits
 from forebay.errors import BadRun
 from forebay.ids import unpack_item_id
@@ -231,11 +231,6 @@ async def show(con: Connection, queue: str, key: bytes, now_ms: int | None) -> H
     held = (await find(con, queue, [key], with_rows=True, locks=False)).get(key)
     at = await now(con, now_ms)
     return None if held is None or is_free(held.holder, at) else held.holder
-
-
-async def started(con: Connection, queue: str, wanted: Collection[bytes]) -> dict[bytes, int]:
-    """Of the items that have these keys, those whose row is leased: bits, by body."""
-    return leased((await find(con, queue, wanted, with_rows=True, locks=False)).values())
 
 
 async def drop(

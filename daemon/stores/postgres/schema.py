@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from daemon.errors import CannotStart
-from daemon.stores.postgres import recalls, write_statements
+from daemon.stores.postgres import write_statements
 from daemon.stores.postgres.connection import Connection
 
 MOVED_MAX: Final = 2000
@@ -67,8 +67,8 @@ BEGIN
     RETURN picked;
 END $$"""
 """Locks the next rows that are due, in order. The first row is returned even if it does not fit,
-unless `must_fit`. With `cuts` the last row may have more items than are wanted. NULL: so many rows came due at once that the caller should let other transactions
-run, and ask again."""
+unless `must_fit`. With `cuts` the last row may have more items than are wanted. NULL: so many rows
+came due at once that the caller should let other transactions run, and ask again."""
 
 DROP_BODIES: Final = """CREATE FUNCTION drop_bodies(ids bytea[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -301,8 +301,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
                 ('FAILED', 'COLD_QUEUED')
             )) EXECUTE FUNCTION no_way()""",
     ),
-    # What daemons ask each other to give back.
-    recalls.TABLES,
+    # What daemons once asked each other to give back.
+    ("CREATE TABLE recalls (n bigint)",),
     # Tells a run that is offered again from another one under its id; null: not known.
     ("ALTER TABLE offered ADD COLUMN fingerprint bigint",),
     # Items of rows that cannot be read are lost, and no longer held.
@@ -314,8 +314,9 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # When an operator last changed or retried the items of a row.
     ("ALTER TABLE runs ADD COLUMN changed_at bigint",),
-    # Rows may be cut when they are acquired.
+    # Rows may be cut when they are acquired, and none is acquired ahead that a key may replace.
     (
+        "DROP TABLE recalls",
         "DROP FUNCTION IF EXISTS pick(text, text[], bigint, bigint, integer, boolean, bigint)",
         PICK,
     ),

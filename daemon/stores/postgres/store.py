@@ -52,7 +52,6 @@ from daemon.stores.postgres import (
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.dead import PostgresDeadLetters
 from daemon.stores.postgres.items import PostgresItems
-from daemon.stores.postgres.recalls import PostgresRecalls
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.ticks import PostgresTicks
 from daemon.stores.postgres.triggers import PostgresTriggers
@@ -137,7 +136,6 @@ class PostgresCold:
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
-        self.recalls = PostgresRecalls(self._db, daemon, now_ms, self.wakes.notices)
 
     async def open(self) -> None:
         """Raises StoreUnavailable if the server does not answer, and CannotStart if the schema is
@@ -326,9 +324,6 @@ class PostgresCold:
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
         return await self._db.read(lambda con: keys.show(con, queue, key, self._now_ms()))
-
-    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
-        return await self._db.read(lambda con: keys.started(con, queue, wanted))
 
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
         return await self._db.write(

@@ -15,7 +15,7 @@ one blob, and a number for each says where it lies (`pack_spans`).
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
@@ -217,20 +217,6 @@ def void(db: sqlite3.Connection, replaced: Sequence[Held], books: Books) -> None
 def show(db: sqlite3.Connection, queue: str, key: bytes, now: int) -> Holder | None:
     held = find(db, queue, [key], with_rows=True).get(key)
     return None if held is None or is_free(held.holder, now) else held.holder
-
-
-def started(db: sqlite3.Connection, queue: str, wanted: Sequence[bytes]) -> dict[bytes, int]:
-    """Of the items that have these keys, those whose row is leased: bits, by body."""
-    return leased(find(db, queue, wanted, with_rows=True).values())
-
-
-def leased(held: Iterable[Known[Any]]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
-    for one in held:
-        if one.holder.phase == "started":
-            where = one.where
-            found[where.body_id] = found.get(where.body_id, 0) | 1 << where.place
-    return found
 
 
 def drop(db: sqlite3.Connection, queue: str, key: bytes, now: int) -> Holder | None:

@@ -251,9 +251,6 @@ class SqliteCold:
         now = self._now_ms()
         return await self._db.read(lambda db: keys.show(db, queue, key, now))
 
-    async def started(self, queue: str, wanted: Sequence[bytes]) -> Mapping[bytes, int]:
-        return await self._db.read(lambda db: keys.started(db, queue, wanted))
-
     async def drop_key(self, queue: str, key: bytes) -> Holder | None:
         now = self._now_ms()
         return await self._db.write(lambda db: keys.drop(db, queue, key, now))

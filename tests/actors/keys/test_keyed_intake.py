@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from actors.keys.intake import KeyedIntake
-from actors.keys.take_back import TakingBack
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import KeyRule, Offer
 from actors.ports.tiers import StoreUnavailable
@@ -60,7 +59,7 @@ class Desk:
         self.tiers.wake = self._wake  # type: ignore[method-assign]
         self.seen = self.tiers.spooler.arrivals.inbox
         self.recent = self.tiers.spooler.recent
-        self.intake = KeyedIntake(self.tiers, TakingBack(self.tiers, ignoring))
+        self.intake = KeyedIntake(self.tiers)
         self.pushes = self.intake.offers
 
     def _wake(self, queue: str, priority: int | None = None) -> None:

@@ -63,7 +63,7 @@ class World:
         )
         self.tallies = observers.tallies
         workers = Workers(settings, self.tiers, catalogue, observers, lambda *_: None, None)
-        keys = Keys(self.tiers, catalogue, None)
+        keys = Keys(self.tiers, catalogue)
         items = Items(self.tiers, workers, observers.history, 1000)
         kept = KeptCron(
             Kept(schedule_book.KeptSchedules(), self._save), Kept(KeptTriggers(), self._save)

@@ -34,6 +34,11 @@ class Hanging:
         self.is_away = True
         self.rows: list[bytes] = []
 
+    async def renew(self, locks: Sequence[bytes], _lease_s: float) -> list[int]:
+        if self.is_away:
+            raise StoreUnavailable("hanging")
+        return [1] * len(locks)
+
     async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
         if self.is_away:
             await trio.sleep(10)

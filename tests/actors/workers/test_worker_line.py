@@ -78,7 +78,7 @@ class Line:
             Destinations().join("q", destination.destination, settings.rate_limit),
             gate,
             WorkerShared(
-                *(self.warm, self.settlement, Breakers(), SendLimit(0), now_ms, events, tallies),
+                *(tiers.warm, self.settlement, Breakers(), SendLimit(0), now_ms, events, tallies),
                 cores=2,
             ),
         )
