@@ -33,19 +33,20 @@ from actors.control.control import Control
 from actors.control.items import Items
 from actors.cron.cron import Cron
 from actors.fleet.fleet import Fleet
-from actors.fleet.shared_warm import SharedWarm
 from actors.ingest.ingest import Ingest
 from actors.keys.keys import Keys
 from actors.metrics.metrics import Metrics
 from actors.model.clock import Clock, wall_ms
 from actors.observers.event_log import watch_stores
 from actors.observers.observers import Observers
+from actors.ports.presence import Presence
 from actors.ports.tiers import WarmTier
 from actors.spooler.arrivals import Arrivals
 from actors.spooler.messages import Drain, Finish
 from actors.spooler.spooler import Spooler
 from actors.tiers.clock_watch import ClockWatch
 from actors.tiers.queue_tiers import QueueMemory
+from actors.tiers.shared_warm import SharedWarm
 from actors.tiers.tiers import Tiers
 from actors.tiers.warm import MemoryWarm
 from actors.workers.workers import Workers
@@ -114,10 +115,11 @@ def build(
 ) -> Daemon:
     """Constructs the daemon and does no I/O. Tests build the same daemon with other stores."""
     spool = settings.spool.model_copy(update={"inmemory_bytes": memory.inmemory_bytes})
-    own_warm = MemoryWarm(memory.bytes_max, now_ms)
+    own_warm, presence = MemoryWarm(memory.bytes_max, now_ms), Presence()
     warm: WarmTier = own_warm
-    if stores.remote is not None:
-        warm = SharedWarm(stores.remote, own_warm, settings.warm.valid, now_ms)
+    if stores.remote is not None and stores.fleet.rows is not None:
+        rows, cold = stores.fleet.rows, stores.cold
+        warm = SharedWarm(stores.remote, own_warm, rows, cold, presence, now_ms)
 
     catalogue = Catalogue(settings, *stores.definitions, now_ms, stores.open_handler)
     decides = not stores.is_shared
@@ -126,7 +128,17 @@ def build(
     observers = Observers(
         settings, catalogue, stores.cold, spooler, stores.event_sink, ways, now_ms
     )
-    tiers = Tiers(settings.cold, spooler, warm, stores.cold, catalogue, memory, now_ms)
+    tiers = Tiers(
+        settings.cold,
+        spooler,
+        warm,
+        stores.cold,
+        catalogue,
+        memory,
+        now_ms,
+        presence=presence,
+        shares_rows=stores.fleet.rows is not None,
+    )
     workers = Workers(settings, tiers, catalogue, observers, stores.open_handler, stores.fleet.rate)
     keys = Keys(tiers, catalogue)
     fleet = Fleet(stores.fleet, tiers, workers)
@@ -186,8 +198,6 @@ async def live(daemon: Daemon, outside: Outside) -> None:
         daemon.observers.daemon_changed("started")
         async with trio.open_nursery() as settling:
             await settling.start(workers.settlement.run)
-            await daemon.fleet.recover()
-            await storing.start(daemon.fleet.own)
             async with trio.open_nursery() as delivering:
                 await delivering.start(workers.dispatch.run)
                 for queue, totals in (await daemon.tiers.cold.totals()).items():

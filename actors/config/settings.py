@@ -241,10 +241,8 @@ class WarmSettings(Section):
     """Instead of a password in the URL. A new one takes effect at the next start."""
     timeout: Annotated[Duration, durations("50ms", "1m")] = 2
     """For one step of the shared queue; after that it counts as away."""
-    valid: Annotated[Duration, durations("1s", "10m")] = 15
-    """How long after a daemon's last sign of life others may lease what it has entered."""
     prefix: Annotated[str, Field(pattern=r"^[^{}\s]{1,64}$")] = "forebay"
-    """The prefix of all keys: daemons with the same prefix are a fleet."""
+    """The prefix of all keys: the daemons of a fleet have the same."""
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
@@ -271,7 +269,7 @@ class ColdSettings(Section):
     require_sync_standby: Flag = False
     """Hand nothing over to a server without a synchronous standby."""
     schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "forebay"
-    """PostgreSQL schema: daemons with the same one are a fleet."""
+    """PostgreSQL schema: the daemons of a fleet have the same."""
 
     @model_validator(mode="after")
     def _url_goes_with_the_type(self) -> Self:
@@ -326,6 +324,8 @@ def filled_in(tree: Mapping[str, Any]) -> dict[str, Any]:
 class Settings(Section):
     socket: SocketSettings = SocketSettings()
     state_dir: Path = Path("/var/lib/forebay")
+    fleet: Flag = False
+    """Other daemons share the PostgreSQL of `cold`, and usually the Valkey of `warm`."""
     http: HttpSettings = HttpSettings()
     spool: SpoolSettings = SpoolSettings()
     warm: WarmSettings = WarmSettings()
@@ -359,11 +359,20 @@ class Settings(Section):
         return filled_in(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
+    def _a_fleet_shares_rows(self) -> Self:
+        if self.fleet and self.cold.type != "postgres":
+            raise Clash(
+                "fleet needs cold.type postgres: the daemons of a fleet share its rows",
+                "fleet",
+                "cold.type",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _shared_warm_needs_shared_cold(self) -> Self:
         if self.warm.type == "valkey" and self.cold.type != "postgres":
             raise Clash(
-                "warm.type valkey needs cold.type postgres: any daemon may deliver what is in "
-                "Valkey, and could not settle rows of another host's SQLite file",
+                "warm.type valkey needs cold.type postgres: Valkey holds copies of its rows",
                 "warm.type",
                 "cold.type",
             )

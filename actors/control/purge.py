@@ -130,10 +130,6 @@ class Purging:
         slices = await self._warm.withdraw(queue)
         if line := self._tiers.states.line(queue):
             slices += line.withdraw()
-        others = [part for part in slices if not isinstance(part.run.owner, InJournal | InCold)]
-        if others:
-            # These belong to another daemon: its own purge deletes them.
-            await self._warm.enter(queue, others, NO_LIMITS)
         in_journal = [part for part in slices if isinstance(part.run.owner, InJournal)]
         in_cold = [part for part in slices if isinstance(part.run.owner, InCold)]
         async with self._given_back(queue, [*in_cold, *in_journal]):

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import trio
 
-from actors.fleet.adoption import LostOwnersPort
 from actors.fleet.breakers import FleetBreaker, FleetBreakers
-from actors.fleet.owner import Owner
-from actors.fleet.shared_warm import SharedWarm
 from actors.fleet.write_follower import Follower
 from actors.fleet.writes import Deciding
+from actors.ports.fleet import SharedRows
 from actors.ports.writes import DECIDED, Decisions
+from actors.tiers.shared_warm import SharedWarm
 from actors.tiers.tiers import Tiers
 from actors.workers.rate import FleetRate
 from actors.workers.workers import Workers
@@ -30,9 +29,9 @@ class FleetStores:
     daemon: bytes = b""
     """This daemon's id; empty if it shares no store."""
     decisions: Decisions | None = None
+    rows: SharedRows | None = None
     breaker: FleetBreaker | None = None
     rate: FleetRate | None = None
-    lost_owners: LostOwnersPort | None = None
 
 
 class Fleet:
@@ -47,10 +46,7 @@ class Fleet:
                 spooler.client, decisions, spooler.settings.stage_ttl, tiers.now_ms
             )
             self.deciding = Deciding(spooler.client, decisions, self._follower)
-        self._owner: Owner | None = None
-        warm = tiers.states.stored_warm
-        if isinstance(warm, SharedWarm):
-            self._owner = Owner(warm, tiers, workers.settlement)
+        self._warm = tiers.states.stored_warm
         self._breakers: FleetBreakers | None = None
         if stores.breaker is not None:
             self._breakers = FleetBreakers(workers.breakers, stores.breaker)
@@ -65,11 +61,6 @@ class Fleet:
         if self._follower is not None:
             await self._follower.catch_up()
 
-    async def recover(self) -> None:
-        """Finds what this daemon had in the shared warm queue; before anything is lent."""
-        if self._owner is not None:
-            await self._owner.recover()
-
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follows the fleet's decisions and breakers, and counts its daemons; never returns."""
         async with trio.open_nursery() as nursery:
@@ -79,15 +70,10 @@ class Fleet:
                 nursery.start_soon(self.stores.rate.run)
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
+            if isinstance(self._warm, SharedWarm):
+                nursery.start_soon(self._warm.run)
             task_status.started()
             await trio.sleep_forever()
-
-    async def own(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keeps this daemon's runs in the shared warm queue valid; never returns."""
-        if self._owner is not None:
-            await self._owner.run(task_status)
-        else:
-            task_status.started()
 
     async def close(self) -> None:
         """Tells the fleet the last outcomes of this daemon's writes."""

@@ -39,22 +39,13 @@ class InCold:
     lock: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Abroad:
-    """Lent by the journal of another daemon, through a warm queue that both share."""
-
-    daemon: bytes
-    token: int
-    position: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LentRun:
     """A run in memory, and its owner."""
 
     head: RunHead
     data: bytes
-    owner: InJournal | InCold | Abroad
+    owner: InJournal | InCold
 
     @property
     def item_bytes(self) -> int:

@@ -1,60 +1,87 @@
-"""The owners' side of a warm queue that daemons share, beyond the `WarmQueue` port.
+"""What daemons share: rows of one cold store, and a warm queue that holds copies of some of them.
 
-A slice can be leased only while its owner is valid. Outcomes of another daemon's runs are posts in
-its mailbox (actors/workers/posts.py). `generation` tells whether the server still has what it was
-given. Every method raises StoreUnavailable as those of the port do.
+A row that is in the shared warm queue is locked under the epoch of that queue, until it is settled
+or released: no daemon renews it. The epoch is a random value that is gone when the warm queue's
+server forgets, so rows under another epoch are nowhere in warm.
+
+Every method raises StoreUnavailable as those of actors/ports/tiers.py do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import trio
 
-from actors.ports.tiers import WarmQueue
-
-
-class Present(Protocol):
-    """What the shared queue has of one of this daemon's runs, under one loan."""
-
-    @property
-    def run_id(self) -> bytes: ...
-
-    @property
-    def position(self) -> int: ...
-
-    @property
-    def bits(self) -> int: ...
-
-    @property
-    def leased_bits(self) -> int: ...
+from actors.model.slices import Slice
+from actors.ports.tiers import ColdRow, Entered, Leased, Limits, WarmQueue
 
 
 class RemoteWarm(WarmQueue, Protocol):
+    """The warm queue that daemons share. Only slices of rows enter."""
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Listens for news; other daemons' changes are noticed sooner while it runs."""
 
     async def close(self) -> None: ...
 
     async def generation(self) -> str:
-        """If it has changed, everything entered before is lost."""
+        """If it has changed, all queues are forgotten."""
 
-    async def keep_valid(self, queues: Sequence[str], valid_s: float) -> None:
-        """Runs of this daemon's journal may be leased for this long from now."""
+    async def epoch(self, queue: str) -> bytes:
+        """The epoch of a queue, which is made if it is not known."""
 
-    async def keep_rows_valid(self, queue: str, locks: Sequence[bytes], valid_s: float) -> None:
-        """The same for rows of the cold store that were acquired under these locks."""
+    def server_ms(self) -> int:
+        """The server's time now, as far as it is known."""
 
-    async def present(self, queue: str) -> Sequence[Present]:
-        """What this daemon's journal has entered there."""
+    async def enter(
+        self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None = None
+    ) -> Entered:
+        """Enters slices of rows that are locked under the queue's epoch; items that are there
+        already are left out. Raises StoreUnavailable, and enters nothing, if the epoch is gone or
+        the server's time is past `before_ms`."""
 
-    async def rows_present(self, queue: str) -> set[tuple[bytes, bytes]]:
-        """Row and lock of all rows of the cold store that are there, acquired by any daemon."""
+    async def lease_rows(
+        self,
+        queue: str,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str],
+    ) -> list[tuple[Leased, bool]]:
+        """As `lease`. True: an earlier lease of it has run out, so its items may be settled."""
 
-    async def mail_queues(self) -> list[str]:
-        """The queues where this daemon has, or had, entries or mail."""
+    async def present(self, queue: str, rows: Sequence[bytes]) -> tuple[bytes, list[int]]:
+        """The queue's epoch, empty if it is not known, and the items of each row that are there."""
 
-    async def mail(self, queue: str) -> list[bytes]:
-        """The oldest posts for this daemon; they stay in the mailbox."""
+    async def take_turn(self, for_s: float) -> bool:
+        """Whether no other daemon has had this turn within that time."""
 
-    async def mail_done(self, queue: str, count: int) -> None:
-        """Removes the first `count` posts, which were read and recorded."""
+
+class SharedRows(Protocol):
+    """The steps of a shared cold store that a shared warm queue needs."""
+
+    async def confirm(
+        self, rows: Sequence[bytes], entering: Mapping[bytes, Sequence[bytes]]
+    ) -> None:
+        """As `ColdQueue.confirm`. `entering`: by epoch, rows that are locked under it at once."""
+
+    async def acquire(
+        self,
+        queue: str,
+        epoch: bytes,
+        items_max: int,
+        bytes_max: int,
+        except_flows: frozenset[str],
+    ) -> list[ColdRow]:
+        """Locks the next due rows under an epoch, at most so many items; rows are cut for that."""
+
+    async def left(self, epoch: bytes, rows: Sequence[bytes]) -> Mapping[bytes, int]:
+        """The items that rows still have, as bits; rows that are not locked under this epoch are
+        left out."""
+
+    async def entered(self, queue: str, epoch: bytes, age_s: float, rows_max: int) -> list[bytes]:
+        """The rows that have been locked under the epoch for at least that long, oldest first."""
+
+    async def end_epochs(self, queue: str, epoch: bytes, lease_s: float) -> int:
+        """Rows that are locked under any other epoch are due again after `lease_s`; returns how
+        many."""

@@ -15,7 +15,7 @@ A store that is unreachable, too slow or refuses raises `StoreUnavailable`; then
 whether the step was taken, and repeating it is harmless. Times are milliseconds since 1970.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -117,9 +117,6 @@ class Ending(NamedTuple):
 
     token: int
     again: tuple[Slice, ...] = ()
-    post: bytes = b""
-    """For the owner, if the run is another daemon's: the outcome of the items. It reaches the
-    owner's mailbox in the same step that ends the lease."""
 
 
 class WarmQueue(Protocol):
@@ -181,13 +178,19 @@ class WarmQueue(Protocol):
 class WarmTier(WarmQueue, Protocol):
     """Warm as the tiers use it: it works on while its server, if it has one, does not answer."""
 
-    is_away: bool
-    """The server does not answer, and this daemon's memory takes its place."""
-    away_total: int
-    """How many times that happened."""
+    @property
+    def is_away(self) -> bool:
+        """Whether the server does not answer."""
 
-    def forget_locks(self, locks: Collection[bytes]) -> None:
-        """These locks of the cold store protect no row any more."""
+    @property
+    def away_total(self) -> int:
+        """How many times that happened."""
+
+    async def recorded(self, queue: str, tokens: Sequence[int]) -> None:
+        """The cold store has recorded the outcomes of leases that were ended."""
+
+    def unrecorded(self, tokens: Sequence[int]) -> None:
+        """The outcomes of these leases will never be recorded."""
 
 
 # Cold.

@@ -16,7 +16,7 @@ a store that did not answer has stored; it stores the same rows again, which is 
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import structlog
 import trio
@@ -61,14 +61,16 @@ class Passage:
     """The spooler was told to keep the chunks: from now on rows may be stored."""
     asked: Reply[list[bool]] | None = None
     """Set once the journal was asked to mark the items."""
+    enters_warm: bool = False
+    """The rows may enter a shared warm queue at once."""
 
     @classmethod
-    def of(cls, slices: Sequence[Slice], *, is_dead: bool) -> Self:
+    def of(cls, slices: Sequence[Slice], *, is_dead: bool, enters_warm: bool = False) -> Self:
         transfers = [item for slice_ in slices for item in transfers_of(slice_, is_dead=is_dead)]
         queues: dict[str, int] = {}
         for head in (slice_.run.head for slice_ in slices):
             queues[head.queue] = min(head.priority, queues.get(head.queue, head.priority))
-        return cls(transfers, queues)
+        return cls(transfers, queues, enters_warm=enters_warm)
 
     @property
     def rows(self) -> list[bytes]:
@@ -79,16 +81,35 @@ class Passage:
         return tuple({transfer.from_.position for transfer in self.transfers})
 
 
+class Entry(Protocol):
+    """The last step of a hand-over."""
+
+    async def confirm(self, rows: Sequence[NewRow], *, enters_warm: bool) -> None:
+        """Makes the rows visible."""
+
+
+class ColdEntry:
+    """The rows wait in the cold store."""
+
+    def __init__(self, cold: ColdQueue) -> None:
+        self._cold = cold
+
+    async def confirm(self, rows: Sequence[NewRow], *, enters_warm: bool) -> None:
+        await self._cold.confirm([row.row for row in rows])
+
+
 class HandOver:
     def __init__(
         self,
         cold: ColdQueue,
+        entry: Entry,
         spooler: SpoolerClient,
         failover: Failover,
         wake: Callable[[str, int], None],
     ) -> None:
         """`wake` is called with each queue that has new rows in cold, and their priority."""
         self._cold = cold
+        self._entry = entry
         self._spooler = spooler
         self._failover = failover
         self._wake = wake
@@ -114,12 +135,13 @@ class HandOver:
                 self._rest()
                 await self._hold(passage, part, let_go)
 
-    async def move(self, slices: Sequence[Slice]) -> None:
-        """Hands slices of the journal over, now.
+    async def move(self, slices: Sequence[Slice], *, enters_warm: bool = False) -> None:
+        """Hands slices of the journal over, now. `enters_warm`: in a fleet, their rows enter the
+        shared warm queue at once if there is room.
 
         Raises StoreUnavailable if the cold store does not take them: the caller keeps them.
         """
-        await self._move(Passage.of(slices, is_dead=False), slices)
+        await self._move(Passage.of(slices, is_dead=False, enters_warm=enters_warm), slices)
 
     async def move_one(self, transfer: Transfer) -> bool:
         """As `move`, for one item that the caller has changed. False: the journal no longer has it,
@@ -193,9 +215,9 @@ class HandOver:
             # The journal has settled these items meanwhile, so the cold store must not keep them.
             log.warning("handover.refused", rows=len(refused))
             await self._cold.forget(refused)
-        await self._cold.confirm(
-            [row for row, ok in zip(passage.rows, accepted, strict=True) if ok]
-        )
+        rows = [transfer.row for transfer in passage.transfers]
+        good = [row for row, ok in zip(rows, accepted, strict=True) if ok]
+        await self._entry.confirm(good, enters_warm=passage.enters_warm)
         await self._end_doubt(passage)
         for queue, priority in passage.queues.items():
             self._wake(queue, priority)

@@ -8,7 +8,8 @@ where it was taken, which its token tells.
 It owns nothing: it is the warm tier that all other actors see.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -25,6 +26,18 @@ from actors.ports.tiers import (
     Whereabouts,
 )
 from actors.tiers.fetch import Fetch
+
+
+async def first_of(*waits: Callable[[], Awaitable[None]]) -> None:
+    """Returns when one of these does."""
+    async with trio.open_nursery() as nursery:
+
+        async def first(wait: Callable[[], Awaitable[None]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        for wait in waits:
+            nursery.start_soon(first, wait)
 
 
 class FetchedQueues(Protocol):
@@ -50,8 +63,11 @@ class Leasing:
         """The cold store may have something due."""
         self._fetch.wake(queue)
 
-    def forget_locks(self, locks: Collection[bytes]) -> None:
-        self._warm.forget_locks(locks)
+    async def recorded(self, queue: str, tokens: Sequence[int]) -> None:
+        await self._warm.recorded(queue, tokens)
+
+    def unrecorded(self, tokens: Sequence[int]) -> None:
+        self._warm.unrecorded(tokens)
 
     async def enter(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
         return await self._warm.enter(queue, slices, limits)
@@ -74,15 +90,7 @@ class Leasing:
         if not self._queues.is_fetched(queue):
             await self._warm.wait(queue)
             return
-        async with trio.open_nursery() as nursery:
-
-            async def wait_for_warm() -> None:
-                await self._warm.wait(queue)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_for_warm)
-            await self._fetch.wait(queue)
-            nursery.cancel_scope.cancel()
+        await first_of(partial(self._warm.wait, queue), partial(self._fetch.wait, queue))
 
     async def wait_change(self, queue: str) -> None:
         await self._warm.wait_change(queue)

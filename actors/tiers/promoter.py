@@ -95,7 +95,6 @@ class Promoter:
             if over:
                 for line in self._states.lines():
                     line.forget(over)
-                self._warm.forget_locks(over)
 
     async def promote(self, queue: str) -> None:
         """Runs the tasks of one queue; never returns."""

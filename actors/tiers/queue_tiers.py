@@ -12,11 +12,12 @@ import trio
 
 from actors.config.catalogue import Catalogue
 from actors.model.clock import Clock
-from actors.ports.tiers import ColdQueue, Limits, WarmTier, limits_of
+from actors.ports.tiers import ColdQueue, Limits, WarmQueue, WarmTier, limits_of
 from actors.tiers.fetch import Fetch
 from actors.tiers.hysteresis import Tier
 from actors.tiers.leasing import Leasing
 from actors.tiers.line import Promotion
+from actors.tiers.shared_warm import SharedWarm
 
 IN_HAND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes that all lanes of the router together may borrow. Above it each may borrow one run."""
@@ -60,10 +61,21 @@ class TierStates:
     """All queues, the two tiers they move between, and the settings that govern it."""
 
     def __init__(
-        self, warm: WarmTier, cold: ColdQueue, catalogue: Catalogue, now_ms: Clock
+        self,
+        warm: WarmTier,
+        cold: ColdQueue,
+        catalogue: Catalogue,
+        now_ms: Clock,
+        *,
+        shares_rows: bool = False,
     ) -> None:
+        """`shares_rows`: daemons share the rows of cold, so all runs go there."""
+        self.shares_rows = shares_rows
+        self.shares_warm = isinstance(warm, SharedWarm)
         self.stored_warm = warm
         """Warm without the items that are leased from cold on demand."""
+        self.memory: WarmQueue = warm.own if isinstance(warm, SharedWarm) else warm
+        """This process's part of it."""
         self.warm = Leasing(warm, Fetch(cold, now_ms), self)
         self.cold = cold
         self.catalogue = catalogue
@@ -95,7 +107,14 @@ class TierStates:
 
     def is_fetched(self, queue: str) -> bool:
         """Whether items of the queue are leased from cold on demand. Such a queue has no line."""
-        return self.catalogue.settings_of(queue).unique != "off" and not self.is_stream(queue)
+        if self.is_stream(queue):
+            return False
+        is_keyed = self.catalogue.settings_of(queue).unique != "off"
+        return is_keyed or (self.shares_rows and not (self.shares_warm and not self.warm.is_away))
+
+    def is_leased_in_place(self, queue: str) -> bool:
+        """Whether a row of cold that is leased is lent again by itself when its lease ends."""
+        return self.shares_rows or self.is_fetched(queue)
 
     def tiers(self) -> dict[str, str]:
         """The tier of every queue that has a lane, by name."""

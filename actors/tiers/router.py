@@ -39,6 +39,8 @@ from actors.tiers.queue_tiers import IN_HAND_BYTES_MAX, TierStates
 log = structlog.get_logger()
 
 TAKE_RUNS_MAX: Final = 64
+SHARED_RUNS_MAX: Final = 512
+"""In a fleet every run costs two statements of PostgreSQL, which many runs share."""
 TAKE_BYTES_MAX: Final = 4 * 1024 * 1024
 TURN_S: Final = 0.2
 """How long a queue in cold mode waits for other lanes to finish. Transactions of a few megabytes
@@ -150,10 +152,11 @@ class Router:
     async def _take(self, queue: str) -> Taken:
         """Takes the next runs from the journal, at least one."""
         items_max = sys.maxsize
-        if self._was_warm(queue):
+        if self._was_warm(queue) and not self._states.shares_rows:
             fill = await self._warm.fill(queue)
             items_max = self._states.limits(queue).items - fill.items
-        take = Take(queue, TAKE_RUNS_MAX, LaneBudget(self, queue), items_max)
+        runs_max = SHARED_RUNS_MAX if self._states.shares_rows else TAKE_RUNS_MAX
+        take = Take(queue, runs_max, LaneBudget(self, queue), items_max)
         return await self._spooler.client.ask(take)
 
     def bytes_to_take(self, queue: str, turn_at: float) -> int:
@@ -207,6 +210,9 @@ class Router:
             if self._is_of_cold(queue):
                 await self._store(queue, rest)
                 return
+            if self._states.shares_rows:
+                rest = await self._share(queue, rest)
+                continue
             if await self._choose(queue) is Tier.WARM:
                 rest = (await self._warm.enter(queue, rest, self._states.limits(queue))).rest
                 if not rest:
@@ -231,6 +237,17 @@ class Router:
             rest = (await self._warm.enter(queue, rest, self._states.limits(queue))).rest
             if rest:
                 await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
+
+    async def _share(self, queue: str, slices: Sequence[Slice]) -> list[Slice]:
+        """Hands slices over to the rows that daemons share; while that is not possible, enters them
+        into this daemon's memory, as room comes. Returns what is left."""
+        enters_warm = self._states.shares_warm and await self._choose(queue) is Tier.WARM
+        if await self._move(slices, enters_warm=enters_warm):
+            return []
+        rest = (await self._warm.enter(queue, slices, self._states.limits(queue))).rest
+        if rest:
+            await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
+        return rest
 
     async def _rest(self, queue: str, until: float) -> None:
         """Leaves the disk to other work until then, or until warm runs low."""
@@ -297,13 +314,15 @@ class Router:
             return True
         return outlook.has_due
 
-    async def _move(self, slices: Sequence[Slice], *, is_drained: bool = False) -> bool:
+    async def _move(
+        self, slices: Sequence[Slice], *, is_drained: bool = False, enters_warm: bool = False
+    ) -> bool:
         """Hands slices over to cold; False if that is not possible now. `is_drained`: do it even if
         the disk is nearly full."""
         if self._hand_over.cold_is_away or (self._spooler.disk_is_low and not is_drained):
             return False
         try:
-            await self._hand_over.move(slices)
+            await self._hand_over.move(slices, enters_warm=enters_warm)
         except StoreUnavailable:
             return False
         return True

@@ -35,6 +35,7 @@ from actors.tiers.hysteresis import Tier
 from actors.tiers.promoter import Promoter
 from actors.tiers.queue_tiers import TierStates
 from actors.tiers.router import Router
+from actors.tiers.shared_promoter import SharedPromoter
 from forebay.errors import Refused
 from forebay.fetch_frames import HISTORY, FetchedRow, FetchWish, Finished, PastError
 
@@ -45,7 +46,11 @@ TO_CLEAR_MAX: Final = 64
 
 class Streams:
     def __init__(
-        self, states: TierStates, spooler: SpoolerClient, router: Router, promoter: Promoter
+        self,
+        states: TierStates,
+        spooler: SpoolerClient,
+        router: Router,
+        promoter: Promoter | SharedPromoter,
     ) -> None:
         self._states = states
         self._warm = states.warm

@@ -14,7 +14,7 @@ spooler has started. On cancel nothing is lost: the owners deliver again after t
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import trio
@@ -23,21 +23,26 @@ from actors.config.catalogue import Catalogue
 from actors.config.settings import ColdSettings
 from actors.model.clock import Clock, wall_ms
 from actors.model.runs import unpack_origin
-from actors.model.slices import Slice
+from actors.model.slices import InJournal, Slice
 from actors.ports.presence import Presence
 from actors.ports.tiers import ColdQueue, Unconfirmed, WarmTier
 from actors.ports.watched import COLD_STEPS, watched
 from actors.spooler.spooler import Spooler
 from actors.tiers.failover import Failover
-from actors.tiers.handover import HandOver
+from actors.tiers.handover import ColdEntry, Entry, HandOver
 from actors.tiers.promoter import Promoter
 from actors.tiers.queue_tiers import QueueMemory, TierStates
 from actors.tiers.router import Router
+from actors.tiers.shared_promoter import Reconciliation, SharedEntry, SharedPromoter
+from actors.tiers.shared_warm import SharedWarm
 from actors.tiers.streams import Streams
 
 log = structlog.get_logger()
 
 S = TypeVar("S")
+
+SHARE_S: Final = 1.0
+"""How often runs in memory are handed over once the cold store is back."""
 
 
 class Tiers:
@@ -50,19 +55,29 @@ class Tiers:
         catalogue: Catalogue,
         memory: QueueMemory,
         now_ms: Clock = wall_ms,
+        *,
+        presence: Presence | None = None,
+        shares_rows: bool = False,
     ) -> None:
-        self.presence = Presence()
+        """`shares_rows`: several daemons share the rows of cold, and so all runs go there."""
+        self.presence = presence or Presence()
         self.cold = cold = self.watch(cold, COLD_STEPS)
         self.now_ms = now_ms
         self.spooler = spooler
         self._unconfirmed: list[Unconfirmed] = []
-        self.states = TierStates(warm, cold, catalogue, now_ms)
+        self.states = TierStates(warm, cold, catalogue, now_ms, shares_rows=shares_rows)
         self.warm = self.states.warm
         self.failover = Failover()
-        self.hand_over = HandOver(cold, spooler.client, self.failover, self.wake)
-        self.promoter = Promoter(
+        entry: Entry = ColdEntry(cold)
+        self.promoter: Promoter | SharedPromoter = Promoter(
             self.states, spooler.arrivals, settings.acquire_timeout, memory.bytes_max
         )
+        self._reconciliation: Reconciliation | None = None
+        if isinstance(warm, SharedWarm):
+            entry = SharedEntry(warm, self.states)
+            self.promoter = SharedPromoter(self.states, warm, spooler.arrivals)
+            self._reconciliation = Reconciliation(self.states, warm)
+        self.hand_over = HandOver(cold, entry, spooler.client, self.failover, self.wake)
         self.router = Router(self.states, spooler, self.hand_over, memory.in_hand_bytes)
         self.streams = Streams(self.states, spooler.client, self.router, self.promoter)
 
@@ -143,7 +158,24 @@ class Tiers:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.promoter.run)
             nursery.start_soon(self.streams.run)
+            if self._reconciliation is not None:
+                nursery.start_soon(self._reconciliation.run)
+            if self.states.shares_rows:
+                nursery.start_soon(self._share_memory)
             task_status.started()
+
+    async def _share_memory(self) -> None:
+        """Hands runs over that wait in this daemon's memory since the cold store was away."""
+        own = self.states.memory
+        while True:
+            await trio.sleep(SHARE_S)
+            if self.presence.is_away:
+                continue
+            for queue, fill in (await own.fills()).items():
+                if fill.waiting or fill.scheduled:
+                    slices = await own.withdraw(queue)
+                    of_journal = [s for s in slices if isinstance(s.run.owner, InJournal)]
+                    await self.place(queue, of_journal)
 
     async def serve(self, queue: str) -> None:
         """Routes and promotes one queue; never returns."""

@@ -19,7 +19,7 @@ It does not know whether an item was entered before (the owner does), and a run 
 in memory as a whole until its last slice has left, whatever its counted share.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import trio
@@ -134,7 +134,7 @@ class MemoryWarm:
         now_ms = self._now_ms()
         items_before = state.items
         ended: list[bool] = []
-        for token, again, _ in endings:
+        for token, again in endings:
             leased = state.end_lease(token)
             ended.append(leased is not None)
             if leased is not None:
@@ -215,8 +215,11 @@ class MemoryWarm:
         for state in self._queues.values():
             state.put_off_anew(now_ms)
 
-    def forget_locks(self, locks: Collection[bytes]) -> None:
-        """It keeps no locks: slices here carry their own."""
+    async def recorded(self, queue: str, tokens: Sequence[int]) -> None:
+        """A lease that has ended is over here."""
+
+    def unrecorded(self, tokens: Sequence[int]) -> None:
+        """The same; the settler enters the items again."""
 
     async def fill(self, queue: str) -> Fill:
         state = self._queues.get(queue)

@@ -7,8 +7,7 @@ other outcomes need more time and go to the settler.
 
 Outcomes are durable once the owners have recorded them. On drain all conclusions are recorded
 before `run` returns. On cancel they are lost, and the owners deliver again. The history gets
-delivered journal items after their owner was told. Outcomes of another daemon's runs go to its
-mailbox with the end of the lease (actors/workers/posts.py).
+delivered journal items after their owner was told.
 """
 
 import sys
@@ -24,7 +23,7 @@ import trio
 from actors.model.failures import RetryNote
 from actors.model.outcomes import Conclusion
 from actors.model.runs import Fate
-from actors.model.slices import Abroad, InCold, InJournal, Slice, indexes, ranges
+from actors.model.slices import InCold, InJournal, Slice, indexes, ranges
 from actors.observers.batch import Batch, Observer
 from actors.observers.events import Sending
 from actors.ports.tiers import Ending, Leased, Limits, NewRow, RowOutcome, StoreUnavailable
@@ -32,7 +31,6 @@ from actors.spooler.messages import Reply, Retried, Settle, Settled
 from actors.tiers.failover import Held
 from actors.tiers.hysteresis import belongs_in_cold
 from actors.tiers.tiers import Tiers
-from actors.workers.posts import make_post
 from forebay.ids import new_run_id
 
 # The pure part of settlement: what ended, and what the owner is told about it.
@@ -50,16 +48,12 @@ class Concluded:
     conclusion: Conclusion
     stays: tuple[Slice, ...]
     """Slices that are back in warm."""
+    token: int = 0
+    """Of the lease."""
 
     @property
     def items(self) -> int:
         return self.slice.items - sum(slice_.items for slice_ in self.stays)
-
-
-def ending(leased: Leased, conclusion: Conclusion, stays: tuple[Slice, ...]) -> Ending:
-    is_abroad = isinstance(leased.slice.run.owner, Abroad)
-    post = make_post(leased.slice, conclusion, stays) if is_abroad else b""
-    return Ending(leased.token, stays, post)
 
 
 def is_quick(slice_: Slice, conclusion: Conclusion, stays: tuple[Slice, ...]) -> bool:
@@ -304,6 +298,8 @@ class Settler:
                 if not ok:
                     self._lost(concluded.queue, 1)
             self._told(batch)
+            for queue in {c.queue for c in batch}:
+                await self._warm.recorded(queue, [c.token for c in batch if c.queue == queue])
             for queue in {c.queue for c in batch if c.conclusion.again}:
                 self._tiers.wake(queue)
 
@@ -314,6 +310,7 @@ class Settler:
             size = sum(slice_.bytes for slice_ in slices)
 
             async def let_go() -> None:
+                self._warm.unrecorded([c.token for c in batch])
                 await self._enter_again(slices)
                 self._told(batch)
 
@@ -326,11 +323,12 @@ class Settler:
 
     async def _enter_again(self, slices: Sequence[Slice]) -> None:
         """Enters items whose outcome could not be recorded, to be delivered again. They were in
-        warm a while ago, so they go back regardless of the limits. Items that are leased from cold
-        on demand are due there when their lease ends."""
+        warm a while ago, so they go back regardless of the limits. Items that were leased from
+        cold on demand, or from a shared queue, are lent again there when their lease ends."""
         for slice_ in slices:
             queue = slice_.run.head.queue
-            if not (isinstance(slice_.run.owner, InCold) and self._tiers.states.is_fetched(queue)):
+            is_of_cold = isinstance(slice_.run.owner, InCold)
+            if not (is_of_cold and self._tiers.states.is_leased_in_place(queue)):
                 await self._warm.enter(queue, [slice_], NO_LIMITS)
 
 
@@ -368,14 +366,13 @@ class Settlement:
         endings: list[Ending] = []
         for one, what in pairs:
             stays = await self._staying(queue, one.slice, what) if what.again else ()
-            endings.append(ending(one, what, stays))
+            endings.append(Ending(one.token, stays))
         answers = await self._warm.end(queue, endings)
         await self.conclude(
             [
-                Concluded(queue, one.slice, what, ended.again)
+                Concluded(queue, one.slice, what, ended.again, one.token)
                 for (one, what), ended, is_ours in zip(pairs, endings, answers, strict=True)
-                # Another daemon's items are reported by post.
-                if is_ours and not isinstance(one.slice.run.owner, Abroad)
+                if is_ours
             ]
         )
         self._count_stale(queue, answers.count(False))
@@ -387,7 +384,7 @@ class Settlement:
         ended: Sequence[Concluded],
         recorded: Reply[list[bool]] | None = None,
     ) -> None:
-        """Reports the outcomes of leases that ended, here or on another host, to the owners.
+        """Reports the outcomes of leases that ended to the owners.
 
         `recorded` comes when the part that the journal is told at once is durable."""
         outcomes: list[Settled | Retried] = []

@@ -231,7 +231,8 @@ def make_fleet(stack: ExitStack, console: Console, state: Path) -> Fleet:
 
 def shared(valkey: str, postgres: str) -> dict[str, Any]:
     return {
-        "warm": {"type": "valkey", "url": valkey, "timeout": "1s", "valid": "3s"},
+        "fleet": True,
+        "warm": {"type": "valkey", "url": valkey, "timeout": "1s"},
         "cold": {"type": "postgres", "url": postgres, "timeout": "3s", "acquire_timeout": "10s"},
     }
 

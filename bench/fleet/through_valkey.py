@@ -39,6 +39,7 @@ def fleet(directory: Path) -> Iterator[tuple[Host, Host]]:
         valkey = stack.enter_context(valkey_server())
         shared = {
             "warm": {"type": "valkey", "url": valkey.url},
+            "fleet": True,
             "cold": {"type": "postgres", "url": postgres.url()},
             "socket": {"max_run_bytes": "1Mi"},
             "spool": {"min_free_bytes": 0, "max_bytes": "16Gi", "spare_chunks": 16},

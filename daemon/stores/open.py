@@ -152,22 +152,25 @@ async def _open_shared(
     await shared.release_all()
     stores = local_stores(settings, journal, shared)
     stores.cron = stores.cron._replace(daemon=daemon)
-    stores.fleet = FleetStores(daemon, shared.decisions)
+    if settings.fleet:
+        stores.fleet = FleetStores(daemon, shared.decisions, shared.shared_rows)
     stores.listen = shared.listen
     opened.append(stores)
     if settings.warm.type == "valkey":
-        from daemon.stores.valkey.lost_owners import LostOwners
         from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
 
-        stores.remote = remote = _valkey(settings, daemon, bridge)
+        # The keys of a daemon that is alone are its own.
+        private = "" if settings.fleet else f":{daemon.hex()}"
+        stores.remote = remote = _valkey(settings, bridge, private)
         stack.push_async_callback(remote.close)
         await _check(remote, settings, wait=wait)
-        stores.fleet = replace(
-            stores.fleet,
-            breaker=SharedBreaker(remote.server, daemon),
-            rate=SharedRate(remote.server, daemon),
-            lost_owners=LostOwners(remote.server, daemon),
-        )
+        stores.fleet = replace(stores.fleet, rows=shared.shared_rows)
+        if settings.fleet:
+            stores.fleet = replace(
+                stores.fleet,
+                breaker=SharedBreaker(remote.server, daemon),
+                rate=SharedRate(remote.server, daemon),
+            )
     return stores
 
 
@@ -194,11 +197,11 @@ def _postgres(
         raise ConfigError(f"cold.url: {problem}") from problem
 
 
-def _valkey(settings: Settings, daemon: bytes, bridge: "Bridge") -> "ValkeyWarm":
+def _valkey(settings: Settings, bridge: "Bridge", private: str) -> "ValkeyWarm":
     from daemon.stores.valkey.warm import ValkeyWarm
 
     where = check_valkey(settings.warm)
-    return ValkeyWarm(where, daemon, bridge, rows_valid_s=settings.warm.valid)
+    return ValkeyWarm(replace(where, prefix=where.prefix + private), bridge)
 
 
 def check_valkey(warm: WarmSettings) -> "ValkeySettings":

@@ -61,6 +61,7 @@ def config(directory: Path, url: str) -> dict[str, Any]:
     handler = {"type": "file", "path": str(directory / "jobs.jsonl")}
     return {
         # On their fast clock a lease of a day lasts longer than the test.
+        "fleet": True,
         "cold": {"type": "postgres", "url": url, "acquire_timeout": "1d"},
         "queues": {"jobs": {"handler": handler}},
         "schedules": {"racing": {"queue": "jobs", "every": "1s", "missed": "run_all"}},

@@ -52,7 +52,7 @@ def behind_a_sentinel() -> Iterator[tuple[Replicated, World]]:
     directory.chmod(0o755)
     with replicated() as servers, postgres_server() as postgres:
         made = World(directory, postgres, servers.old)
-        shared = {"type": "valkey", "url": servers.sentinel.url, "timeout": "5s", "valid": "2s"}
+        shared = {"type": "valkey", "url": servers.sentinel.url, "timeout": "5s"}
         queues = {"there": PULLED, "through": {"workers": {"count": WORKERS}}}
         try:
             for name in ("a", "b"):

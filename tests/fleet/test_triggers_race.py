@@ -70,6 +70,7 @@ def config(directory: Path, url: str) -> dict[str, Any]:
     trigger = {"type": "QUEUE", "queue": "docs", "target": "jobs", "batch_size": BATCH}
     handler = {"type": "file", "path": str(directory / "jobs.jsonl")}
     return {
+        "fleet": True,
         "cold": {"type": "postgres", "url": url, "acquire_timeout": "5s", "timeout": "5s"},
         "queues": {"jobs": {"handler": handler}, "docs": {"handler": {"type": "pull"}}},
         "triggers": {"t": {**trigger, "polling_interval": "100ms"}},

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import actors.fleet.shared_warm
+import actors.tiers.shared_warm
 import actors.spooler.lending
 import daemon.stores.postgres.store
 from actors.model.runs import Fate
@@ -52,7 +52,7 @@ class Said(NamedTuple):
 def install() -> None:
     """This process tells from now on."""
     ids_of_rows: dict[bytes, list[str]] = {}
-    lease, written = actors.fleet.shared_warm.SharedWarm.lease, actors.spooler.lending.Loans.written
+    lease, written = actors.tiers.shared_warm.SharedWarm.lease, actors.spooler.lending.Loans.written
     store = daemon.stores.postgres.store.PostgresCold
     acquire, settle = store.acquire, store.settle
 
@@ -95,7 +95,7 @@ def install() -> None:
         return answers
 
     for owner, name, told in (
-        (actors.fleet.shared_warm.SharedWarm, "lease", lease_and_tell),
+        (actors.tiers.shared_warm.SharedWarm, "lease", lease_and_tell),
         (actors.spooler.lending.Loans, "written", written_and_tell),
         (store, "acquire", acquire_and_tell),
         (store, "settle", settle_and_tell),

@@ -30,9 +30,9 @@ from tests.fleet.front import Front
 from tests.servers.postgres import PORT, PostgresServer, postgres_server
 from tests.servers.valkey import ValkeyServer, valkey_server
 
-HASTE: Final = {"warm": "1s", "valid": "1s", "cold": "2s", "acquire": "3s", "handler": "1s"}
+HASTE: Final = {"warm": "1s", "cold": "2s", "acquire": "3s", "handler": "1s"}
 """How long stores and handlers may take, and locks last, where a test wants them to run out."""
-LEISURE: Final = {"warm": "3s", "valid": "2s", "cold": "3s", "acquire": "8s", "handler": "30s"}
+LEISURE: Final = {"warm": "3s", "cold": "3s", "acquire": "8s", "handler": "30s"}
 """Long enough for a slow machine: a lease ends only if its daemon is stopped or killed."""
 PATIENCE_S: Final = 300.0
 """Nothing is measured by it: what never comes should fail the test."""
@@ -316,11 +316,11 @@ def fleet_config(
     defaults = {"handler": {"type": "file", "path": str(directory / "{queue}.jsonl")}}
     defaults["handler"] |= {"batch_items": 50, "timeout": times["handler"]}  # type: ignore[dict-item]
     shared = {
+        "fleet": True,
         "warm": {
             "type": "valkey",
             "url": f"unix://{directory / 'vk'}",
             "timeout": times["warm"],
-            "valid": times["valid"],
         },
         "cold": {
             "type": "postgres",

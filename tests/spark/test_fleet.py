@@ -165,7 +165,7 @@ class World:
 def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ExitStack() as stack:
         url = stack.enter_context(fresh_database())
-        cold = {"cold": {"type": "postgres", "url": url}}
+        cold = {"fleet": True, "cold": {"type": "postgres", "url": url}}
         here, there = (Host(place, cold) for place in cluster.hosts)
         world = World(here, there, cluster.master, tmp_path_factory.mktemp("f"))
         stack.callback(world.close)

@@ -1,7 +1,7 @@
 """Rows change their owner: stored, invisible; then confirmed, or forgotten."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
@@ -9,7 +9,7 @@ from actors.ports.tiers import NewRow, StoreUnavailable, Unconfirmed
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.offers import Waiting, admit
-from daemon.stores.postgres.rows import NOW, SELECT_BODIES, drop_bodies, insert_rows
+from daemon.stores.postgres.rows import FAR_MS, NOW, SELECT_BODIES, drop_bodies, insert_rows
 from daemon.stores.postgres.text import from_text
 from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.rows import FAILED, QUEUED, Unpacked, under_own_ids
@@ -31,12 +31,20 @@ async def check_standby(con: Connection) -> None:
 
 
 async def confirm(
-    con: Connection, rows: Sequence[bytes], daemon: bytes, rules: KeyRules, now_ms: int | None
+    con: Connection,
+    rows: Mapping[bytes | None, Sequence[bytes]],
+    daemon: bytes,
+    rules: KeyRules,
+    now_ms: int | None,
 ) -> set[str]:
-    """The queues that have something due now."""
+    """The queues that have something due now. `rows`: by the epoch of a shared warm queue that they
+    are about to enter; None: by none."""
     books, due = SharedBooks(), set()
     keyed: dict[str, list[Waiting]] = {}
-    found = await con.fetch(CONFIRM, now_ms, list(rows))
+    found: list[Sequence[Any]] = []
+    for epoch, ids in rows.items():
+        if ids:
+            found += await con.fetch(CONFIRM, now_ms, list(ids), epoch)
     for count, is_dead, is_due, queue, flow, action, write, n, body_id, bits, attempt in found:
         place = Place(queue, from_text(flow), from_text(action))
         books.take(place, count, write, is_dead=is_dead)
@@ -71,7 +79,9 @@ was prepared for any number of ids went through all of that index for each of th
 2,000 rows took 3.1 s where 20,000 had been confirmed since the last vacuum, and takes 0.1."""
 CONFIRM: Final = f"""UPDATE runs SET
     state = CASE WHEN died_at IS NULL THEN '{QUEUED}' ELSE '{FAILED}' END,
-    is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= {NOW})
+    is_due = died_at IS NULL AND $3::bytea IS NULL AND (due_ms = 0 OR scheduled_at <= {NOW}),
+    lock_uuid = $3,
+    scheduled_at = CASE WHEN $3::bytea IS NULL THEN scheduled_at ELSE {NOW} + {FAR_MS} END
     WHERE id = ANY ($2) AND {_STORED}
     RETURNING count, died_at IS NOT NULL, is_due, queue, flow, action, write_id, n, body_id, bits,
         attempt"""

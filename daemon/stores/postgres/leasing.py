@@ -17,7 +17,7 @@ from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.rows import NOW, own_bits, read_bodies
+from daemon.stores.postgres.rows import FAR_MS, NOW, own_bits, read_bodies
 from daemon.stores.postgres.text import from_text, to_text
 from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.rows import BadRow, pack_bits, place_of, read_errors
@@ -121,7 +121,9 @@ async def _lease(
     if not picked:
         return [], []
     lease_ms = round(wish.lease_s * 1000)
-    leased = await con.fetch(LEASE, now_ms, picked, wish.lock, wish.holder, lease_ms)
+    # Rows of a shared warm queue are held by no daemon: they outlive each of them there.
+    holder = None if lease_ms >= FAR_MS else wish.holder
+    leased = await con.fetch(LEASE, now_ms, picked, wish.lock, holder, lease_ms)
     bodies = await read_bodies(con, (row["body_id"] for row in leased))
     places = {n: place for place, n in enumerate(picked)}
     good: list[ColdRow] = []
@@ -211,4 +213,5 @@ _LATER: Final = """FROM runs WHERE state = 'COLD_QUEUED' AND NOT is_due AND queu
     AND NOT (flow = ANY ($3))"""
 OUTLOOK: Final = f"""SELECT EXISTS (SELECT 1 {_DUE})
         OR EXISTS (SELECT 1 {_LATER} AND scheduled_at <= {NOW}),
-    (SELECT scheduled_at {_LATER} AND scheduled_at > {NOW} ORDER BY scheduled_at LIMIT 1)"""
+    (SELECT scheduled_at {_LATER} AND scheduled_at > {NOW} AND scheduled_at < {FAR_MS}
+        ORDER BY scheduled_at LIMIT 1)"""

@@ -53,6 +53,7 @@ from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.dead import PostgresDeadLetters
 from daemon.stores.postgres.items import PostgresItems
 from daemon.stores.postgres.schema import is_current, migrate
+from daemon.stores.postgres.shared_rows import PostgresSharedRows
 from daemon.stores.postgres.ticks import PostgresTicks
 from daemon.stores.postgres.triggers import PostgresTriggers
 from daemon.stores.postgres.wakes import Wakes
@@ -136,6 +137,9 @@ class PostgresCold:
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
+        self.shared_rows = PostgresSharedRows(
+            self._db, daemon, now_ms, self.wakes.notices, lambda: self._rules
+        )
 
     async def open(self) -> None:
         """Raises StoreUnavailable if the server does not answer, and CannotStart if the schema is
@@ -158,7 +162,9 @@ class PostgresCold:
 
     async def confirm(self, rows: Sequence[bytes]) -> None:
         await self._db.write(
-            lambda con: hand_over.confirm(con, rows, self._daemon, self._rules, self._now_ms()),
+            lambda con: hand_over.confirm(
+                con, {None: rows}, self._daemon, self._rules, self._now_ms()
+            ),
             after=self.wakes.notices,
         )
 

@@ -1,7 +1,5 @@
-"""Slices as text: a record whose beginning sorts as the slices do, and that a script can cut.
-
-daemon/stores/valkey/lua_state.py says where everything is in a record. Runs of this daemon's
-journal and of others' look the same there: who leases a slice sees by the daemon's id whose it is.
+"""Slices of rows as text: a record whose beginning sorts as the slices do, and that a script can
+cut. daemon/stores/valkey/lua_state.py says where everything is in a record.
 """
 
 import json
@@ -11,9 +9,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from actors.model.slices import (
-    Abroad,
     InCold,
-    InJournal,
     ItemError,
     LentRun,
     Slice,
@@ -25,13 +21,13 @@ from actors.model.slices import (
 )
 from actors.ports.tiers import StoreCorrupt
 from forebay.errors import BadRun
-from forebay.ids import RUN_ID_BYTES
 from forebay.run import read_head
 
-RUN_KEY_BYTES: Final = 49
+RUN_KEY_BYTES: Final = 32
 TOKEN_BYTES: Final = 8
-_HEAD: Final = struct.Struct(">BQ16sH8s8s17s16sHIQQH")
-_JOURNAL: Final = struct.Struct(">QQ")
+_HEAD: Final = struct.Struct(">BQ16sH8s8sc16s16sHIQQH")
+FIRST, RAN_OUT = b"C", b"X"
+"""The mark of a slice: whether a lease of it has run out."""
 _RANGE: Final = struct.Struct(">HH")
 _NAMES_LEN: Final = struct.Struct(">H")
 _ATTEMPT: Final = struct.Struct(">I")
@@ -44,6 +40,9 @@ class Entry(NamedTuple):
 
     token: int
     run_key: bytes
+    epoch: bytes
+    has_run_out: bool
+    """A lease of it has run out: its items may be settled already."""
     bits: int
     attempt: int
     due_ms: int
@@ -58,20 +57,10 @@ def flow_mark(flow: str) -> bytes:
     return blake2b(flow.encode(), digest_size=8).digest()
 
 
-def journal_owner(daemon: bytes) -> bytes:
-    """Who must keep the runs of a daemon's journal valid."""
-    return b"J" + daemon
-
-
-def cold_owner(lock: bytes) -> bytes:
-    """The same for rows that were acquired under a lock."""
-    return b"C" + lock
-
-
-def pack_entry(slice_: Slice, daemon: bytes) -> bytes:
-    """`daemon` is this one, whose journal's the runs are if nothing else is said."""
+def pack_entry(slice_: Slice) -> bytes:
+    """Of a row that is locked under the epoch of the queue."""
     head = slice_.run.head
-    owner, reference = _owner(slice_.run, daemon)
+    owner = row_of(slice_.run)
     flow, action = head.flow.encode(), head.action.encode()
     names = bytes([len(flow)]) + flow + action
     packed = pack_bits(slice_.bits)
@@ -84,8 +73,9 @@ def pack_entry(slice_: Slice, daemon: bytes) -> bytes:
                 lowest_bit(slice_.bits),
                 bytes(TOKEN_BYTES),
                 flow_mark(head.flow),
-                owner,
-                reference,
+                FIRST,
+                owner.lock,
+                owner.row,
                 slice_.items,
                 slice_.run.item_bytes,
                 slice_.due_ms,
@@ -102,7 +92,7 @@ def pack_entry(slice_: Slice, daemon: bytes) -> bytes:
 
 
 def unpack_entry(record: bytes) -> Entry:
-    (_, _, run_id, _, token, _, owner, reference, _, _, due_ms, _, count) = _HEAD.unpack_from(
+    (_, _, run_id, _, token, _, mark, epoch, row, _, _, due_ms, _, count) = _HEAD.unpack_from(
         record
     )
     bits_end = _HEAD.size + count * _RANGE.size
@@ -112,7 +102,9 @@ def unpack_entry(record: bytes) -> Entry:
     errors = record[rest + _ATTEMPT.size :]
     return Entry(
         int.from_bytes(token, "big"),
-        _run_key(owner, run_id, reference),
+        row + run_id,
+        epoch,
+        mark == RAN_OUT,
         unpack_bits(record[_HEAD.size : bits_end]),
         attempt,
         due_ms,
@@ -120,32 +112,27 @@ def unpack_entry(record: bytes) -> Entry:
     )
 
 
-def run_key(run: LentRun, daemon: bytes) -> bytes:
-    """A run and who lent it: under this its bytes are kept."""
-    owner, reference = _owner(run, daemon)
-    return _run_key(owner, run.head.run_id, reference)
+def run_key(run: LentRun) -> bytes:
+    """The row and its run: under this the bytes are kept."""
+    return row_of(run).row + run.head.run_id
 
 
-def lent_run(key: bytes, data: bytes | None, daemon: bytes) -> LentRun:
+def row_of(run: LentRun) -> InCold:
+    """Raises ValueError if the run does not belong to a row of the cold store."""
+    owner = run.owner
+    if not isinstance(owner, InCold) or len(owner.row) != 16 or len(owner.lock) != 16:
+        raise ValueError("only rows of the cold store are shared, and their ids have 16 bytes")
+    return owner
+
+
+def lent_run(key: bytes, data: bytes | None, epoch: bytes) -> LentRun:
     if data is None:
         raise StoreCorrupt("a slice is there whose run is not")
     try:
         head = read_head(data)
     except BadRun as error:
         raise StoreCorrupt(f"a run came back damaged: {error}") from error
-    return LentRun(head, data, owner_of(key, daemon))
-
-
-def owner_of(key: bytes, daemon: bytes) -> InJournal | InCold | Abroad:
-    lender, reference = key[1:17], key[33:]
-    if key[:1] == b"C":
-        return InCold(lender, reference)
-    token, position = _JOURNAL.unpack(reference)
-    return InJournal(token, position) if lender == daemon else Abroad(lender, token, position)
-
-
-def run_id_of(key: bytes) -> bytes:
-    return key[17:33]
+    return LentRun(head, data, InCold(key[:16], epoch))
 
 
 def read_names(names: bytes) -> tuple[str, str]:
@@ -175,32 +162,8 @@ def pack_token(token: int) -> bytes:
     return token.to_bytes(TOKEN_BYTES, "big") if 0 < token < 1 << 63 else b"none"
 
 
-def read_runs(pairs: Sequence[bytes], daemon: bytes) -> dict[bytes, LentRun]:
+def read_runs(pairs: Sequence[bytes], epoch: bytes) -> dict[bytes, LentRun]:
     """Of keys and bytes by turns."""
     return {
-        key: lent_run(key, data, daemon) for key, data in zip(pairs[::2], pairs[1::2], strict=True)
+        key: lent_run(key, data, epoch) for key, data in zip(pairs[::2], pairs[1::2], strict=True)
     }
-
-
-def _owner(run: LentRun, daemon: bytes) -> tuple[bytes, bytes]:
-    match run.owner:
-        case InCold(row, lock):
-            _check(row, lock)
-            return cold_owner(lock), row
-        case InJournal(token, position):
-            return journal_owner(daemon), _JOURNAL.pack(token, position)
-        case Abroad(other, token, position):
-            _check(other)
-            return journal_owner(other), _JOURNAL.pack(token, position)
-
-
-def _run_key(owner: bytes, run_id: bytes, reference: bytes) -> bytes:
-    if owner[:1] == b"C":
-        return b"C" + reference + run_id + owner[1:]
-    return owner + run_id + reference
-
-
-def _check(*ids: bytes) -> None:
-    for each in ids:
-        if len(each) != RUN_ID_BYTES:
-            raise ValueError(f"ids of rows, locks and daemons have {RUN_ID_BYTES} bytes")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from daemon.stores.valkey import lua_moves, lua_owners
+from daemon.stores.valkey import lua_looks, lua_moves
 from daemon.stores.valkey.server import script
 
 ENTER: Final = script(lua_moves.ENTER)
@@ -11,16 +11,13 @@ LEASE: Final = script(lua_moves.LEASE)
 END: Final = script(lua_moves.END)
 EXTEND: Final = script(lua_moves.EXTEND)
 EXPIRE: Final = script(lua_moves.EXPIRE)
-LOOK: Final = script(lua_owners.LOOK)
-WITHDRAW: Final = script(lua_owners.WITHDRAW)
-PRESENT: Final = script(lua_owners.PRESENT)
-LOCATE: Final = script(lua_owners.LOCATE)
-FLOWS: Final = script(lua_owners.FLOWS)
-KEEP_VALID: Final = script(lua_owners.KEEP_VALID)
-MAIL: Final = script(lua_owners.MAIL)
-MAIL_DONE: Final = script(lua_owners.MAIL_DONE)
+LOOK: Final = script(lua_looks.LOOK)
+WITHDRAW: Final = script(lua_looks.WITHDRAW)
+PRESENT: Final = script(lua_looks.PRESENT)
+LOCATE: Final = script(lua_looks.LOCATE)
+FLOWS: Final = script(lua_looks.FLOWS)
 
-_OF_QUEUE: Final = ("state", "due", "later", "slices", "all", "runs", "leases", "valid")
+_OF_QUEUE: Final = ("state", "due", "later", "slices", "all", "runs", "leases")
 
 
 def queue_keys(prefix: str, queue: str) -> Sequence[str]:
@@ -33,9 +30,9 @@ def queues_key(prefix: str) -> str:
     return f"{prefix}:queues"
 
 
-def daemon_queues_key(prefix: str, daemon: bytes) -> str:
-    """The set of queues that a daemon has entered something into."""
-    return f"{prefix}:daemon:{daemon.hex()}:queues"
+def turn_key(prefix: str) -> str:
+    """Held by the daemon that compares the queues with the cold store."""
+    return f"{prefix}:turn"
 
 
 def generation_key(prefix: str) -> str:

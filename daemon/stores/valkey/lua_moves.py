@@ -7,37 +7,29 @@ from daemon.stores.valkey.lua_state import STATE
 ENTER: Final = (
     STATE
     + r"""
--- items, bytes, how long rows of the cold store are valid, how many; records; bytes of their runs
-if not base then return {''} end
+-- items, bytes, the epoch under which the rows are locked, until when, how many; records; bytes of
+-- their runs
+if not base or epoch ~= ARGV[4] then return {''} end
+if ARGV[5] ~= '' and now > tonumber(ARGV[5]) then return {'late'} end
 call('HSET', STATE, 'seq', s.seq)
-local items_max, bytes_max, n = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local items_max, bytes_max, n = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[6])
 local here = {}
 
--- Parts of a run that are here already are not entered again: an owner that does not know whether
--- a step was taken repeats it. A row that was acquired again is here only under its new lock.
-local function look(rec, key)
+-- Parts of a row that are here already are not entered again: a daemon that does not know whether
+-- a step was taken repeats it.
+local function look(key)
   local marks = false
-  if sub(rec, 44, 44) == 'C' then
-    if valid_until(sub(rec, 44, 60)) == 0 then
-      call('ZADD', VALID, now + ARGV[4], sub(rec, 44, 60))
-    end
-    for _, member in ipairs(of_run(sub(key, 1, 33))) do
-      if sub(member, 1, 49) ~= key then
-        if take_out(call('HGET', SLICES, sub(member, 50))) then drop_run(sub(member, 1, 49)) end
-      end
-    end
-  end
   for _, member in ipairs(of_run(key)) do
-    marks = mark(call('HGET', SLICES, sub(member, 50)), marks or {})
+    marks = mark(call('HGET', SLICES, sub(member, 33)), marks or {})
   end
   return marks
 end
 
 local stopped, rest = n, ''
 for at = 1, n do
-  local rec = ARGV[5 + at]
+  local rec = ARGV[6 + at]
   local key = run_key(rec)
-  if here[key] == nil then here[key] = look(rec, key) end
+  if here[key] == nil then here[key] = look(key) end
   if here[key] then rec = without(rec, here[key]) end
   if rec then
     local items, each = numbers(rec)
@@ -50,7 +42,7 @@ for at = 1, n do
       rec, left = cut(rec, room)
     end
     if rec then
-      if ARGV[5 + n + at] ~= '' then call('HSETNX', RUNS, key, ARGV[5 + n + at]) end
+      if ARGV[6 + n + at] ~= '' then call('HSETNX', RUNS, key, ARGV[6 + n + at]) end
       count(rec, 1)
       place(rec)
     end
@@ -73,7 +65,7 @@ bring_due()
 local items_left, bytes_left, ends = tonumber(ARGV[2]), tonumber(ARGV[3]), now + ARGV[4]
 local left_out, known = {}, {}
 for at = 1, #ARGV[5], 8 do left_out[sub(ARGV[5], at, at + 7)] = true end
-for at = 1, #ARGV[6], 49 do known[sub(ARGV[6], at, at + 48)] = true end
+for at = 1, #ARGV[6], 32 do known[sub(ARGV[6], at, at + 31)] = true end
 local taken, runs, from, page = {}, {}, '-', 16
 
 local function lease(rec, items)
@@ -114,14 +106,7 @@ local goes_on = true
 while goes_on do
   local members = call('ZRANGEBYLEX', DUE, from, '+', 'LIMIT', 0, page)
   for _, member in ipairs(members) do
-    local owner = sub(member, 44, 60)
-    if valid_until(owner) <= now then
-      -- A row whose owner has been silent for this long is acquired again where it is needed.
-      if sub(owner, 1, 1) == 'C' and valid_until(owner) < now - 600000 then
-        local rec = call('HGET', SLICES, sub(member, 28, 35))
-        if take_out(rec) then drop_run(run_key(rec)) end
-      end
-    elseif not left_out[sub(member, 36, 43)] and not take(member) then
+    if not left_out[sub(member, 36, 43)] and not take(member) then
       goes_on = false
       break
     end
@@ -136,8 +121,7 @@ return answer(taken, runs)
 END: Final = (
     STATE
     + r"""
--- how many; for each of them: number, what was leased under it, post, how many come again, their
--- records
+-- how many; for each of them: number, what was leased under it, how many come again, their records
 call('ZREM', LEASES, '')
 local at, endings = 3, {}
 
@@ -149,9 +133,9 @@ local function leased_as(ending)
 end
 
 for k = 1, tonumber(ARGV[2]) do
-  local ending = {number = ARGV[at], what = ARGV[at + 1], post = ARGV[at + 2], again = {}}
-  for more = 1, tonumber(ARGV[at + 3]) do ending.again[more] = ARGV[at + 3 + more] end
-  at = at + 4 + #ending.again
+  local ending = {number = ARGV[at], what = ARGV[at + 1], again = {}}
+  for more = 1, tonumber(ARGV[at + 2]) do ending.again[more] = ARGV[at + 2 + more] end
+  at = at + 3 + #ending.again
   endings[k] = ending
   local rec = #ending.again > 0 and call('ZSCORE', LEASES, ending.number) and leased_as(ending)
   if rec then
@@ -185,12 +169,6 @@ for k, ending in ipairs(endings) do
       place(again)
     end
     drop_run(run_key(rec))
-    if ending.post ~= '' then
-      local hex = string.gsub(sub(rec, 45, 60), '.', function(c)
-        return string.format('%02x', string.byte(c))
-      end)
-      call('RPUSH', PREFIX .. 'mail:' .. hex, ending.post)
-    end
   end
 end
 if s.items < items_before then s.fell = s.fell + 1 end
@@ -218,15 +196,6 @@ EXPIRE: Final = (
     + r"""
 -- how many at most
 call('ZREM', LEASES, '')
--- A daemon that has mail must stay known: its mail is stored nowhere else.
-for _, owner in ipairs(call('ZRANGEBYSCORE', VALID, '-inf', now - 86400000, 'LIMIT', 0, 2000)) do
-  local hex = string.gsub(sub(owner, 2), '.', function(c)
-    return string.format('%02x', string.byte(c))
-  end)
-  if sub(owner, 1, 1) ~= 'J' or call('EXISTS', PREFIX .. 'mail:' .. hex) == 0 then
-    call('ZREM', VALID, owner)
-  end
-end
 local late = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[2])
 if #late == 0 then return {base or '', 0, 0} end
 call('ZREM', LEASES, unpack(late))
@@ -236,7 +205,7 @@ for _, rec in ipairs(call('HMGET', SLICES, unpack(late))) do
   put_back = put_back + items
   s.leased = s.leased - items
   forget(rec)
-  place(rec)
+  place(sub(rec, 1, 43) .. 'X' .. sub(rec, 45))
 end
 save()
 return {base, put_back, #late}

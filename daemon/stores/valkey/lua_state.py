@@ -1,45 +1,44 @@
 """What all scripts of a warm queue in Valkey begin with: its keys, its counts, its slices.
 
-A queue is eight keys and its mailboxes, all with the queue's name as hash tag, so that a cluster
-keeps them on one node:
+A queue is seven keys:
 
-    state    a hash: the counts, the number of the last slice, how often something came or fell
+    state    a hash: the epoch, the counts, the number of the last slice, how often something came
+             or fell
     due      a sorted set of the slices that are due; all scores are 0, the members are the order
     later    the same members by the time at which they come due
     slices   a hash: the record of every slice, leased or not, by its number
-    all      a sorted set of run and number, by which a run's or an owner's slices are found
+    all      a sorted set of row, run and number, by which the slices of a row are found
     runs     a hash: the bytes of every run, once, as long as a slice of it is here
     leases   a sorted set of the numbers of slices that are leased, by the end of the lease
-    valid    a sorted set of owners, by the time until which their slices may be leased
-    mail:…   a list per daemon: the outcomes of its items on other daemons
+
+The epoch is 16 random bytes that the queue gets when it is made. It is gone when the server forgets
+the queue. Rows of the cold store that are here are locked under it, so an epoch that has changed
+says that what was entered before is lost.
 
 A record is text of fixed places (daemon/stores/valkey/entries.py packs it), of which the first 60
 bytes are the member of `due` and `later`. It is cut here by its ranges of items, two numbers of two
 bytes each: a script's numbers are doubles, and cannot hold 4,096 bits.
 
-    1 priority, 8 first due, 16 run id, 2 first item, 8 number, 8 flow, 17 owner | 16 reference,
+    1 priority, 8 first due, 16 run id, 2 first item, 8 number, 8 flow, 1 mark, 16 epoch | 16 row,
     2 items, 4 bytes of an item, 8 due, 8 enqueued, 2 ranges, ranges, names, the rest
 
+The mark is C, or X if a lease of the slice has run out: its items may be settled already, and the
+daemon that leases it next looks into the row first.
+
 A slice has a new number each time that it is put somewhere; the number under which it is leased
-is the token of the lease, and never used again. It begins with three random bytes that the queue
-was given when it was made, so that a token does not outlive a server that has forgotten everything.
+is the token of the lease, and never used again. It begins with the first three bytes of the epoch,
+so that a token does not outlive a server that has forgotten everything.
 
 Where memory is full (`noeviction`) a server refuses commands that may need some, but none of a
 script that has removed something before. So `enter` begins with a command that is refused, and
 what ends, renews or puts back begins by removing nothing: a full server drains.
-
-In a cluster a slot may be about to move: from then on its node refuses every command on a key that
-is not there, in the middle of a script as well, and what the script did before stays done. A script
-empties keys, and writes mailboxes that are new. So each of them asks for a key that is never there
-before it changes anything: it is refused as a whole, and tried again
-(daemon/stores/valkey/server.py).
 """
 
 from typing import Final
 
 STATE: Final = r"""
 local call, sub, floor = redis.call, string.sub, math.floor
-local STATE, DUE, LATER, SLICES, ALL, RUNS, LEASES, VALID = unpack(KEYS)
+local STATE, DUE, LATER, SLICES, ALL, RUNS, LEASES = unpack(KEYS)
 local PREFIX = sub(STATE, 1, -6)
 local LAST = string.rep('\255', 9)
 local PAGE = 200
@@ -48,12 +47,12 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
 end
-local NAMES = {'seq', 'items', 'bytes', 'later', 'leased', 'cold', 'came', 'fell', 'waits',
-  'changes'}
-local s, before, base, sooner = {}, {}, nil, false
+local NAMES = {'seq', 'items', 'bytes', 'later', 'leased', 'came', 'fell', 'waits', 'changes'}
+local s, before, epoch, base, sooner = {}, {}, nil, nil, false
 do
-  local found = call('HMGET', STATE, 'base', unpack(NAMES))
-  base = found[1]
+  local found = call('HMGET', STATE, 'epoch', unpack(NAMES))
+  epoch = found[1]
+  base = epoch and sub(epoch, 1, 3)
   for at, name in ipairs(NAMES) do
     s[name] = tonumber(found[at + 1]) or 0
     before[name] = s[name]
@@ -61,15 +60,15 @@ do
 end
 
 -- A server that evicts keys, or an operator, may have thrown away a part of the queue. The rest is
--- of no use then: owners find that nothing is here, and enter it again.
+-- of no use then: the queue is made anew, with another epoch.
 do
-  local runs = call('EXISTS', RUNS, PREFIX .. 'nothing')
+  local runs = call('EXISTS', RUNS)
   local slices = call('HLEN', SLICES)
   if call('ZCARD', DUE) + call('ZCARD', LATER) + call('ZCARD', LEASES) ~= slices
       or call('ZCARD', ALL) ~= slices or (s.items > 0) ~= (slices > 0)
       or runs ~= (slices > 0 and 1 or 0) then
     call('DEL', STATE, DUE, LATER, SLICES, ALL, RUNS, LEASES)
-    base = false
+    epoch, base = false, false
     for _, name in ipairs(NAMES) do s[name], before[name] = 0, 0 end
   end
 end
@@ -96,14 +95,11 @@ end
 
 local function answer(...)
   save()
-  return {base or '', {now, s.came, s.fell, s.items, s.bytes, s.later, s.leased, s.cold}, ...}
+  return {base or '', {now, s.came, s.fell, s.items, s.bytes, s.later, s.leased}, ...}
 end
 
 local function run_key(rec)
-  if sub(rec, 44, 44) == 'C' then
-    return 'C' .. sub(rec, 61, 76) .. sub(rec, 10, 25) .. sub(rec, 45, 60)
-  end
-  return sub(rec, 44, 60) .. sub(rec, 10, 25) .. sub(rec, 61, 76)
+  return sub(rec, 61, 76) .. sub(rec, 10, 25)
 end
 
 local function numbers(rec)
@@ -168,7 +164,6 @@ local function count(rec, sign)
   local items, each = numbers(rec)
   s.items = s.items + sign * items
   s.bytes = s.bytes + sign * items * each
-  if sub(rec, 44, 44) == 'C' then s.cold = s.cold + sign * items end
 end
 
 -- Gives a record a new number. Nothing is counted.
@@ -241,16 +236,5 @@ local function bring_due()
     end
     s.came = s.came + #members
   end
-end
-
-local until_of = {}
--- Until when an owner's slices may be leased; 0: it is not known.
-local function valid_until(owner)
-  local score = until_of[owner]
-  if score == nil then
-    score = tonumber(call('ZSCORE', VALID, owner) or 0)
-    until_of[owner] = score
-  end
-  return score
 end
 """

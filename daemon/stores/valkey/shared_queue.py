@@ -1,12 +1,11 @@
-"""One step on one queue in Valkey: its keys, the time, and what every answer says.
-
-What is here is shared by the port (warm.py) and by what owners need beyond it (owner_side.py).
-"""
+"""One step on one queue in Valkey: its keys, its epoch, the time, and what every answer says."""
 
 import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import trio
 
 from actors.model.clock import Clock
 from actors.ports.tiers import Fill, StoreUnavailable
@@ -22,15 +21,18 @@ class Answer(NamedTuple):
 
 
 class SharedQueues:
-    def __init__(self, server: Server, daemon: bytes, now_ms: Clock | None) -> None:
+    def __init__(self, server: Server, now_ms: Clock | None) -> None:
         """`now_ms` stands for the server's clock in tests."""
         self._server = server
-        self._daemon = daemon
         self._now_ms = now_ms
         self._prefix = server.settings.prefix
         self.news = News(server, self._look)
-        self._joined: dict[str, bytes] = {}
-        """The queues that this daemon is known to enter something into, and their bases."""
+        self._epochs: dict[str, bytes] = {}
+        """The last known epoch of each queue."""
+        self._generation = ""
+        self._told_ms = 0
+        self._told_at = 0.0
+        """The server's time, and trio's when it was told."""
 
     @property
     def server(self) -> Server:
@@ -65,46 +67,55 @@ class SharedQueues:
 
     def _answered(self, queue: str, found: list[Any]) -> Answer:
         base, counts, *more = found
-        now_ms, came, fell, items, size, scheduled, leased, cold = counts
+        now_ms, came, fell, items, size, scheduled, leased = counts
         told = Told(base, came, fell, None, now_ms)
         self.news.note(queue, told)
-        return Answer(told, Fill(items, size, scheduled, leased, cold), more)
+        self._told_ms, self._told_at = now_ms, trio.current_time()
+        return Answer(told, Fill(items, size, scheduled, leased, items), more)
 
-    async def _joining(self, script: Script, queue: str, *args: Argument) -> list[Any]:
-        """Of a script that wants the queue to be known; it makes it known where need be."""
-        if queue not in self._joined:
-            await self._join(queue)
-        for _ in range(2):
-            found = await self._run(script, queue, *args, shield=True)
-            if found[0] == self._joined[queue]:
-                return found
-            # The server has forgotten the queue, or another daemon has made it again.
-            await self._join(queue)
-            if found[0]:
-                return found
-        raise StoreUnavailable(f"Valkey: the queue {queue} does not stay known")
+    def server_ms(self) -> int:
+        """The server's time now, as far as it is known."""
+        return self._told_ms + round((trio.current_time() - self._told_at) * 1000)
 
-    async def _join(self, queue: str) -> None:
-        """Before anything of this daemon is there, so that its mail is found whatever happens."""
+    async def epoch(self, queue: str) -> bytes:
+        """The epoch of a queue, which is made if the server does not know it."""
         state, *_ = keys.queue_keys(self._prefix, queue)
-        # A token is below 2^63, which is what the wire can say.
-        base = bytes([secrets.randbelow(127) + 1]) + secrets.token_bytes(2)
+        # A token begins with the epoch, and is below 2^63, which is what the wire can say.
+        made = bytes([secrets.randbelow(127) + 1]) + secrets.token_bytes(15)
 
         async def join(client: Client) -> bytes:
-            await self._list([queue], client)
-            await client.execute_command("HSETNX", state, "base", base)
-            found: bytes = await client.execute_command("HGET", state, "base")
+            await client.execute_command("SADD", keys.queues_key(self._prefix), queue)
+            await client.execute_command("HSETNX", state, "epoch", made)
+            found: bytes = await client.execute_command("HGET", state, "epoch")
             return found
 
-        self._joined[queue] = await self._server.step(join)
+        self._epochs[queue] = found = await self._server.step(join)
+        return found
 
-    async def _list(self, queues: Sequence[str], client: Client) -> None:
-        """As queues that are there, and that this daemon uses. As a part of a step."""
-        for key in (
-            keys.queues_key(self._prefix),
-            keys.daemon_queues_key(self._prefix, self._daemon),
-        ):
-            await client.execute_command("SADD", key, *queues)
+    async def generation(self) -> str:
+        """What the server's memory is known by. When it has changed, all queues are lost. The first
+        daemon that finds an empty server gives it one."""
+        key = keys.generation_key(self._prefix)
+        made = secrets.token_hex(8)
+
+        async def ask(client: Client) -> str:
+            await client.execute_command("SET", key, made, "NX")
+            found: bytes | None = await client.execute_command("GET", key)
+            if found is None:
+                raise StoreUnavailable("Valkey: it does not keep what it is told")
+            return found.decode()
+
+        found = await self._server.step(ask)
+        if found != self._generation:
+            self._generation = found
+            await self._server.check_policy()
+        return found
+
+    async def take_turn(self, for_s: float) -> bool:
+        """Whether no other daemon has had this turn within that time."""
+        key = keys.turn_key(self._prefix)
+        taken = await self._server.command("SET", key, "1", "NX", "PX", millis(for_s))
+        return taken is not None
 
     async def _look(self, queue: str, kind: Kind) -> Told:
         answer = await self._step(keys.LOOK, queue, kind, FLAG_MS)

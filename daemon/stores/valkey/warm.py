@@ -1,23 +1,21 @@
 """Warm in Valkey: the shared queues of a fleet, from which all daemons dispatch.
 
-It is never the only copy: every slice is borrowed from an owner, and if the server forgets
-everything, the owners enter it again (`generation`). Every method is one script, which is atomic
-and costs one command per batch of slices. Once begun, `enter`, `end` and `withdraw` are completed
-within their deadline, so that the caller learns the outcome. Everything else may be cancelled; a
-lease whose answer is lost expires.
+Only rows of the cold store are here, with a copy of their runs' bytes; the row owns the state of
+its items. A row is locked under the epoch of its queue as long as it is here. Every method is one
+script, which is atomic and costs one command per batch of slices. Once begun, `enter`, `end` and
+`withdraw` are completed within their deadline, so that the caller learns the outcome. Everything
+else may be cancelled; a lease whose answer is lost expires.
 
 After StoreUnavailable it is unknown whether the step was taken. Repeating `enter` is harmless:
-items of a run that are there already, under the same loan, are not entered twice. Repeating `end`
-returns False.
+items of a row that are there already are not entered twice. Repeating `end` returns False.
 
-`withdraw` takes out slices that this daemon's journal has lent, and rows of the cold store; other
-daemons' slices stay. A slice is leased only while its owner is valid (owner_side.py). Leases and
-due times use the server's clock. The end of a lease is returned in this host's time, computed
-before the call.
+Leases and due times use the server's clock. The end of a lease is returned in this host's time,
+computed before the call. A slice whose lease has expired waits again; the next lease of it says so
+(`has_run_out`), because its items may be settled already.
 
-What it cannot do: skip excluded flows, or owners that are not valid, for free (a lease looks at
-each of their slices, at about 1 µs, within the queue's limit of slices); withdraw more than 500
-slices in one step; limit all queues together (that is the server's own `maxmemory`).
+What it cannot do: skip excluded flows for free (a lease looks at each of their slices, at about
+1 µs, within the queue's limit of slices); withdraw more than 500 slices in one step; limit all
+queues together (that is the server's own `maxmemory`).
 """
 
 from collections import OrderedDict
@@ -28,7 +26,16 @@ import trio
 
 from actors.model.clock import Clock, wall_ms
 from actors.model.slices import LentRun, Slice
-from actors.ports.tiers import Ending, Entered, Fill, Leased, Limits, WarmFlow, Whereabouts
+from actors.ports.tiers import (
+    Ending,
+    Entered,
+    Fill,
+    Leased,
+    Limits,
+    StoreUnavailable,
+    WarmFlow,
+    Whereabouts,
+)
 from daemon.stores.bridge import Bridge
 from daemon.stores.valkey import keys
 from daemon.stores.valkey.entries import (
@@ -38,43 +45,39 @@ from daemon.stores.valkey.entries import (
     pack_token,
     read_names,
     read_runs,
+    row_of,
     run_key,
     unpack_bits,
     unpack_entry,
 )
 from daemon.stores.valkey.news import POLL_S, Mark
-from daemon.stores.valkey.owner_side import OwnerSide
 from daemon.stores.valkey.server import Argument, Script, Server, ValkeySettings
-from daemon.stores.valkey.shared_queue import millis
+from daemon.stores.valkey.shared_queue import SharedQueues, millis
 
 ENTER_SLICES: Final = 256
 ENTER_BYTES: Final = 4 * 1024 * 1024
 """At most this much enters with one script; other scripts wait for it."""
 EXPIRE_LEASES: Final = 500
+WITHDRAW_SLICES: Final = 500
+WITHDRAW_BYTES: Final = 8 * 1024 * 1024
 KNOWN_LEASES: Final = 65_536
 """If more leases expire without an end, the oldest are forgotten."""
 KNOWN_RUNS: Final = 32
 KNOWN_BYTES: Final = 16 * 1024 * 1024
-ROWS_VALID_S: Final = 60.0
 PAGE: Final = 500
 """How many slices one script looks at."""
 
 
-class ValkeyWarm(OwnerSide):
+class ValkeyWarm(SharedQueues):
     def __init__(
         self,
         settings: ValkeySettings,
-        daemon: bytes,
         bridge: Bridge,
         *,
-        rows_valid_s: float = ROWS_VALID_S,
         now_ms: Clock | None = None,
         flows_age_s: float = 5.0,
     ) -> None:
-        """`rows_valid_s`: how long rows of the cold store may be leased after they have entered,
-        until `keep_rows_valid` says otherwise; no longer than they were acquired for."""
-        super().__init__(Server(settings, bridge), daemon, now_ms)
-        self._rows_valid_s = rows_valid_s
+        super().__init__(Server(settings, bridge), now_ms)
         self._known: dict[str, _KnownRuns] = {}
         self._leased: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         """The marks of this daemon's leases, by queue and token: two queues may give the same
@@ -92,21 +95,29 @@ class ValkeyWarm(OwnerSide):
     async def close(self) -> None:
         await self._server.close()
 
-    async def enter(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
+    async def enter(
+        self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None = None
+    ) -> Entered:
+        """Enters slices of rows that are locked under the queue's epoch. Nothing enters, and
+        StoreUnavailable is raised, if the server has forgotten that epoch, or after `before_ms` on
+        its clock: until then no other daemon may enter the same rows."""
         if not all(slice_.bits for slice_ in slices):
             raise ValueError("a slice without items")
         if not slices:
             return Entered([], await self.fill(queue))
         await trio.lowlevel.checkpoint_if_cancelled()
         with trio.CancelScope(shield=True):
-            return await self._enter_all(queue, slices, limits)
+            return await self._enter_all(queue, slices, limits, before_ms)
         raise AssertionError("nothing cancels it")
 
-    async def _enter_all(self, queue: str, slices: Sequence[Slice], limits: Limits) -> Entered:
+    async def _enter_all(
+        self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None
+    ) -> Entered:
         start = 0
         while True:
             stop = _portion(slices, start)
-            stopped, rest, fill = await self._enter(queue, slices[start:stop], limits)
+            part = slices[start:stop]
+            stopped, rest, fill = await self._enter(queue, part, limits, before_ms)
             if rest:
                 at = start + stopped
                 cut = slices[at]
@@ -117,7 +128,7 @@ class ValkeyWarm(OwnerSide):
             start = stop
 
     async def _enter(
-        self, queue: str, slices: Sequence[Slice], limits: Limits
+        self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None
     ) -> tuple[int, int, Fill]:
         """How many slices entered as a whole, the items left of the next one, and the queue's
         fill."""
@@ -125,20 +136,25 @@ class ValkeyWarm(OwnerSide):
         data: list[bytes] = []
         sent: set[bytes] = set()
         for slice_ in slices:
-            records.append(pack_entry(slice_, self._daemon))
-            key = run_key(slice_.run, self._daemon)
+            records.append(pack_entry(slice_))
+            key = run_key(slice_.run)
             data.append(b"" if key in sent else slice_.run.data)
             sent.add(key)
-        found = await self._joining(
+        epoch = row_of(slices[0].run).lock
+        found = await self._run(
             keys.ENTER,
             queue,
             limits.items,
             limits.bytes,
-            millis(self._rows_valid_s),
+            epoch,
+            "" if before_ms is None else before_ms,
             len(slices),
             *records,
             *data,
+            shield=True,
         )
+        if found[0] != epoch[:3]:
+            raise StoreUnavailable(f"Valkey: the rows of {queue} came too late, or are forgotten")
         answer = self._answered(queue, found)
         self._note_fill(queue, answer.told.base, answer.told.fell)
         stopped, rest = answer.more
@@ -152,6 +168,18 @@ class ValkeyWarm(OwnerSide):
         lease_s: float,
         except_flows: frozenset[str] = frozenset(),
     ) -> list[Leased]:
+        wanted = (queue, items_max, bytes_max, lease_s, except_flows)
+        return [leased for leased, _ in await self.lease_rows(*wanted)]
+
+    async def lease_rows(
+        self,
+        queue: str,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str],
+    ) -> list[tuple[Leased, bool]]:
+        """As `lease`; with each, whether an earlier lease of it has run out."""
         until_ms = (self._now_ms or wall_ms)() + millis(lease_s)
         known = self._known.setdefault(queue, _KnownRuns())
         offered = dict(known.runs)
@@ -168,12 +196,14 @@ class ValkeyWarm(OwnerSide):
         if not records:
             self._seen[queue] = answer.told.base, answer.told.came
             return []
-        runs = offered | read_runs(pairs, self._daemon)
-        leased: list[Leased] = []
+        epoch = unpack_entry(records[0]).epoch
+        runs = offered | read_runs(pairs, epoch)
+        leased: list[tuple[Leased, bool]] = []
         for record in records:
             entry = unpack_entry(record)
             run = runs[entry.run_key]
-            leased.append(Leased(entry.token, entry.as_slice(run), until_ms))
+            one = Leased(entry.token, entry.as_slice(run), until_ms)
+            leased.append((one, entry.has_run_out))
             known.keep(entry.run_key, run, entry.bits)
             self._leased[queue, entry.token] = lease_mark(record)
         while len(self._leased) > KNOWN_LEASES:
@@ -193,11 +223,11 @@ class ValkeyWarm(OwnerSide):
 
     async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
         args: list[bytes | int] = [len(endings)]
-        for token, again, post in endings:
+        for token, again in endings:
             if not all(slice_.bits for slice_ in again):
                 raise ValueError("items that are put back must have been leased, each once")
-            args += (pack_token(token), self._leased.get((queue, token), b""), post, len(again))
-            args += (pack_entry(slice_, self._daemon) for slice_ in again)
+            args += (pack_token(token), self._leased.get((queue, token), b""), len(again))
+            args += (pack_entry(slice_) for slice_ in again)
         found = await self._run(keys.END, queue, *args, shield=True)
         if isinstance(found[1], bytes):
             raise ValueError(found[1].decode())
@@ -221,6 +251,60 @@ class ValkeyWarm(OwnerSide):
                     expired[queue] = expired.get(queue, 0) + items
             queues = [queue for queue in queues if found[queue][2] == EXPIRE_LEASES]
         return expired
+
+    async def withdraw(
+        self,
+        queue: str,
+        flow: str | None = None,
+        positions: range | None = None,
+        run_id: bytes | None = None,
+    ) -> list[Slice]:
+        """Nothing here has a position in a journal."""
+        taken: list[Slice] = []
+        if positions is not None:
+            return taken
+        await trio.lowlevel.checkpoint_if_cancelled()
+        # What was taken so far is nowhere else now: from here on it ends with an answer.
+        with trio.CancelScope(shield=True):
+            start = b"-"
+            try:
+                while start:
+                    start = await self._withdraw_page(queue, start, flow, run_id, taken)
+            except StoreUnavailable:
+                if not taken:
+                    raise
+        return sorted(taken, key=lambda slice_: slice_.sort_key)
+
+    async def _withdraw_page(
+        self,
+        queue: str,
+        start: bytes,
+        flow: str | None,
+        run_id: bytes | None,
+        taken: list[Slice],
+    ) -> bytes:
+        """Where the next page begins; empty: this was the last."""
+        answer = await self._step(
+            keys.WITHDRAW,
+            queue,
+            start,
+            b"" if flow is None else flow_mark(flow),
+            run_id or b"",
+            WITHDRAW_SLICES,
+            WITHDRAW_BYTES,
+        )
+        records, pairs, last = answer.more
+        if records:
+            runs = read_runs(pairs, unpack_entry(records[0]).epoch)
+            entries = map(unpack_entry, records)
+            taken += (entry.as_slice(runs[entry.run_key]) for entry in entries)
+        return b"(" + last if last else b""
+
+    async def present(self, queue: str, rows: Sequence[bytes]) -> tuple[bytes, list[int]]:
+        """The queue's epoch (empty: the server does not know the queue), and which items of each
+        row are there, leased ones too."""
+        epoch, found = await self._run(keys.PRESENT, queue, b"".join(rows))
+        return epoch, [unpack_bits(bits) for bits in found]
 
     async def fill(self, queue: str) -> Fill:
         answer = await self._step(keys.LOOK, queue, "", 0)
