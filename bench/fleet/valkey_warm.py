@@ -70,8 +70,8 @@ async def measure(rounds: int) -> None:
     with valkey_server() as server:
         async with Bridge() as bridge:
             settings = ValkeySettings(server.url, prefix=new_prefix())
-            warm = ValkeyWarm(settings, DAEMON, bridge)
-            await warm.keep_valid(["q"], 10**6)
+            warm = ValkeyWarm(settings, bridge)
+            epoch = await warm.epoch("q")
 
             async def ping() -> None:
                 for _ in range(1000):
@@ -84,7 +84,7 @@ async def measure(rounds: int) -> None:
                 (1000, 400, 8, 4),
                 (1, 4000, 100, 4),
             ):
-                slices = runs(count, items)
+                slices = runs(count, items, epoch)
                 found = [await one_round(warm, slices, batch, tasks) for _ in range(rounds)]
                 into, out = (statistics.median(column) for column in zip(*found, strict=True))
                 print(

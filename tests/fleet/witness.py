@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import actors.tiers.shared_warm
 import actors.spooler.lending
+import actors.tiers.shared_warm
 import daemon.stores.postgres.store
 from actors.model.runs import Fate
 from actors.model.slices import InCold, Slice, indexes

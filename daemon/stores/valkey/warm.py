@@ -20,18 +20,20 @@ queues together (that is the server's own `maxmemory`).
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import trio
 
 from actors.model.clock import Clock, wall_ms
-from actors.model.slices import LentRun, Slice
+from actors.model.slices import InCold, LentRun, Slice
 from actors.ports.tiers import (
     Ending,
     Entered,
     Fill,
     Leased,
     Limits,
+    StoreRefused,
     StoreUnavailable,
     WarmFlow,
     Whereabouts,
@@ -154,7 +156,7 @@ class ValkeyWarm(SharedQueues):
             shield=True,
         )
         if found[0] != epoch[:3]:
-            raise StoreUnavailable(f"Valkey: the rows of {queue} came too late, or are forgotten")
+            raise StoreRefused(f"Valkey: the rows of {queue} came too late, or are forgotten")
         answer = self._answered(queue, found)
         self._note_fill(queue, answer.told.base, answer.told.fell)
         stopped, rest = answer.more
@@ -202,6 +204,9 @@ class ValkeyWarm(SharedQueues):
         for record in records:
             entry = unpack_entry(record)
             run = runs[entry.run_key]
+            if row_of(run).lock != entry.epoch:
+                # It was leased before the server forgot it.
+                run = replace(run, owner=InCold(row_of(run).row, entry.epoch))
             one = Leased(entry.token, entry.as_slice(run), until_ms)
             leased.append((one, entry.has_run_out))
             known.keep(entry.run_key, run, entry.bits)
