@@ -329,6 +329,7 @@ def test_items_are_searched_page_by_page(serving: Serving, queue: str) -> None:
     ids = [add(serving, queue, payload=str(n), reference=f"k{n}") for n in range(5)]
     for item_id in ids:
         # What moves between two pages may be on none of them.
+        serving.until_state(item_id, "QUEUED")
     found: list[str] = []
     params: dict[str, Any] = {"queue": queue, "limit": 2}
     while True:
