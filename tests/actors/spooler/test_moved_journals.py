@@ -10,14 +10,29 @@ import pytest
 
 from actors.model.runs import Fate
 from actors.ports.journal import ItemMark, Record
+from actors.ports.writes import WritePart
+from actors.spooler.messages import AskParts
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
+from daemon.journal.records import RECORDS
 from forebay.stage_frames import MOVED
 from tests.actors.spooler.spooling import Desk, make_run, running_spooler, spool_settings
-from tests.actors.spooler.staging_desk import W1, W2, deliver, lose_indexes, receipt, staged_run
+from tests.actors.spooler.staging_desk import (
+    W1,
+    W2,
+    A,
+    B,
+    deliver,
+    forget,
+    lose_indexes,
+    publish,
+    receipt,
+    stage_and_seal,
+    staged_run,
+)
+from tests.actors.spooler.test_staging import FAR_MS
 
 WENT = ("delivered", "dead", "dropped", "deleted", "lost", "moved_out", "handed_over")
-A = b"A" * 16
 
 
 def old_journal(directory: Path) -> None:
@@ -65,6 +80,11 @@ async def balanced(desk: Desk) -> dict[str, int]:
     return {name: entry[name] for name in ("accepted", *WENT, "held") if entry[name]}
 
 
+async def moved_parts(desk: Desk) -> list[WritePart]:
+    await desk.stats()
+    return await desk.client.ask(AskParts((), also_moved=True))
+
+
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_journal_with_moved_items_is_recovered_and_its_books_balance(
     tmp_path: Path, has_index: bool
@@ -94,3 +114,40 @@ async def test_books_still_balance_when_the_chunk_of_moved_items_is_freed(tmp_pa
         assert await balanced(desk) == done
         assert await receipt(desk, W1) == {"accepted": 20, "delivered": 20}
         assert await receipt(desk, W2) == {"accepted": 5, "delivered": 5}
+
+
+async def test_receipt_of_moved_items_outlives_their_chunk_and_is_forgotten(tmp_path: Path) -> None:
+    old_journal(tmp_path)
+    async with running_spooler(tmp_path) as desk:
+        # Its record is old, and its chunk still needs it.
+        assert await forget(desk, FAR_MS) == []
+        assert await moved_parts(desk) == [WritePart(W1)]
+        await deliver(desk, 4)
+        assert await moved_parts(desk) == [WritePart(W1, 20, is_over=True)]
+        await desk.until_chunks(0)
+        assert await receipt(desk, W1) == {"accepted": 20, "delivered": 20}
+        assert set(await forget(desk, FAR_MS)) == {W1, W2}
+        assert await receipt(desk, W1) == {}
+        assert await balanced(desk) == {"accepted": 70, "delivered": 45, "moved_out": 25}
+
+
+async def test_runs_say_themselves_that_they_were_moved(tmp_path: Path) -> None:
+    old_journal(tmp_path)
+    lose_indexes(tmp_path)
+    (tmp_path / RECORDS).unlink()
+    async with running_spooler(tmp_path) as desk:
+        assert await receipt(desk, W1) == {"accepted": 20}
+        assert await moved_parts(desk) == [WritePart(W1)]
+
+
+async def test_items_published_here_and_items_moved_here_are_one_receipt(tmp_path: Path) -> None:
+    old_journal(tmp_path)
+    async with running_spooler(tmp_path) as desk:
+        await stage_and_seal(desk, W1, B, staged_run(items=4))
+        assert await receipt(desk, W1) == {"accepted": 20}
+        await publish(desk, W1, B)
+        assert await receipt(desk, W1) == {"accepted": 24}
+        await deliver(desk, 5)
+        assert await receipt(desk, W1) == {"accepted": 24, "delivered": 24}
+    async with running_spooler(tmp_path) as desk:
+        assert await receipt(desk, W1) == {"accepted": 24, "delivered": 24}
