@@ -260,7 +260,7 @@ class ColdSettings(Section):
     """How long a run acquired from cold may stay unsettled before it is acquired again."""
     timeout: Annotated[Duration, durations("100ms", "5m")] = 10
     """For one step of the store."""
-    connections: Annotated[Count, numbers(1, 64)] = 8
+    connections: Annotated[Count, numbers(1, 64)] = 3
     """PostgreSQL connections of this daemon, in addition to one that listens."""
     pooled: Flag = False
     """The URL leads to PgBouncer in transaction mode."""

@@ -106,6 +106,9 @@ class Tiers:
                 "let_go_total": failover.let_go_total,
             },
             "away_total": {"cold": self.presence.away_total, "warm": self.warm.away_total},
+            "warm_repaired_total": 0
+            if self._reconciliation is None
+            else self._reconciliation.repaired_total,
         }
 
     def wake(self, queue: str, priority: int | None = None) -> None:

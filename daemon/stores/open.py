@@ -247,6 +247,7 @@ async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> Non
     while True:
         try:
             await remote.generation()
+            left = await remote.left_by_older()
         except StoreUnavailable as problem:
             if is_wrong(str(problem)):
                 raise ConfigError(f"{waiting.where} cannot be used: {problem}") from problem
@@ -255,6 +256,13 @@ async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> Non
                 return
             await waiting.wait(problem)
         else:
+            if left:
+                raise CannotStart(
+                    f"{waiting.where} holds items of an older forebay in {', '.join(left[:5])}: run "
+                    "that version on all hosts until its warm queues are empty, or, if its daemons "
+                    f"are gone for good, delete its keys ({settings.warm.prefix}:queues and "
+                    f"{settings.warm.prefix}:{{queue}}:*)"
+                )
             return
 
 

@@ -94,6 +94,8 @@ def daemon(page: Page, snapshot: Snapshot, now_ms: int) -> None:
     page.gauge("failover_bytes", text, failover["bytes"])
     text = "Outcomes given up before they were recorded; their items are delivered again."
     page.counter("failover_let_go", text, failover["let_go_total"])
+    text = "Rows that were missing in the shared warm queue and were made due again."
+    page.counter("warm_repaired_rows", text, report["warm_repaired_total"])
     text = "Outcomes of expired leases; they had no effect."
     page.counter("stale_outcomes", text, report["stale_outcomes_total"])
     events = report["events"]

@@ -61,7 +61,7 @@ from daemon.stores.postgres.writes import PostgresDecisions
 from daemon.stores.sqlite.looks import Span
 
 SCHEMA: Final = "forebay"
-CONNECTIONS_MAX: Final = 8
+CONNECTIONS_MAX: Final = 3
 FOLD_S: Final = 60.0
 """How often counters of flows that are gone are looked for."""
 

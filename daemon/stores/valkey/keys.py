@@ -22,12 +22,12 @@ _OF_QUEUE: Final = ("state", "due", "later", "slices", "all", "runs", "leases")
 
 def queue_keys(prefix: str, queue: str) -> Sequence[str]:
     """Those of one queue, in the order in which scripts expect them; `state` comes first."""
-    return [f"{prefix}:{{{queue}}}:{name}" for name in _OF_QUEUE]
+    return [f"{prefix}:rows:{{{queue}}}:{name}" for name in _OF_QUEUE]
 
 
 def queues_key(prefix: str) -> str:
     """The set of all queues."""
-    return f"{prefix}:queues"
+    return f"{prefix}:rows:queues"
 
 
 def turn_key(prefix: str) -> str:

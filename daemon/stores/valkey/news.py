@@ -148,12 +148,13 @@ class News:
         await client.initialize()
         prefix = self._server.settings.prefix
         async with client.pubsub() as subscription:
-            await subscription.psubscribe(f"{prefix}:{{*}}:news")
+            await subscription.psubscribe(f"{prefix}:rows:{{*}}:news")
             async for message in subscription.listen():
                 if message["type"] == "psubscribe":
                     self._server.bridge.call_in_trio(listening)
                 elif message["type"] == "pmessage":
-                    queue = message["channel"].decode()[len(prefix) + 2 : -len("}:news")]
+                    channel = message["channel"].decode()
+                    queue = channel[len(prefix) + len(":rows:{") : -len("}:news")]
                     self._server.bridge.call_in_trio(self._hear, queue, message["data"])
 
     # In trio's thread again.

@@ -111,6 +111,28 @@ class SharedQueues:
             await self._server.check_policy()
         return found
 
+    async def left_by_older(self) -> list[str]:
+        """The queues in which a forebay that shared runs of journals has left entries or outcomes:
+        nobody reads those any more."""
+        known: set[bytes] = await self._server.command("SMEMBERS", f"{self._prefix}:queues")
+        found: list[str] = []
+        for name in sorted(known):
+            of_queue = f"{self._prefix}:{{{name.decode()}}}:"
+            if await self._server.command("EXISTS", f"{of_queue}all") or await self._mail(of_queue):
+                found.append(name.decode())
+        return found
+
+    async def _mail(self, of_queue: str) -> bool:
+        cursor: Argument = 0
+        while True:
+            cursor, keys_ = await self._server.command(
+                "SCAN", cursor, "MATCH", f"{of_queue}mail:*", "COUNT", 1000
+            )
+            if keys_:
+                return True
+            if int(cursor) == 0:
+                return False
+
     async def take_turn(self, for_s: float) -> bool:
         """Whether no other daemon has had this turn within that time."""
         key = keys.turn_key(self._prefix)

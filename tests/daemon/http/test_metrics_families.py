@@ -116,6 +116,7 @@ def snapshot(**given: Any) -> Snapshot:
         "events": {"written_total": 0, "dropped_total": 0},
         "stale_outcomes_total": 0,
         "away_total": {"cold": 2, "warm": 0},
+        "warm_repaired_total": 0,
         "history_dropped_total": 0,
         "internal_errors_total": 0,
         "cron": {"schedules": 0, "installed_total": 0, "missed_total": 0},

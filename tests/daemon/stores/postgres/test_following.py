@@ -24,7 +24,7 @@ def make_host(directory: Path, url: str, timeout: str = "30s", **spool: str) -> 
     directory.mkdir()
     sizes = {"chunk_size": "4Mi", "min_free_bytes": 0, "spare_chunks": 0}
     cold = {"type": "postgres", "url": url, "timeout": timeout}
-    return Host(directory, {"cold": cold, "spool": {**sizes, **spool}})
+    return Host(directory, {"fleet": True, "cold": cold, "spool": {**sizes, **spool}})
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_what_was_staged_before_the_store_was_shared_is_published(tmp_path: Path
             before = client.publish(ended, [done.stage], app="old", version=1)
         alone.stop()
     with fresh_database() as url:
-        shared = Host(tmp_path, {"cold": {"type": "postgres", "url": url}})
+        shared = Host(tmp_path, {"fleet": True, "cold": {"type": "postgres", "url": url}})
         with running(shared):
             again = stage(shared, "old", replay, "b")
             with connect(shared.socket) as client:
