@@ -252,3 +252,67 @@ async def test_names_come_back_as_they_were(fleet: Fleet) -> None:
     paused = frozenset({flow})
     assert await fleet.cold.acquire("q", LOCK, PLENTY, PLENTY, LEASE_S, paused) == []
     assert len(await fleet.cold.acquire("q", LOCK, PLENTY, PLENTY, LEASE_S)) == 1
+
+
+EPOCH, LATER_EPOCH = b"E" * 16, b"e" * 16
+
+
+async def test_a_row_that_enters_a_shared_warm_queue_is_nobodys_until_it_is_settled(
+    fleet: Fleet,
+) -> None:
+    warm, waits = new_row(3), new_row(2)
+    await fleet.cold.store([warm, waits])
+    await fleet.cold.shared_rows.confirm([waits.row], {EPOCH: [warm.row]})
+    await check_books(fleet)
+    # Neither time nor a restart of the daemon that has stored it makes it due.
+    fleet.advance(365 * 24 * 3600 * 1000)
+    await fleet.cold.release_all()
+    assert [row.row for row in await fleet.other.acquire("q", LOCK, PLENTY, PLENTY, 60)] == [
+        waits.row
+    ]
+    assert (await fleet.other.outlook("q")).next_due_ms == fleet.now_ms() + 60_000
+    # Any daemon settles it, by its row and epoch.
+    assert await fleet.other.settle([RowOutcome(warm.row, LATER_EPOCH, 0b001)]) == [False]
+    assert await fleet.other.settle([RowOutcome(warm.row, EPOCH, 0b001)]) == [True]
+    assert await fleet.cold.shared_rows.left(EPOCH, [warm.row, waits.row]) == {warm.row: 0b110}
+    assert await fleet.cold.settle([RowOutcome(warm.row, EPOCH, 0b110)]) == [True]
+    assert await fleet.cold.shared_rows.left(EPOCH, [warm.row]) == {}
+    await check_books(fleet)
+
+
+async def test_rows_are_brought_for_a_shared_warm_queue_and_cut_to_its_room(fleet: Fleet) -> None:
+    rows = [new_row(4), new_row(4)]
+    await put(fleet.cold, *rows)
+    brought = await fleet.cold.shared_rows.acquire("q", EPOCH, 6, PLENTY, frozenset())
+    assert [row.bits for row in brought] == [0b1111, 0b0011]
+    assert await fleet.other.shared_rows.entered("q", EPOCH, 0, 10) == [row.row for row in brought]
+    assert await fleet.other.shared_rows.entered("q", EPOCH, 1, 10) == []
+    fleet.advance(1000)
+    assert await fleet.other.shared_rows.entered("q", EPOCH, 1, 1) == [brought[0].row]
+    assert await fleet.other.shared_rows.entered("q", LATER_EPOCH, 0, 10) == []
+    # What is given back is due at once, for all.
+    await fleet.other.release(EPOCH, [brought[0].row])
+    (again,) = await fleet.cold.shared_rows.acquire("q", EPOCH, 4, PLENTY, frozenset())
+    assert again.row == brought[0].row
+    await check_books(fleet)
+
+
+async def test_rows_of_a_forgotten_epoch_are_due_when_their_leases_have_ended(fleet: Fleet) -> None:
+    rows = [new_row(), new_row(), new_row(queue="other")]
+    await put(fleet.cold, *rows)
+    shared = fleet.cold.shared_rows
+    (old,) = await shared.acquire("q", EPOCH, 3, PLENTY, frozenset())
+    (new,) = await shared.acquire("q", LATER_EPOCH, 3, PLENTY, frozenset())
+    await shared.acquire("other", EPOCH, 3, PLENTY, frozenset())
+    assert await fleet.other.shared_rows.end_epochs("q", LATER_EPOCH, 60) == 1
+    assert await fleet.other.shared_rows.end_epochs("q", LATER_EPOCH, 60) == 0
+    # An outcome of the old epoch counts until another daemon has the row.
+    fleet.advance(59_999)
+    assert await fleet.other.acquire("q", LOCK, PLENTY, PLENTY, 60) == []
+    fleet.advance(1)
+    assert [row.row for row in await fleet.other.acquire("q", LOCK, PLENTY, PLENTY, 60)] == [
+        old.row
+    ]
+    assert await fleet.cold.settle([RowOutcome(old.row, EPOCH, 1)]) == [False]
+    assert await shared.left(LATER_EPOCH, [new.row]) == {new.row: new.bits}
+    assert await fleet.other.acquire("other", LOCK, PLENTY, PLENTY, 60) == []
