@@ -22,8 +22,8 @@ import structlog
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import ConnectionError as NotConnected
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as TooLate
 
 from actors.ports.tiers import StoreUnavailable
