@@ -70,6 +70,11 @@ def script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+async def send(client: Client, *args: Argument) -> Any:
+    """One command. In the loop's thread, as a part of a step."""
+    return await client.execute_command(*args)  # type: ignore[no-untyped-call]
+
+
 class Server:
     def __init__(self, settings: ValkeySettings, bridge: Bridge) -> None:
         self.settings = settings
@@ -119,7 +124,7 @@ class Server:
             return await client.eval(script.text, len(keys), *keys, *args)
 
     async def command(self, *args: Argument) -> Any:
-        return await self.step(lambda client: client.execute_command(*args))
+        return await self.step(lambda client: send(client, *args))
 
     async def step(self, work: Callable[[Client], Awaitable[T]], *, shield: bool = False) -> T:
         """Does `work` within one deadline."""
