@@ -47,7 +47,7 @@ from forebay.fetch_frames import FetchedRow, FetchWish, pack_fetched, unpack_fet
 from forebay.lease_frames import LeasedRun
 from forebay.limits import REPORT_BYTES_MAX
 from forebay.run import RunHead, read_head, verify
-from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, unpack_stage, write_of
+from forebay.stage_frames import RESERVED, WRITE_HEADER, unpack_stage, write_of
 from forebay.wire import Kind
 
 M = TypeVar("M")
@@ -214,14 +214,11 @@ class Requests:
                 raise self._bad_run(problem) from problem
             data = bytes(run)
             head = self._check(data)
-            named = write_of(head)
-            if (write, stage) == (MOVED, MOVED) and named is not None:
-                write = named
-            elif stage in RESERVED:
+            if stage in RESERVED:
                 raise self._bad_run(BadRun(f"stage id {stage.hex()} is reserved"))
             if write in RESERVED:
                 raise self._bad_run(BadRun(f"write id {write.hex()} is reserved"))
-            if named != write:
+            if write_of(head) != write:
                 raise self._bad_run(BadRun(f"the header {WRITE_HEADER} is not {write.hex()}"))
         except Refused as refused:
             self._replies.refuse(sequence, refused)

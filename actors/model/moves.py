@@ -109,10 +109,9 @@ WAITING_FATES: Final[Mapping[Fate, Move]] = {
     Fate.DROPPED: move(Who.DAEMON, _SPOOLED, State.DELETED),
     Fate.HANDED_OVER: move(Who.DAEMON, _SPOOLED, frozenset({_COLD, State.FAILED})),
     Fate.DELETED: move(Who.DAEMON, _SPOOLED, State.DELETED),
-    Fate.MOVED: move(Who.DAEMON, _SPOOLED, _SPOOLED),
     Fate.LOST: move(Who.DAEMON, _SPOOLED, State.DELETED),
 }
-"""The same for a run that waits in the journal. Moved items belong to another daemon."""
+"""The same for a run that waits in the journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,12 @@ class Fate(IntEnum):
     """The cold store owns them now."""
     DELETED = 5
     MOVED = 6
-    """They were exported to another daemon."""
+    """They were exported to another daemon. Found in journals of older versions; never written."""
     LOST = 7
     """They were destroyed by damage on disk."""
 
 
-DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED, Fate.MOVED})
+DURABLE_FATES: Final = frozenset({Fate.DROPPED, Fate.HANDED_OVER, Fate.DELETED})
 """Marks of these must be synced; losing any other mark only delivers again."""
 
 

@@ -34,6 +34,10 @@ class StoreUnavailable(Exception):
     """The store did not answer in time. The step is retried; the operator must look."""
 
 
+class StoreRefused(StoreUnavailable):
+    """The store answered that it has not taken the step."""
+
+
 class StoreCorrupt(Exception):
     """The store returned invalid data: it is set aside, and the operator must look."""
 

@@ -27,7 +27,7 @@ from actors.spooler.writes import Writes
 from forebay.column import Buffer
 from forebay.errors import Refused
 from forebay.run import RunHead
-from forebay.stage_frames import MOVED, WRITE_HEADER, write_of
+from forebay.stage_frames import WRITE_HEADER, write_of
 from forebay.wire import Outcome
 
 
@@ -247,8 +247,6 @@ class Intake:
         return verdict is not Verdict.WAIT
 
     def _refuse_stage(self, append: Append) -> Refused | None:
-        if append.stage == MOVED:
-            return None
         if append.stage:
             return self._writes.refuse(append.write, append.stage)
         if write_of(append.head) is not None:

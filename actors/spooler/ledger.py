@@ -146,14 +146,6 @@ class Ledger:
         for totals in self._totals(position, queue):
             totals.accepted += items
 
-    def move_in(self, position: int, size: int, account: Account, items: int) -> None:
-        """Counts a stored run of a write that was published elsewhere."""
-        self._keep(position, size, items)
-        self.note_account(position, sys.intern(account.name))
-        for totals in self._totals(position, account.queue):
-            totals.accepted += items
-        self.moved[account.write] += items
-
     def stage(self, position: int, size: int, account: Account, items: int) -> None:
         """Counts a stored run that was staged."""
         chunk = self._keep(position, size, items)

@@ -71,8 +71,7 @@ class Append:
     answers: Answers
     sequence: int
     write: bytes = b""
-    """Not empty: the run is staged and invisible until its write is published; or, if `stage` is
-    MOVED, it was published elsewhere and comes from there."""
+    """Not empty: the run is staged and invisible until its write is published."""
     stage: bytes = b""
 
 

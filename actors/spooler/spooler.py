@@ -73,7 +73,6 @@ from actors.spooler.report import make_report
 from actors.spooler.staging import Staging
 from actors.spooler.upkeep import SpoolCounts, Upkeep
 from actors.spooler.writes import Writes
-from forebay.stage_frames import MOVED
 from forebay.wire import Outcome
 
 log = structlog.get_logger()
@@ -352,7 +351,6 @@ class Spooler:
             answer(group.appends, Outcome.STORED)
         must_sync = self._loans.must_be_durable or self._marks_must_be_synced()
         decided = self._staging.decide(wall_ms())
-        moved = self._staging.moved_records(group.appends, wall_ms())
         if group.appends or group.dropped or self._marks_must_go() or must_sync or decided:
             marks = self._loans.take_marks()
             self._loans.must_be_durable = False
@@ -362,13 +360,11 @@ class Spooler:
                 [pending.mark for pending in marks],
                 durable=must_sync,
                 stages=[append.stage for append in group.appends],
-                records=[*(entry.record for entry in decided), *moved],
+                records=[entry.record for entry in decided],
             )
             # Answer the clients first. The books can wait: no task reads them before the next
             # await.
             self._answer(group, committed)
-            # Moved runs say so themselves until their chunk is freed.
-            self._has_forgotten |= bool(moved) and committed.records_failure is not None
             self._enter(group, committed)
             self.counts.dropped["drop_oldest"] += 0 if committed.failure else dropped_items
             self._enter_marks(marks, group, committed, durable=must_sync)
@@ -404,13 +400,10 @@ class Spooler:
         now_ms = wall_ms()
         for append, position, size in placed:
             head = append.head
-            if append.stage == MOVED:
-                self._staging.move_in(append, position, size, now_ms)
-            elif append.stage:
+            if append.stage:
                 self._staging.enter(append, position, size, now_ms)
                 continue
-            else:
-                self._ledger.accept(position, size, head.queue, head.count)
+            self._ledger.accept(position, size, head.queue, head.count)
             # A queue without takers would only keep others out of memory.
             is_wanted = self._lending.is_wanted(head.queue)
             run = StoredRun(position, size, head, append.data)

@@ -7,12 +7,11 @@ requests about one write or one application never share a commit: the second is 
 first took effect.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, assert_never
 
 import structlog
 
-from actors.model.books import Account, Totals, account_of
+from actors.model.books import Account, Totals
 from actors.ports.journal import LiveRun, Record
 from actors.ports.writes import WritePart
 from actors.spooler.backlog import Backlog
@@ -32,17 +31,14 @@ from actors.spooler.messages import (
     WriteQuestion,
     WriteRequest,
 )
-from actors.spooler.writes import Decision, Stage, Write, Writes, moved_record
+from actors.spooler.writes import Decision, Stage, Write, Writes
 from forebay.errors import Refused
 from forebay.ids import run_id_ms
-from forebay.stage_frames import MOVED
 
 log = structlog.get_logger()
 
 RECORDS_GROWN_MIN: Final = 4096
 """With fewer records than this, rewriting the log does not pay."""
-MOVED_AGAIN_MS: Final = 3_600_000
-"""How much later another move into the same write is recorded, to prolong its receipt."""
 
 
 class DecidedWrite(NamedTuple):
@@ -77,23 +73,6 @@ class Staging:
         self._ledger.stage(position, size, account, head.count)
         lane = (head.queue, head.priority)
         self._writes.add(append.write, append.stage, lane, position, size, head.count, now_ms)
-
-    def moved_records(self, appends: Sequence[Append], now_ms: int) -> list[Record]:
-        """Records for the commit of these runs: into which writes items are moved. A write is
-        recorded once, and again when its receipt would otherwise be forgotten."""
-        moved = dict.fromkeys(append.write for append in appends if append.stage == MOVED)
-        return [
-            moved_record(write, now_ms)
-            for write in moved
-            if now_ms - self._writes.moved.get(write, 0) >= MOVED_AGAIN_MS
-        ]
-
-    def move_in(self, append: Append, position: int, size: int, now_ms: int) -> None:
-        """Enters a stored run that was published elsewhere; it is visible at once."""
-        head = append.head
-        self._ledger.move_in(position, size, account_of(head, append.stage), head.count)
-        if now_ms - self._writes.moved.get(append.write, 0) >= MOVED_AGAIN_MS:
-            self._writes.note_moved(append.write, now_ms)
 
     def recover(self, account: Account, live: LiveRun, now_ms: int) -> None:
         """Enters a staged run that recovery found, of a write that is still open. It counts as

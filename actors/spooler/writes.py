@@ -6,8 +6,9 @@ decided here (`decide_…`: a refusal, or a result with its record), then writte
 record log, and applied once that is durable (`apply`, also at the next start). Plain data of the
 spooler's task.
 
-A write that was published elsewhere may still have items here that were moved (adopted or
-imported). That is remembered separately from its phase, as long as a receipt is.
+Older versions moved items of a write from one journal to another, so a write that was published
+elsewhere may have items here. That is remembered separately from its phase, as long as a receipt
+is.
 """
 
 from collections import Counter
@@ -483,7 +484,7 @@ class Writes:
                     for stage, part in known.stages.items()
                     if part.sealed_runs is not None
                 ]
-        found += [moved_record(write, at_ms) for write, at_ms in self._moved.items()]
+        found += [_moved(write, at_ms) for write, at_ms in self._moved.items()]
         versions = [
             {"is": "version", "app": app, "version": version, "write": write.hex()}
             for app, (version, write) in self._versions.items()
@@ -527,7 +528,7 @@ def _published(write: bytes, known: Write) -> Record:
     }
 
 
-def moved_record(write: bytes, at_ms: int) -> Record:
+def _moved(write: bytes, at_ms: int) -> Record:
     return {"is": "moved", "at_ms": at_ms, "write": write.hex()}
 
 

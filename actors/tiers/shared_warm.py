@@ -45,6 +45,7 @@ from actors.ports.tiers import (
     Leased,
     Limits,
     NewRow,
+    StoreRefused,
     StoreUnavailable,
     WarmFlow,
     WarmQueue,
@@ -118,7 +119,7 @@ class SharedWarm:
         """Notices that the server is back or has forgotten, and keeps leases that are held."""
         task_status.started()
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.remote.run)
+            nursery.start_soon(self.remote.run)
             kept_at = trio.current_time()
             while True:
                 try:
@@ -187,15 +188,19 @@ class SharedWarm:
             return
         try:
             entered = await self.remote.enter(queue, slices, limits, before_ms)
+        except StoreRefused as problem:
+            self.lose(problem)
+            rest = list(slices)
         except StoreUnavailable as problem:
-            # They may have entered, or the epoch is gone: the reconciliation finds out.
-            log.warning("warm.not_entered", queue=queue, rows=len(slices), error=str(problem))
-            self._epochs.pop(queue, None)
+            # They may have entered: the reconciliation finds out.
+            self.lose(problem)
             return
-        self._fills[queue] = trio.current_time(), entered.fill
-        if entered.rest:
+        else:
+            rest = entered.rest
+            self._fills[queue] = trio.current_time(), entered.fill
+        if rest:
             with suppress(StoreUnavailable):
-                await self._cold.settle([unlocked(slice_) for slice_ in entered.rest])
+                await self._cold.settle([unlocked(slice_) for slice_ in rest])
 
     # The port.
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import trio
 import typer
 
-from actors.model.slices import InJournal, LentRun, Slice, item_bits
+from actors.model.slices import InCold, LentRun, Slice, item_bits
 from actors.ports.tiers import Ending, Limits
 from bench.items import crm_runs, restamp
 from daemon.stores.bridge import Bridge
@@ -22,15 +22,14 @@ from forebay.run import encode_run, read_head
 from tests.servers.valkey import new_prefix, valkey_server
 
 PLENTY: Final = Limits(10**9, 10**12)
-DAEMON: Final = bytes(16)
 
 
-def runs(count: int, items: int) -> list[Slice]:
+def runs(count: int, items: int, epoch: bytes) -> list[Slice]:
     data = [encode_run(payloads, queue="q") for payloads in crm_runs(8, items)]
     made: list[Slice] = []
     for number in range(count):
         encoded = restamp(data[number % 8])
-        run = LentRun(read_head(encoded), encoded, InJournal(number + 1, number))
+        run = LentRun(read_head(encoded), encoded, InCold(number.to_bytes(16, "big"), epoch))
         made.append(Slice(run, item_bits(0, items)))
     return made
 
@@ -70,8 +69,8 @@ async def measure(rounds: int) -> None:
     with valkey_server() as server:
         async with Bridge() as bridge:
             settings = ValkeySettings(server.url, prefix=new_prefix())
-            warm = ValkeyWarm(settings, DAEMON, bridge)
-            await warm.keep_valid(["q"], 10**6)
+            warm = ValkeyWarm(settings, bridge)
+            epoch = await warm.epoch("q")
 
             async def ping() -> None:
                 for _ in range(1000):
@@ -84,7 +83,7 @@ async def measure(rounds: int) -> None:
                 (1000, 400, 8, 4),
                 (1, 4000, 100, 4),
             ):
-                slices = runs(count, items)
+                slices = runs(count, items, epoch)
                 found = [await one_round(warm, slices, batch, tasks) for _ in range(rounds)]
                 into, out = (statistics.median(column) for column in zip(*found, strict=True))
                 print(

@@ -15,8 +15,8 @@ WRITE_HEADER: Final = "forebay-write"
 """The header of a staged run: the id of its write, in 32 hexadecimal digits. Receipts use it."""
 _WRITE_HEADER: Final = WRITE_HEADER.encode()
 MOVED: Final = b"\xff" * WRITE_ID_BYTES
-"""Takes the place of both ids if the run was moved here from a write that was published elsewhere.
-Only the run's header names the write, so that a daemon that does not know MOVED refuses it."""
+"""The stage of a run, in a journal, that was moved there from a write published elsewhere. No
+request may use it."""
 RESERVED: Final = (bytes(WRITE_ID_BYTES), MOVED)
 """No write or stage has one of these ids: the daemon's books use them."""
 

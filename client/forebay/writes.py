@@ -24,7 +24,7 @@ from forebay.exchange import WINDOW_RUNS, Exchange
 from forebay.ids import new_run_id, parse_run_id
 from forebay.limits import WRITE_ID_BYTES
 from forebay.run import read_count
-from forebay.stage_frames import MOVED, RESERVED, WRITE_HEADER, pack_stage_head
+from forebay.stage_frames import RESERVED, WRITE_HEADER, pack_stage_head
 from forebay.tally import Tally
 from forebay.wire import Buffer, Members, identifier, number, number_or_none, text
 
@@ -75,9 +75,6 @@ class Aborted:
     """`published`: the write was published before, and stays."""
     items: int
     """How many were dropped, or published."""
-
-
-_MOVED_HEAD: Final = pack_stage_head(MOVED, MOVED)
 
 
 def new_write_id() -> bytes:
@@ -153,13 +150,6 @@ class Writes:
     def stage(self, write: bytes, *, window: int = WINDOW_RUNS) -> Stage:
         """A fresh stage of a write; see `Stage`."""
         return Stage(self._exchange, write, window=window)
-
-    def submit_moved(
-        self, run: Buffer, *, window: int = WINDOW_RUNS, tally: Tally | None = None
-    ) -> None:
-        """As `Client.submit`, for a run of a write that was published elsewhere: it is visible at
-        once, and counts in the receipt of the write that its header names."""
-        self._exchange.stage(_MOVED_HEAD, run, window, Tally() if tally is None else tally)
 
     def drop_stage(self, write: bytes, stage: bytes) -> int:
         """Drops the stage of a task that has failed; how many items. Publishing would drop it too,

@@ -31,8 +31,8 @@ app = typer.Typer(
 
 WARNING: Final = (
     "The journal of that host still has these items. If its daemon starts again, it delivers them "
-    "again, with the same ids. If you can reach its disk, use this instead: forebay spool export "
-    "STATE FILE --release, then forebay spool import FILE."
+    "again, with the same ids. If you can reach its disk, do not adopt these items: start a daemon "
+    "on its state directory."
 )
 
 
@@ -72,7 +72,7 @@ def adopt(
     adopt again when their leases have ended. Refused while that daemon is valid.
 
     The journal of the lost host still has these items. If it returns after all, it delivers them
-    again, with the same ids, unless its spool was exported with --release.
+    again, with the same ids.
     """
     with open_client(socket) as client:
         entry = _find(client.control("fleet.list")["daemons"], daemon)

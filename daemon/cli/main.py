@@ -14,6 +14,7 @@ from daemon.cli import (
     fleet,
     presets,
     queues,
+    spool,
     streams,
     trial,
     triggers,
@@ -28,7 +29,6 @@ from daemon.cli.push import EXAMPLE as PUSH_EXAMPLE
 from daemon.cli.push import push
 from daemon.cli.run import EXAMPLE as RUN_EXAMPLE
 from daemon.cli.run import run
-from daemon.cli.spool import commands as spool
 from daemon.cli.stats.commands import EXAMPLE as STATS_EXAMPLE
 from daemon.cli.stats.commands import stats
 from daemon.cli.top.commands import EXAMPLE as TOP_EXAMPLE

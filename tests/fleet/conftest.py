@@ -12,7 +12,12 @@ from tests.fleet.world import Member, World, world
 def shared_world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A module says in `PULLED` which queues wait for consumers, and in `QUEUES` what else is
     special; all others are written to files by both hosts."""
-    pulled = {"handler": {"type": "pull"}, "backoff": {"initial": "10ms", "jitter": 0}}
+    pulled = {
+        "handler": {"type": "pull"},
+        "backoff": {"initial": "10ms", "jitter": 0},
+        # Rows that Valkey has forgotten stay leased for at least as long.
+        "lease_time": "2s",
+    }
     queues = dict.fromkeys(getattr(request.module, "PULLED", ()), pulled)
     queues |= getattr(request.module, "QUEUES", {})
     with world() as made:

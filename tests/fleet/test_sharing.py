@@ -1,11 +1,19 @@
-"""Any host's workers take any host's runs, and what became of them goes back to their owner."""
+"""Any host's workers and consumers take any host's runs, each item once, and any host is enough."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from forebay import Control, LeaseLost
+from forebay import Control, KeyOutcome, LeaseLost
 from tests.fleet.world import Member, World, until
 
-PULLED = ("mixed", "returned", "restart", "posted", "silent", "fenced", "stopped")
+PULLED = ("mixed", "returned", "restart", "survivor", "fenced", "stopped", "any")
+ROUNDS, ITEMS, RUN = 2, 2_000, 7
+QUEUES = {
+    **{f"small-{at}": {"handler": {"type": "pull"}, "warm_max_items": 100} for at in range(ROUNDS)},
+    "keyed": {"handler": {"type": "pull"}, "unique": "replace"},
+}
 
 
 def test_workers_of_every_host_take_what_one_of_them_has_accepted(
@@ -19,15 +27,38 @@ def test_workers_of_every_host_take_what_one_of_them_has_accepted(
     assert set(found.values()) == {1}
     assert len(b.delivered("elsewhere")) == 500
     assert both.wait_settled("elsewhere")["delivered"] == 500
-    assert a.queue("elsewhere")["delivered"] == 500
-    assert b.queue("elsewhere").get("delivered", 0) == 0
 
 
 def test_daemons_that_share_rates_are_counted(both: World) -> None:
     until(lambda: both.valkey.command("ZCARD", "forebay:daemons") == len(both.hosts))
 
 
-def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: Member) -> None:
+@pytest.mark.parametrize("at", range(ROUNDS))
+def test_consumers_of_two_hosts_never_get_the_same_item(
+    at: int, both: World, a: Member, b: Member
+) -> None:
+    """Most of it overflows, so that rows go through cold, warm and both daemons."""
+    queue = f"small-{at}"
+
+    def consume(host: Member) -> list[str]:
+        found: list[str] = []
+        with host.client() as client:
+            while both.books(queue)["delivered"] < ITEMS:
+                with client.lease(queue, 50, wait_s=0.2) as lease:
+                    found += [item.id for item in lease]
+        return found
+
+    with ThreadPoolExecutor() as pool:
+        consumers = [pool.submit(consume, host) for host in (a, b)]
+        a.push(queue, ITEMS // 2, run_items=RUN)
+        b.push(queue, ITEMS // 2, run_items=RUN)
+        leased = Counter(item for consumer in consumers for item in consumer.result())
+    assert [item for item, times in leased.items() if times > 1] == []
+    assert len(leased) == ITEMS
+    assert both.wait_settled(queue)["delivered"] == ITEMS
+
+
+def test_outcomes_of_all_kinds_are_recorded(both: World, a: Member, b: Member) -> None:
     a.push("mixed", 10)
     with b.take("mixed", 10) as taken:
         items = taken.items
@@ -49,25 +80,24 @@ def test_outcomes_of_all_kinds_go_back_to_the_owner(both: World, a: Member, b: M
         "lost": 0,
         "held": 1,
     }
-    with b.client() as client:
+    with a.client() as client:
         letters = list(Control(client.control).dead_letters({"queue": "mixed"}))
     assert {letter["id"] for letter in letters} == {item.id for item in items[7:9]}
     assert {letter["errors"][-1]["text"] for letter in letters} == {"never"}
 
 
-def test_what_another_host_gives_back_untried_is_still_there(
+def test_what_a_consumer_gives_back_untried_is_still_there(
     both: World, a: Member, b: Member
 ) -> None:
     a.push("returned", 10)
     with b.take("returned", 10) as taken:
         taken.ack(4)
-    # Its owner has heard of the four, and looks for the others where they are.
     both.until_books("returned", delivered=4)
     assert a.drain("returned", 6) == taken.ids[4:]
     assert both.wait_settled("returned")["delivered"] == 10
 
 
-def test_a_restarted_owner_enters_neither_what_is_done_nor_what_is_in_hand(
+def test_a_restarted_daemon_delivers_neither_what_is_done_nor_what_is_in_hand(
     both: World, a: Member, b: Member
 ) -> None:
     a.push("restart", 20, run_items=10)
@@ -82,31 +112,16 @@ def test_a_restarted_owner_enters_neither_what_is_done_nor_what_is_in_hand(
     assert both.wait_settled("restart")["delivered"] == 20
 
 
-def test_an_owner_that_was_away_hears_what_became_of_its_runs(
+def test_what_a_killed_host_had_handed_over_is_delivered_without_it(
     both: World, a: Member, b: Member
 ) -> None:
-    a.push("posted", 10)
-    with b.take("posted", 10) as in_hand:
-        a.kill()
-        in_hand.nack(in_hand.items[:1], delay_s=0)
-        in_hand.ack()
-    a.start()
-    with b.take("posted", 1) as again:
-        assert again.ids == in_hand.ids[:1]
-        assert again.items[0].attempt == 1
-        again.ack()
-    assert both.wait_settled("posted")["delivered"] == 10
-    assert b.finds_nothing("posted")
-
-
-def test_runs_of_an_owner_that_is_gone_wait_for_it(both: World, a: Member, b: Member) -> None:
-    a.push("silent", 10)
-    first = b.drain("silent", 1)
+    a.push("survivor", 300, run_items=100)
+    until(lambda: b.stats()["shared"].get("survivor", {}).get("held", 0) == 300)
     a.kill()
-    until(lambda: b.finds_nothing("silent"))
+    assert len(set(b.drain("survivor", 300))) == 300
     a.start()
-    assert len({*first, *b.drain("silent", 9)}) == 10
-    assert both.wait_settled("silent")["delivered"] == 10
+    assert both.wait_settled("survivor")["delivered"] == 300
+    assert a.finds_nothing("survivor")
 
 
 def test_a_stopped_daemon_comes_too_late_and_its_word_counts_nothing(
@@ -123,11 +138,37 @@ def test_a_stopped_daemon_comes_too_late_and_its_word_counts_nothing(
     assert both.wait_settled("fenced")["delivered"] == 5
 
 
-def test_an_owner_that_was_stopped_goes_on(both: World, a: Member, b: Member) -> None:
+def test_a_stopped_daemon_keeps_nothing_from_the_others(both: World, a: Member, b: Member) -> None:
     a.push("stopped", 10)
-    first = b.drain("stopped", 2)
+    until(lambda: b.stats()["shared"].get("stopped", {}).get("held", 0) == 10)
     a.pause()
-    until(lambda: b.finds_nothing("stopped"))
+    assert len(set(b.drain("stopped", 10))) == 10
     a.resume()
-    assert len({*first, *b.drain("stopped", 8)}) == 10
     assert both.wait_settled("stopped")["delivered"] == 10
+
+
+def test_a_waiting_item_is_changed_and_deleted_from_any_host(
+    both: World, a: Member, b: Member
+) -> None:
+    a.push("any", 30, run_items=10)
+    until(lambda: b.stats()["shared"].get("any", {}).get("held", 0) == 30)
+    with b.client() as client:
+        ids = [item["id"] for item in client.control("items.find", which={"queue": "any"})["items"]]
+        client.control("items.delete", id=ids[3])
+        client.control("items.change", id=ids[4], payload="another")
+        assert client.control("items.show", id=ids[4], payload=True)["payload"] == "another"
+        assert Control(client.control).purge("any")["deleted"] == 29
+    both.until_books("any", held=0, deleted=30)
+
+
+def test_a_newer_item_of_a_key_replaces_the_one_that_waits(
+    both: World, a: Member, b: Member
+) -> None:
+    for at in range(40):
+        with a.client() as one, b.client() as other:
+            assert one.offer("keyed", f"key-{at}", "old") is KeyOutcome.CREATED
+            assert other.offer("keyed", f"key-{at}", "new") is KeyOutcome.UPDATED
+    with b.take("keyed", 40) as taken:
+        assert {item.payload for item in taken.items} == {b"new"}
+        taken.ack()
+    both.until_books("keyed", held=0, delivered=40)

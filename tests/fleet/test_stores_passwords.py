@@ -47,7 +47,7 @@ async def test_stores_are_opened_with_the_passwords_of_their_references(tmp_path
         async with open_stores(settings(tmp_path, cold, warm)) as stores:
             await stores.cold.outlook("q")
             assert stores.remote is not None
-            await stores.remote.keep_valid(["q"], 60.0)
+            await stores.remote.generation()
         for cold_file, warm_file in ((wrong, right), (right, wrong)):
             cold["password"] = {"file": str(cold_file)}
             warm["password"] = {"file": str(warm_file)}

@@ -63,7 +63,7 @@ async def opens(directory: Path, cold: str, warm: str | None = None, *, wait: bo
         await stores.cold.outlook("q")
         if warm is not None:
             assert stores.remote is not None
-            await stores.remote.keep_valid(["q"], 60.0)
+            await stores.remote.generation()
 
 
 async def refuses(why: str, directory: Path, cold: str, warm: str | None = None) -> None:

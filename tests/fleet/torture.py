@@ -238,8 +238,9 @@ def in_hand(
     for held in told.held.get(delivery.id, ()):
         if held.began > again.at:
             continue
-        # Its payload begins with the name of the host to which it was pushed.
-        owner = told.holders.get(held.lock, delivery.payload[0])
+        # A row in the shared warm queue is held by no host. The payload of an item of a journal
+        # begins with the name of the host to which it was pushed.
+        owner = told.holders.get(held.lock, held.host) if held.lock else delivery.payload[0]
         ended = next((at for at in recorded if at >= held.began), again.at)
         # What happened after it was delivered again is not the reason.
         servers = {"valkey", "postgres"}

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import actors.tiers.shared_warm
 import actors.spooler.lending
+import actors.tiers.leasing
 import daemon.stores.postgres.store
 from actors.model.runs import Fate
 from actors.model.slices import InCold, Slice, indexes
@@ -52,7 +52,7 @@ class Said(NamedTuple):
 def install() -> None:
     """This process tells from now on."""
     ids_of_rows: dict[bytes, list[str]] = {}
-    lease, written = actors.tiers.shared_warm.SharedWarm.lease, actors.spooler.lending.Loans.written
+    lease, written = actors.tiers.leasing.Leasing.lease, actors.spooler.lending.Loans.written
     store = daemon.stores.postgres.store.PostgresCold
     acquire, settle = store.acquire, store.settle
 
@@ -78,9 +78,11 @@ def install() -> None:
         if ids:
             tell({"is": "recorded", "at": time.time(), "ids": ids})
 
-    async def acquire_and_tell(self: Any, queue: str, lock: bytes, *more: Any) -> list[ColdRow]:
+    async def acquire_and_tell(
+        self: Any, queue: str, lock: bytes, *more: Any, cuts: bool = False
+    ) -> list[ColdRow]:
         tell({"is": "locked", "at": time.time(), "lock": lock.hex()})
-        return await acquire(self, queue, lock, *more)
+        return await acquire(self, queue, lock, *more, cuts=cuts)
 
     async def settle_and_tell(self: Any, outcomes: Sequence[RowOutcome]) -> list[bool]:
         answers = await settle(self, outcomes)
@@ -95,7 +97,7 @@ def install() -> None:
         return answers
 
     for owner, name, told in (
-        (actors.tiers.shared_warm.SharedWarm, "lease", lease_and_tell),
+        (actors.tiers.leasing.Leasing, "lease", lease_and_tell),
         (actors.spooler.lending.Loans, "written", written_and_tell),
         (store, "acquire", acquire_and_tell),
         (store, "settle", settle_and_tell),

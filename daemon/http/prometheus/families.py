@@ -166,7 +166,7 @@ _BOOK_COUNTERS: Final = {
     "lost": "Items lost to damage on disk since the queue was first seen; 0 on a healthy disk.",
     "duplicate": "Items of repeated pushes, not accepted again, since the queue was first seen.",
     "moved_in": "Items taken over from other daemons since the queue was first seen.",
-    "moved_out": "Items handed over to other daemons since the queue was first seen.",
+    "moved_out": "Items that an older version exported to other daemons.",
 }
 
 

@@ -36,7 +36,7 @@ class PostgresSharedRows:
     async def confirm(
         self, rows: Sequence[bytes], entering: Mapping[bytes, Sequence[bytes]]
     ) -> None:
-        groups: dict[bytes | None, Sequence[bytes]] = dict(entering)
+        groups: dict[bytes | None, Sequence[bytes]] = {**entering}
         groups[None] = rows
         await self._db.write(
             lambda con: hand_over.confirm(con, groups, self._daemon, self._rules(), self._now_ms()),

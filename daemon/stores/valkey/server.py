@@ -23,10 +23,10 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotConnected
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as TooLate
 
-from actors.ports.tiers import StoreUnavailable
+from actors.ports.tiers import StoreRefused, StoreUnavailable
 from daemon.stores.bridge import Bridge, LoopSemaphore
 from daemon.stores.valkey.url import ValkeyUrl, read_url
 
@@ -263,4 +263,5 @@ def _translated(error: Exception, url: ValkeyUrl) -> StoreUnavailable:
     if url.has_tls and "ssl_certfile" not in url.options and any(end in text for end in ENDS):
         # A server's answer to a client without a certificate is often lost with the connection.
         text += " (it may ask for a certificate: ssl_certfile)"
-    return StoreUnavailable(f"Valkey: {text}")
+    is_refused = isinstance(error, OutOfMemoryError | ReadOnlyError)
+    return (StoreRefused if is_refused else StoreUnavailable)(f"Valkey: {text}")

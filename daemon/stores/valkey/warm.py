@@ -33,6 +33,7 @@ from actors.ports.tiers import (
     Fill,
     Leased,
     Limits,
+    StoreRefused,
     StoreUnavailable,
     WarmFlow,
     Whereabouts,
@@ -102,9 +103,10 @@ class ValkeyWarm(SharedQueues):
         self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None = None
     ) -> Entered:
         """Enters slices of rows that are locked under the queue's epoch. Nothing enters, and
-        StoreUnavailable is raised, if the server has forgotten that epoch, or after `before_ms` on
-        its clock: until then no other daemon may enter the same rows. If that time comes between
-        two portions of a large batch, the first ones have entered.
+        StoreRefused is raised, if the server has forgotten that epoch or is full, or after
+        `before_ms` on its clock: until then no other daemon may enter the same rows. If that
+        happens between two portions of a large batch, the first ones have entered, and it is
+        StoreUnavailable.
 
         Items that are there already are neither entered nor part of the rest."""
         if not all(slice_.bits for slice_ in slices):
@@ -112,7 +114,7 @@ class ValkeyWarm(SharedQueues):
         if not slices:
             return Entered([], await self.fill(queue))
         if len({row_of(slice_.run).lock for slice_ in slices}) > 1:
-            raise StoreUnavailable(f"Valkey: {queue}: the rows are locked under several epochs")
+            raise StoreRefused(f"Valkey: {queue}: the rows are locked under several epochs")
         await trio.lowlevel.checkpoint_if_cancelled()
         with trio.CancelScope(shield=True):
             return await self._enter_all(queue, slices, limits, before_ms)
@@ -123,10 +125,16 @@ class ValkeyWarm(SharedQueues):
     ) -> Entered:
         rest: list[Slice] = []
         fill = Fill()
-        for portion in _portions(slices):
+        for number, portion in enumerate(_portions(slices)):
             # What follows the rest does not overtake it.
             takes = (NO_ROOM, None) if rest else (limits, before_ms)
-            left, fill = await self._enter(queue, portion, *takes)
+            try:
+                left, fill = await self._enter(queue, portion, *takes)
+            except StoreRefused as problem:
+                if number == 0:
+                    raise
+                # Not refused as a whole: some of it has entered.
+                raise StoreUnavailable(str(problem)) from problem
             rest += left
         return Entered(rest, fill)
 
@@ -154,7 +162,7 @@ class ValkeyWarm(SharedQueues):
             shield=True,
         )
         if isinstance(found[1], bytes):
-            raise StoreUnavailable(f"Valkey: {queue}: {found[1].decode()}")
+            raise StoreRefused(f"Valkey: {queue}: {found[1].decode()}")
         answer = self._answered(queue, found)
         self._note_fill(queue, answer.told.base, answer.told.fell)
         [left] = answer.more

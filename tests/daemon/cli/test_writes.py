@@ -178,10 +178,11 @@ def test_staging_under_a_reserved_id_is_a_bad_run_and_stores_nothing(
     assert host.books() == {}
 
 
-@pytest.mark.parametrize("write", [ZEROS, ONES])
-def test_moved_run_of_a_reserved_write_is_a_bad_run(
+@pytest.mark.parametrize("write", [ORDINARY, ZEROS, ONES])
+def test_moved_run_is_a_bad_run_and_stores_nothing(
     host: Host, client: Client, write: bytes
 ) -> None:
+    """Older versions imported runs under these ids."""
     client._exchange.stage(pack_stage_head(ONES, ONES), make_run(write, "a"), 8, Tally())
     with pytest.raises(Refused, match=r"BAD_RUN.* is reserved"):
         client.drain()

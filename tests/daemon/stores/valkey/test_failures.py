@@ -6,7 +6,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from actors.ports.tiers import Ending, Fill, StoreUnavailable
+from actors.ports.tiers import Ending, Fill, StoreRefused, StoreUnavailable
 from daemon.stores.valkey.warm import ValkeyWarm
 from tests.conformance.warm_rig import EPOCH, PLENTY, make_row, places, whole
 from tests.daemon.stores.valkey.fleet import Fleet, all_of, fleet, row_in
@@ -129,7 +129,8 @@ async def test_server_without_memory_takes_nothing_and_drains(server: ValkeyServ
         [first] = await one.lease("q", 2, 10**9, 1.0)
         generation = await one.generation()
         server.config_set("maxmemory", "1")
-        await unavailable(one, "enter")
+        with pytest.raises(StoreRefused):
+            await CALLS["enter"](one)
         assert await one.extend("q", [first.token], 1.0) == [True]
         # It does not count as away: what it has is delivered.
         assert await one.epoch("q") == EPOCH

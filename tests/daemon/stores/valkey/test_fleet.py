@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actors.model.slices import InCold, LentRun
-from actors.ports.tiers import Ending, Fill, Leased, Limits, StoreUnavailable
+from actors.ports.tiers import Ending, Fill, Leased, Limits, StoreRefused, StoreUnavailable
 from daemon.stores.valkey import warm
 from tests.conformance.warm_rig import (
     EPOCH,
@@ -145,9 +145,9 @@ async def test_rows_under_another_epoch_are_refused(
     async with fleet(1) as (found, (one,)):
         runs = [make_row(number, 2) for number in range(6)]
         runs[at] = other_lock(at)
-        with pytest.raises(StoreUnavailable, match="epoch"):
+        with pytest.raises(StoreRefused, match="epoch"):
             await one.enter("q", [whole(run) for run in runs], PLENTY)
-        with pytest.raises(StoreUnavailable, match="epoch"):
+        with pytest.raises(StoreRefused, match="epoch"):
             await one.enter("q", [whole(other_lock(1))], PLENTY)
         assert await one.fill("q") == Fill()
         assert found.keys() == []
@@ -156,7 +156,7 @@ async def test_rows_under_another_epoch_are_refused(
 async def test_queue_without_an_epoch_takes_nothing() -> None:
     async with fleet(1) as (found, (one,)):
         for owner in (InCold(bytes(16), EPOCH), InCold(bytes(16), bytes(16))):
-            with pytest.raises(StoreUnavailable, match="epoch"):
+            with pytest.raises(StoreRefused, match="epoch"):
                 await one.enter("new", [whole(make_run(1, 2, owner=owner))], PLENTY)
         assert found.keys() == []
         assert await one.fills() == {}
@@ -167,10 +167,26 @@ async def test_rows_that_come_too_late_are_refused() -> None:
         before_ms = found.time_ms
         await one.enter("q", [whole(make_row(1, 2))], PLENTY, before_ms)
         found.time_ms += 1
-        with pytest.raises(StoreUnavailable, match="too late"):
+        with pytest.raises(StoreRefused, match="too late"):
             await one.enter("q", [whole(make_row(2, 2))], PLENTY, before_ms)
         assert places(await all_of(one)) == [(1, 0, 2)]
         assert (await one.fill("q")).items == 2
+
+
+async def test_batch_that_is_refused_after_its_first_portion_is_not_called_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of a batch that was refused are free again: none of them may be there."""
+    monkeypatch.setattr(warm, "ENTER_SLICES", 2)
+    async with fleet(1) as (found, (one,)):
+        clock = iter([found.time_ms, found.time_ms + 1])
+        monkeypatch.setattr(one, "_now_ms", lambda: next(clock))
+        slices = [whole(make_row(number, 2)) for number in range(4)]
+        with pytest.raises(StoreUnavailable, match="too late") as problem:
+            await one.enter("q", slices, PLENTY, found.time_ms)
+        assert not isinstance(problem.value, StoreRefused)
+        monkeypatch.undo()
+        assert places(await all_of(one)) == [(0, 0, 2), (1, 0, 2)]
 
 
 async def test_runs_of_journals_are_refused() -> None:
@@ -282,7 +298,7 @@ async def test_server_that_forgot_has_a_new_epoch_and_old_tokens_fit_nothing() -
         assert (await two.present("q", [bytes(15) + b"\x01"])) == (b"", [0])
         epoch = await two.epoch("q")
         assert epoch == await one.epoch("q") != EPOCH
-        with pytest.raises(StoreUnavailable, match="epoch"):
+        with pytest.raises(StoreRefused, match="epoch"):
             await one.enter("q", [whole(run)], PLENTY)
         # The same row, from the cold store.
         again = await row_in(two, 1, 4)

@@ -9,7 +9,6 @@ import typer
 from daemon.cli.client import counted, print_table
 from daemon.cli.exits import Exit
 from daemon.cli.options import ConfigFile, StateDir
-from daemon.cli.spool import move as spool_move
 
 if TYPE_CHECKING:
     from daemon.journal.files import Files
@@ -20,8 +19,6 @@ app = typer.Typer(
     "[bold]dump[/bold] change nothing and work while the daemon runs.",
     no_args_is_help=True,
 )
-app.command("export", epilog=spool_move.EXPORT_EXAMPLE)(spool_move.export)
-app.command("import", epilog=spool_move.IMPORT_EXAMPLE)(spool_move.import_)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
