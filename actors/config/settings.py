@@ -236,7 +236,7 @@ def _check_login(url: str | None, key: str) -> None:
 class WarmSettings(Section):
     type: Literal["memory", "valkey"] = "memory"
     url: str | None = None
-    """For Valkey or Redis: redis://, rediss://, unix://, sentinel://, redis-cluster://."""
+    """For Valkey or Redis: redis://, rediss://, unix:// or sentinel://."""
     password: Secret | None = None
     """Instead of a password in the URL. A new one takes effect at the next start."""
     timeout: Annotated[Duration, durations("50ms", "1m")] = 2

@@ -37,8 +37,8 @@ class RemoteWarm(WarmQueue, Protocol):
         self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None = None
     ) -> Entered:
         """Enters slices of rows that are locked under the queue's epoch; items that are there
-        already are left out. Raises StoreUnavailable, and enters nothing, if the epoch is gone or
-        the server's time is past `before_ms`."""
+        already are left out. Raises StoreRefused, and enters nothing, if the server is full, the
+        epoch is gone, or the server's time is past `before_ms`."""
 
     async def lease_rows(
         self,

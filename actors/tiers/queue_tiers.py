@@ -110,7 +110,11 @@ class TierStates:
         if self.is_stream(queue):
             return False
         is_keyed = self.catalogue.settings_of(queue).unique != "off"
-        return is_keyed or (self.shares_rows and not (self.shares_warm and not self.warm.is_away))
+        return is_keyed or (self.shares_rows and not self._has_shared_warm)
+
+    @property
+    def _has_shared_warm(self) -> bool:
+        return isinstance(self.stored_warm, SharedWarm) and self.stored_warm.takes_rows
 
     def is_leased_in_place(self, queue: str) -> bool:
         """Whether a row of cold that is leased is lent again by itself when its lease ends."""

@@ -50,7 +50,7 @@ class SharedEntry:
     async def confirm(self, rows: Sequence[NewRow], *, enters_warm: bool) -> None:
         shared = self._shared
         entering: dict[str, list[NewRow]] = {}
-        if enters_warm and not shared.is_away:
+        if enters_warm and shared.takes_rows:
             for queue in {row.head.queue for row in rows}:
                 fitting = await self._fitting(queue, [r for r in rows if r.head.queue == queue])
                 if fitting and await shared.epoch(queue) is not None:

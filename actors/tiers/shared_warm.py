@@ -7,7 +7,7 @@ is leased first.
 
 Rows go in (`bring`, `enter_rows`): locked under the epoch in the cold store first, then entered, by
 a deadline on the server's clock, because other daemons may take care of the rows after that
-(actors/tiers/reconciling.py). Rows that do not fit are free again. If it is not known whether rows
+(actors/tiers/shared_promoter.py). Rows that do not fit are free again. If it is not known whether rows
 have entered, they stay locked, and the reconciliation finds out.
 
 Rows go out: `end` keeps the lease until the cold store has recorded the outcome (`recorded`), and
@@ -15,16 +15,18 @@ only then removes the slice. So an item that is neither in warm nor settled cann
 crash between the two repeats nothing: a slice whose lease has run out is compared with its row
 before it is lent again. A lease that was lost ends with False.
 
-When the server does not answer, the queue counts as away: items are leased from the cold store on
-demand (actors/tiers/fetch.py). Leases that were taken before end in the cold store alone, as long
-as they have not run out on this host's clock. Rows in the queue wait for the server. If it has
-forgotten them, they are due again after LOST_S or the queue's lease time.
+When the server does not answer, the queue counts as away, and when it refuses rows, nothing enters
+for REST_S: items are leased from the cold store on demand then (actors/tiers/fetch.py). Leases that
+were taken before end in the cold store alone, as long as they have not run out on this host's
+clock. Rows in the queue wait for the server. If it has forgotten them, they are due again after
+LOST_S or the queue's lease time (actors/tiers/shared_promoter.py).
 
 While the cold store is away no rows are leased: their outcomes could not be recorded.
 
 It owns nothing. Cancellation is as the port says. Tokens of this process's memory are small.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -67,6 +69,8 @@ HOLD_S: Final = 60.0
 """How long a lease is kept for an outcome that is not recorded yet; renewed every KEEP_S."""
 KEEP_S: Final = 15.0
 AWAY_S: Final = 1.0
+REST_S: Final = 5.0
+"""How long nothing enters a server that has refused rows."""
 
 
 class SharedWarm:
@@ -94,6 +98,7 @@ class SharedWarm:
         self.forgotten = trio.Event()
         """Set when the server has lost its memory."""
         self._generation = ""
+        self._rests_until = -math.inf
         self._epochs: dict[str, bytes] = {}
         self._leased: dict[int, Leased] = {}
         self._holds: dict[int, tuple[str, Ending]] = {}
@@ -110,6 +115,18 @@ class SharedWarm:
             self._epochs.clear()
             log.error("warm.away", error=str(problem))
             self._tell_all()
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows may enter now."""
+        return not self.is_away and trio.current_time() >= self._rests_until
+
+    def _rest(self, problem: StoreRefused) -> None:
+        """Lets nothing enter for a while: a server that is full drains meanwhile."""
+        if trio.current_time() >= self._rests_until + 2 * REST_S:
+            log.warning("warm.refuses", error=str(problem))
+        self._rests_until = trio.current_time() + REST_S
+        self._tell_all()
 
     def _tell_all(self) -> None:
         self._changed.set()
@@ -172,7 +189,7 @@ class SharedWarm:
     ) -> int:
         """Brings due rows from the cold store, at most so many items; returns how many."""
         epoch = await self.epoch(queue)
-        if epoch is None:
+        if epoch is None or not self.takes_rows:
             return 0
         before_ms = self.deadline_ms()
         rows = await self.rows.acquire(queue, epoch, wanted.items, wanted.bytes, except_flows)
@@ -189,7 +206,9 @@ class SharedWarm:
         try:
             entered = await self.remote.enter(queue, slices, limits, before_ms)
         except StoreRefused as problem:
-            self.lose(problem)
+            # It is full, or has forgotten the epoch.
+            self._epochs.pop(queue, None)
+            self._rest(problem)
             rest = list(slices)
         except StoreUnavailable as problem:
             # They may have entered: the reconciliation finds out.

@@ -41,7 +41,6 @@ ANSWER_S: Final = 2.0
 
 LoopEvent = asyncio.Event
 LoopSemaphore = asyncio.Semaphore
-loop_sleep = asyncio.sleep
 """For code that `Bridge.run` runs: what the loop has of its own."""
 
 

@@ -257,9 +257,10 @@ async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> Non
             await waiting.wait(problem)
         else:
             if left:
+                queues = ", ".join(left[:5])
                 raise CannotStart(
-                    f"{waiting.where} holds items of an older forebay in {', '.join(left[:5])}: run "
-                    "that version on all hosts until its warm queues are empty, or, if its daemons "
+                    f"{waiting.where} holds items of an older forebay in {queues}: run that "
+                    "version on all hosts until its warm queues are empty, or, if its daemons "
                     f"are gone for good, delete its keys ({settings.warm.prefix}:queues and "
                     f"{settings.warm.prefix}:{{queue}}:*)"
                 )

@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
     "tests.conformance.warm_scripts",
 )
 
+from actors.model.slices import InJournal  # noqa: E402
 from actors.ports.tiers import Ending, Fill, Limits, WarmQueue  # noqa: E402
 from actors.tiers.warm import MemoryWarm  # noqa: E402
 from tests.conformance import warm_steps  # noqa: E402
@@ -27,6 +28,9 @@ from tests.conformance.warm_rig import (  # noqa: E402
     PLENTY,
     START_MS,
     Check,
+    Rig,
+    in_journal,
+    in_row,
     lease_all,
     make_run,
     part,
@@ -38,7 +42,7 @@ from tests.conformance.warm_scripts import Player, Step, scripts  # noqa: E402
 from tests.conformance.warm_suite import CHECKS  # noqa: E402
 
 
-class MemoryRig:
+class MemoryRig(Rig):
     """Its time is trio's, which jumps only when all wait and something must happen."""
 
     patience_s = 5.0
@@ -51,6 +55,9 @@ class MemoryRig:
     @property
     def warm(self) -> WarmQueue:
         return self.memory
+
+    def owner(self, number: int) -> InJournal:
+        return in_journal(number)
 
     def now_ms(self) -> int:
         return self.steady_ms() + self._ahead_ms
@@ -114,6 +121,28 @@ async def test_methods_do_not_yield(autojump_clock: MockClock) -> None:
         assert places(await warm.withdraw("q")) == [(1, 2, 4)]
         assert await warm.fills() == {}
     assert not scope.cancelled_caught
+
+
+async def test_withdraw_takes_a_flow_or_positions_or_both(autojump_clock: MockClock) -> None:
+    rig = MemoryRig(autojump_clock)
+    soon_ms = rig.now_ms() + 1000
+    slices = [
+        whole(make_run(1, 1, flow="a")),
+        whole(make_run(2, 1, flow="b")),
+        whole(make_run(3, 1, flow="a"), due_ms=soon_ms),
+        whole(make_run(4, 1, flow="b"), due_ms=soon_ms),
+        whole(make_run(5, 1, flow="a", owner=in_row(5))),
+        whole(make_run(6, 1, flow="a")),
+    ]
+    await rig.memory.enter("q", slices, PLENTY)
+    withdraw = rig.memory.withdraw
+    assert await withdraw("q", positions=range(7, 99)) == []
+    assert places(await withdraw("q", "a", range(2, 6))) == [(3, 0, 1)]
+    assert places(await withdraw("q", positions=range(1, 3))) == [(1, 0, 1), (2, 0, 1)]
+    assert (await rig.memory.fill("q")).cold_items == 1
+    assert places(await withdraw("q", flow="a")) == [(5, 0, 1), (6, 0, 1)]
+    fill = await rig.memory.fill("q")
+    assert (fill.items, fill.scheduled, fill.cold_items) == (1, 1, 0)
 
 
 async def test_tokens_differ_between_warm_queues_of_a_process(autojump_clock: MockClock) -> None:

@@ -2,14 +2,14 @@
 allows, and made in another state it is refused and changes nothing."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from actors.control.item_view import near_workers
 from actors.model.moves import NEAR, WarmMove
 from actors.model.slices import LentRun, Slice
 from actors.model.states import State
 from actors.ports.tiers import Ending, Fill
-from tests.conformance.warm_rig import LEASE_S, PLENTY, Checks, Rig, make_run, whole
+from tests.conformance.warm_rig import LEASE_S, PLENTY, Checks, Rig, whole
 
 CHECKS = Checks()
 LATER_MS = 5000
@@ -20,7 +20,7 @@ class Case:
     """One item."""
 
     rig: Rig
-    run: LentRun = field(default_factory=lambda: make_run(1, 1))
+    run: LentRun
     token: int = 0
 
     @property
@@ -71,7 +71,7 @@ STEPS: dict[WarmMove, Step] = {
 
 async def in_state(rig: Rig, state: State | None, *, was_leased: bool = False) -> Case:
     """`was_leased`: somebody had it, and still knows the token."""
-    case = Case(rig)
+    case = Case(rig, rig.run(1, 1))
     if was_leased:
         await case.enter()
         await case.lease()

@@ -7,13 +7,14 @@ import pytest
 from actors.model.slices import InCold, ItemError, Slice
 from actors.ports.tiers import Ending, Fill, Limits
 from tests.conformance.warm_rig import (
+    EPOCH,
     LEASE_S,
     PLENTY,
     START_MS,
     Checks,
     Rig,
+    in_row,
     lease_all,
-    make_run,
     part,
     places,
     views,
@@ -28,10 +29,10 @@ CHECKS = Checks()
 
 @CHECKS
 async def order_is_priority_then_first_due_then_run_id_then_item(rig: Rig) -> None:
-    late = make_run(1, 2, priority=5, enqueued_ms=START_MS + 1)
-    early = make_run(4, 2, priority=5)
-    delayed = make_run(3, 2, priority=5, enqueued_ms=START_MS - 9, due_ms=START_MS)
-    urgent = make_run(9, 2, priority=0, enqueued_ms=START_MS + 2)
+    late = rig.run(1, 2, priority=5, enqueued_ms=START_MS + 1)
+    early = rig.run(4, 2, priority=5)
+    delayed = rig.run(3, 2, priority=5, enqueued_ms=START_MS - 9, due_ms=START_MS)
+    urgent = rig.run(9, 2, priority=0, enqueued_ms=START_MS + 2)
     slices = [part(early, 1, 2), whole(late), part(early, 0, 1), whole(delayed), whole(urgent)]
     await rig.warm.enter("q", slices, PLENTY)
     leased = await lease_all(rig.warm)
@@ -40,9 +41,9 @@ async def order_is_priority_then_first_due_then_run_id_then_item(rig: Rig) -> No
 
 @CHECKS
 async def what_comes_later_and_is_more_urgent_goes_first(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 4))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 4))], PLENTY)
     [first] = await rig.warm.lease("q", 1, 10**9, LEASE_S)
-    await rig.warm.enter("q", [whole(make_run(2, 2, priority=1))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(2, 2, priority=1))], PLENTY)
     assert places([first]) == [(1, 0, 1)]
     assert places(await lease_all(rig.warm)) == [(2, 0, 2), (1, 1, 4)]
 
@@ -50,8 +51,8 @@ async def what_comes_later_and_is_more_urgent_goes_first(rig: Rig) -> None:
 @CHECKS
 async def slice_comes_out_as_it_went_in(rig: Rig) -> None:
     errors = (ItemError(1, START_MS, "refused: ü"), ItemError(2, START_MS + 5, ""))
-    owner = InCold(b"r" * 16, b"l" * 16)
-    run = make_run(7, 100, flow="f", owner=owner, due_ms=START_MS)
+    owner = InCold(b"r" * 16, EPOCH)
+    run = rig.run(7, 100, flow="f", owner=owner, due_ms=START_MS)
     entered = Slice(run, 1 << 99 | 0b1010, attempt=2, due_ms=rig.now_ms(), errors=errors)
     await rig.warm.enter("q", [entered], PLENTY)
     [leased] = await lease_all(rig.warm)
@@ -68,7 +69,7 @@ async def slice_comes_out_as_it_went_in(rig: Rig) -> None:
 
 @CHECKS
 async def long_slice_is_cut_and_the_rest_stays(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 10)), whole(make_run(2, 10))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 10)), whole(rig.run(2, 10))], PLENTY)
     assert places(await rig.warm.lease("q", 4, 10**9, LEASE_S)) == [(1, 0, 4)]
     assert places(await rig.warm.lease("q", 9, 10**9, LEASE_S)) == [(1, 4, 10), (2, 0, 3)]
     fill = await rig.warm.fill("q")
@@ -77,7 +78,7 @@ async def long_slice_is_cut_and_the_rest_stays(rig: Rig) -> None:
 
 @CHECKS
 async def slice_with_holes_is_cut_by_items(rig: Rig) -> None:
-    await rig.warm.enter("q", [Slice(make_run(1, 64), 1 << 63 | 0b10110)], PLENTY)
+    await rig.warm.enter("q", [Slice(rig.run(1, 64), 1 << 63 | 0b10110)], PLENTY)
     [leased] = await rig.warm.lease("q", 3, 10**9, LEASE_S)
     assert leased.slice.bits == 0b10110
     [rest] = await lease_all(rig.warm)
@@ -86,7 +87,7 @@ async def slice_with_holes_is_cut_by_items(rig: Rig) -> None:
 
 @CHECKS
 async def bytes_cut_by_the_items_share(rig: Rig) -> None:
-    small, big = make_run(1, 10, item_size=50), make_run(2, 10, item_size=500)
+    small, big = rig.run(1, 10, item_size=50), rig.run(2, 10, item_size=500)
     await rig.warm.enter("q", [whole(small), whole(big)], PLENTY)
     size = whole(small).bytes + 3 * big.item_bytes
     assert places(await rig.warm.lease("q", 100, size - 1, LEASE_S)) == [(1, 0, 10), (2, 0, 2)]
@@ -95,14 +96,14 @@ async def bytes_cut_by_the_items_share(rig: Rig) -> None:
 
 @CHECKS
 async def one_item_is_leased_however_big_it_is(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 3, item_size=5000))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 3, item_size=5000))], PLENTY)
     assert places(await rig.warm.lease("q", 10, 1, LEASE_S)) == [(1, 0, 1)]
 
 
 @CHECKS
 async def nothing_is_passed_over_because_it_is_big(rig: Rig) -> None:
-    small, big = make_run(1, 1), make_run(2, 1, item_size=5000)
-    await rig.warm.enter("q", [whole(small), whole(big), whole(make_run(3, 1))], PLENTY)
+    small, big = rig.run(1, 1), rig.run(2, 1, item_size=5000)
+    await rig.warm.enter("q", [whole(small), whole(big), whole(rig.run(3, 1))], PLENTY)
     assert places(await rig.warm.lease("q", 10, 1000, LEASE_S)) == [(1, 0, 1)]
     assert places(await rig.warm.lease("q", 10, 1000, LEASE_S)) == [(2, 0, 1)]
 
@@ -111,7 +112,7 @@ async def nothing_is_passed_over_because_it_is_big(rig: Rig) -> None:
 async def tokens_are_never_used_again(rig: Rig) -> None:
     seen = set()
     for number in range(5):
-        await rig.warm.enter("q", [whole(make_run(number, 2))], PLENTY)
+        await rig.warm.enter("q", [whole(rig.run(number, 2))], PLENTY)
         for leased in [*await rig.warm.lease("q", 1, 10**9, LEASE_S), *await lease_all(rig.warm)]:
             seen.add(leased.token)
             await rig.warm.end("q", [Ending(leased.token)])
@@ -124,7 +125,7 @@ async def tokens_are_never_used_again(rig: Rig) -> None:
 @CHECKS
 async def run_bigger_than_the_room_enters_slice_by_slice(rig: Rig) -> None:
     limits = Limits(4, 10**9)
-    rest = [whole(make_run(1, 10)), whole(make_run(2, 1))]
+    rest = [whole(rig.run(1, 10)), whole(rig.run(2, 1))]
     seen = []
     while rest:
         rest, fill = await rig.warm.enter("q", rest, limits)
@@ -138,41 +139,41 @@ async def run_bigger_than_the_room_enters_slice_by_slice(rig: Rig) -> None:
 
 @CHECKS
 async def rest_is_in_order_and_what_follows_does_not_overtake(rig: Rig) -> None:
-    big, small = make_run(1, 5, item_size=100), make_run(2, 1, item_size=1)
+    big, small = rig.run(1, 5, item_size=100), rig.run(2, 1, item_size=1)
     limits = Limits(100, 3 * big.item_bytes + small.item_bytes)
     entered = await rig.warm.enter("q", [whole(big), whole(small)], limits)
     assert places(entered.rest) == [(1, 3, 5), (2, 0, 1)]
-    assert entered.fill == Fill(items=3, bytes=3 * big.item_bytes)
+    assert entered.fill == rig.fill(3, 3 * big.item_bytes)
 
 
 @CHECKS
 async def leased_and_scheduled_count_against_the_limits(rig: Rig) -> None:
     limits = Limits(4, 10**9)
-    run = make_run(1, 4)
+    run = rig.run(1, 4)
     soon = replace(part(run, 2, 4), due_ms=rig.now_ms() + 1000)
     await rig.warm.enter("q", [part(run, 0, 2), soon], limits)
     await lease_all(rig.warm)
-    entered = await rig.warm.enter("q", [whole(make_run(2, 1))], limits)
+    entered = await rig.warm.enter("q", [whole(rig.run(2, 1))], limits)
     assert places(entered.rest) == [(2, 0, 1)]
-    assert entered.fill == Fill(4, 4 * run.item_bytes, scheduled=2, leased=2)
+    assert entered.fill == rig.fill(4, 4 * run.item_bytes, scheduled=2, leased=2)
 
 
 @CHECKS
 async def full_queue_takes_nothing_and_a_lower_limit_throws_nothing_out(rig: Rig) -> None:
-    run = make_run(1, 4)
+    run = rig.run(1, 4)
     await rig.warm.enter("q", [whole(run)], PLENTY)
     for limits in (Limits(2, 10**9), Limits(10**9, 2 * run.item_bytes), Limits(0, 0)):
-        entered = await rig.warm.enter("q", [whole(make_run(2, 1))], limits)
+        entered = await rig.warm.enter("q", [whole(rig.run(2, 1))], limits)
         assert (len(entered.rest), entered.fill.items) == (1, 4)
 
 
 @CHECKS
 async def empty_queue_takes_one_item_of_any_size(rig: Rig) -> None:
-    run = make_run(1, 3, item_size=5000)
+    run = rig.run(1, 3, item_size=5000)
     limits = Limits(10, 100)
     entered = await rig.warm.enter("q", [whole(run)], limits)
     assert places(entered.rest) == [(1, 1, 3)]
-    assert entered.fill == Fill(items=1, bytes=run.item_bytes)
+    assert entered.fill == rig.fill(1, run.item_bytes)
     assert places((await rig.warm.enter("q", entered.rest, limits)).rest) == [(1, 1, 3)]
     nothing = await rig.warm.enter("empty", [whole(run)], Limits(0, 10**9))
     assert nothing.fill == Fill()
@@ -180,7 +181,7 @@ async def empty_queue_takes_one_item_of_any_size(rig: Rig) -> None:
 
 @CHECKS
 async def slice_without_items_is_refused(rig: Rig) -> None:
-    run = make_run(1, 3)
+    run = rig.run(1, 3)
     with pytest.raises(ValueError, match="without items"):
         await rig.warm.enter("q", [whole(run), Slice(run, 0)], PLENTY)
     assert await rig.warm.fill("q") == Fill()
@@ -193,10 +194,10 @@ async def slice_without_items_is_refused(rig: Rig) -> None:
 async def scheduled_come_due_in_order(rig: Rig) -> None:
     now_ms = rig.now_ms()
     slices = [
-        whole(make_run(1, 1), due_ms=now_ms + 2000),
-        whole(make_run(2, 1), due_ms=now_ms + 1000),
-        whole(make_run(3, 1, priority=0), due_ms=now_ms + 2000),
-        whole(make_run(4, 1), due_ms=now_ms),
+        whole(rig.run(1, 1), due_ms=now_ms + 2000),
+        whole(rig.run(2, 1), due_ms=now_ms + 1000),
+        whole(rig.run(3, 1, priority=0), due_ms=now_ms + 2000),
+        whole(rig.run(4, 1), due_ms=now_ms),
     ]
     entered = await rig.warm.enter("q", slices, PLENTY)
     assert (entered.fill.scheduled, entered.fill.waiting) == (3, 1)
@@ -217,7 +218,7 @@ async def scheduled_come_due_in_order(rig: Rig) -> None:
 @CHECKS
 async def excepted_flows_stay_where_they_are(rig: Rig) -> None:
     flows = "abcab"
-    runs = [make_run(n, 2, flow=flow) for n, flow in enumerate(flows, 1)]
+    runs = [rig.run(n, 2, flow=flow) for n, flow in enumerate(flows, 1)]
     await rig.warm.enter("q", [whole(run) for run in runs], PLENTY)
     leased = await rig.warm.lease("q", 3, 10**9, LEASE_S, frozenset("a"))
     assert places(leased) == [(2, 0, 2), (3, 0, 1)]
@@ -232,14 +233,14 @@ async def excepted_flows_stay_where_they_are(rig: Rig) -> None:
 
 @CHECKS
 async def queues_know_nothing_of_each_other(rig: Rig) -> None:
-    run, cold = make_run(1, 3), make_run(2, 4, owner=InCold(bytes(16), bytes(16)))
+    run, cold = rig.run(1, 3), rig.run(2, 4, owner=in_row(2))
     await rig.warm.enter("a", [whole(run)], Limits(3, 10**9))
     entered = await rig.warm.enter("b", [whole(cold)], Limits(4, 10**9))
     assert entered.rest == []
     await rig.warm.lease("a", 1, 10**9, 1.0)
     await rig.warm.lease("b", 2, 10**9, 2.0)
     assert await rig.warm.fills() == {
-        "a": Fill(3, whole(run).bytes, leased=1),
+        "a": rig.fill(3, whole(run).bytes, leased=1),
         "b": Fill(4, whole(cold).bytes, leased=2, cold_items=4),
     }
     await rig.advance(1000)

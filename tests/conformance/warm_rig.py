@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol, TypedDict, Unpack
 
 import trio
 
 from actors.model.slices import InCold, InJournal, LentRun, Slice, SortKey, item_bits
-from actors.ports.tiers import Leased, Limits, WarmQueue
+from actors.ports.tiers import Fill, Leased, Limits, WarmQueue
 from forebay.run import encode_run, read_head
 
 PLENTY = Limits(10**9, 10**12)
@@ -15,11 +15,35 @@ LEASE_S = 30.0
 START_MS = 1_700_000_000_000
 """When the runs of the suites were enqueued; a rig's time is later."""
 
+EPOCH: Final = b"l" * 16
+"""The lock of all rows; a shared queue has it for its epoch."""
+
 View = tuple[SortKey, int, int, int, tuple[str, ...]]
+
+
+class RunOptions(TypedDict, total=False):
+    item_size: int
+    flow: str
+    priority: int
+    enqueued_ms: int
+    due_ms: int
+    owner: InJournal | InCold
 
 
 class Rig(Protocol):
     """A warm queue that is empty, and clocks that stand still until they are moved on."""
+
+    def owner(self, number: int) -> InJournal | InCold:
+        """The owner of a run, if a check does not name one."""
+
+    def run(self, number: int, items: int, **options: Unpack[RunOptions]) -> LentRun:
+        options.setdefault("owner", self.owner(number))
+        return make_run(number, items, **options)
+
+    def fill(self, items: int, size: int, scheduled: int = 0, leased: int = 0) -> Fill:
+        """The fill of a queue whose runs have the rig's own owner."""
+        is_cold = isinstance(self.owner(0), InCold)
+        return Fill(items, size, scheduled, leased, items if is_cold else 0)
 
     @property
     def warm(self) -> WarmQueue: ...
@@ -67,7 +91,8 @@ def make_run(
     due_ms: int = 0,
     owner: InJournal | InCold | None = None,
 ) -> LentRun:
-    """Numbers stand for run ids, which they order, and for positions in the journal."""
+    """Numbers stand for run ids, which they order. Without an owner the run is the journal's, at
+    the position of its number."""
     data = encode_run(
         [bytes(item_size)] * items,
         queue="q",
@@ -78,9 +103,21 @@ def make_run(
         run_id=number.to_bytes(16, "big"),
         compressed=False,
     )
-    if owner is None:
-        owner = InJournal(token=number + 1000, position=number)
-    return LentRun(read_head(data), data, owner)
+    return LentRun(read_head(data), data, owner or in_journal(number))
+
+
+def in_journal(number: int) -> InJournal:
+    return InJournal(token=number + 1000, position=number)
+
+
+def in_row(number: int) -> InCold:
+    return InCold(number.to_bytes(16, "big"), EPOCH)
+
+
+def make_row(number: int, items: int, **options: Unpack[RunOptions]) -> LentRun:
+    """A run that belongs to a row of its own."""
+    options.setdefault("owner", in_row(number))
+    return make_run(number, items, **options)
 
 
 def whole(run: LentRun, due_ms: int = 0) -> Slice:

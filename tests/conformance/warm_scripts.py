@@ -10,10 +10,10 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from actors.model.slices import InCold, Slice
+from actors.model.slices import Slice
 from actors.ports.tiers import Ending, Fill, Limits
 from tests.conformance.warm_model import QUEUES, Held, Model
-from tests.conformance.warm_rig import Rig, make_run, views, whole
+from tests.conformance.warm_rig import Rig, in_row, make_run, views, whole
 
 FLOWS: Final = ("", "f", "g")
 
@@ -197,6 +197,7 @@ class Player:
 
     def _new_slice(self, new: NewRun, now_ms: int) -> Slice:
         self._runs += 1
+        owner = in_row(self._runs) if new.is_cold else self._rig.owner(self._runs)
         run = make_run(
             self._runs,
             new.items,
@@ -204,7 +205,7 @@ class Player:
             flow=new.flow,
             priority=new.priority,
             enqueued_ms=now_ms,
-            owner=InCold(bytes(16), bytes(16)) if new.is_cold else None,
+            owner=owner,
         )
         return whole(run, now_ms + new.delay_ms if new.delay_ms else 0)
 

@@ -9,7 +9,6 @@ from tests.conformance.warm_rig import (
     Rig,
     comes,
     lease_all,
-    make_run,
     places,
     waiting,
     whole,
@@ -23,7 +22,7 @@ LEASE_MS = round(LEASE_S * 1000)
 
 @CHECKS
 async def lease_does_not_run_out_when_the_wall_clock_is_set_forward(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 4))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 4))], PLENTY)
     [leased] = await lease_all(rig.warm)
     rig.step(HOUR_MS)
     assert await rig.warm.expire() == {}
@@ -35,7 +34,7 @@ async def lease_does_not_run_out_when_the_wall_clock_is_set_forward(rig: Rig) ->
 
 @CHECKS
 async def lease_lasts_no_longer_when_the_wall_clock_is_set_back(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 4))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 4))], PLENTY)
     [leased] = await lease_all(rig.warm)
     rig.step(-HOUR_MS)
     assert await rig.warm.expire() == {}
@@ -47,7 +46,7 @@ async def lease_lasts_no_longer_when_the_wall_clock_is_set_back(rig: Rig) -> Non
 
 @CHECKS
 async def extended_lease_is_as_steady(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 1)), whole(make_run(2, 2))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 1)), whole(rig.run(2, 2))], PLENTY)
     one, other = await lease_all(rig.warm)
     rig.step(HOUR_MS)
     assert await rig.warm.extend("q", [one.token], 2 * LEASE_S) == [True]
@@ -63,7 +62,7 @@ async def extended_lease_is_as_steady(rig: Rig) -> None:
 
 @CHECKS
 async def end_of_a_lease_is_told_in_wall_time(rig: Rig) -> None:
-    await rig.warm.enter("q", [whole(make_run(1, 2))], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 2))], PLENTY)
     for ms in (HOUR_MS, -2 * HOUR_MS):
         rig.step(ms)
         [leased] = await rig.warm.lease("q", 1, 10**9, LEASE_S)
@@ -73,7 +72,7 @@ async def end_of_a_lease_is_told_in_wall_time(rig: Rig) -> None:
 @CHECKS
 async def what_is_scheduled_follows_the_wall_clock(rig: Rig) -> None:
     due_ms = rig.now_ms() + HOUR_MS
-    await rig.warm.enter("q", [whole(make_run(1, 1), due_ms=due_ms)], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 1), due_ms=due_ms)], PLENTY)
     rig.step(-HOUR_MS)
     await rig.advance(HOUR_MS)
     assert await lease_all(rig.warm) == []
@@ -88,7 +87,7 @@ async def what_is_scheduled_follows_the_wall_clock(rig: Rig) -> None:
 async def what_was_due_when_its_lease_ran_out_waits_for_its_time_again(rig: Rig) -> None:
     """It is no earlier than it says, by the wall clock as it is now."""
     due_ms = rig.now_ms()
-    await rig.warm.enter("q", [whole(make_run(1, 1), due_ms=due_ms)], PLENTY)
+    await rig.warm.enter("q", [whole(rig.run(1, 1), due_ms=due_ms)], PLENTY)
     await lease_all(rig.warm)
     rig.step(-HOUR_MS)
     await rig.advance(LEASE_MS)

@@ -7,18 +7,17 @@ from typing import Final
 
 FIRST: Final = 12_000
 PER_WORKER: Final = 600
-"""All ports, and those 10,000 higher, lie below the range from which the kernel takes ports for
-outgoing connections (32,768 by default). A port from that range could be taken between the look and
-the start of the server. Each process of the suite has ports of its own."""
+"""All ports lie below the range from which the kernel takes ports for outgoing connections (32,768
+by default). A port from that range could be taken between the look and the start of the server.
+Each process of the suite has ports of its own."""
 
 
 def free_port() -> int:
-    """Also free is the port 10,000 higher, which a server of a cluster uses as well."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 16
     first = FIRST + worker * PER_WORKER
     while True:
         port = random.randrange(first, first + PER_WORKER)
-        if _is_free(port) and _is_free(port + 10_000):
+        if _is_free(port):
             return port
 
 

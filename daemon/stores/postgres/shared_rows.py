@@ -36,8 +36,9 @@ class PostgresSharedRows:
     async def confirm(
         self, rows: Sequence[bytes], entering: Mapping[bytes, Sequence[bytes]]
     ) -> None:
-        groups: dict[bytes | None, Sequence[bytes]] = {**entering}
-        groups[None] = rows
+        groups: dict[bytes | None, Sequence[bytes]] = {None: rows}
+        for epoch, ids in entering.items():
+            groups[epoch] = ids
         await self._db.write(
             lambda con: hand_over.confirm(con, groups, self._daemon, self._rules(), self._now_ms()),
             after=self._notices,

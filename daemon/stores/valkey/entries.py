@@ -5,6 +5,7 @@ cut. daemon/stores/valkey/lua_state.py says where everything is in a record.
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -23,10 +24,9 @@ from actors.ports.tiers import StoreCorrupt
 from forebay.errors import BadRun
 from forebay.run import read_head
 
-RUN_KEY_BYTES: Final = 32
 TOKEN_BYTES: Final = 8
 _HEAD: Final = struct.Struct(">BQ16sH8s8sc16s16sHIQQH")
-FIRST, RAN_OUT = b"C", b"X"
+FRESH, RAN_OUT = b"F", b"X"
 """The mark of a slice: whether a lease of it has run out."""
 _RANGE: Final = struct.Struct(">HH")
 _NAMES_LEN: Final = struct.Struct(">H")
@@ -73,7 +73,7 @@ def pack_entry(slice_: Slice) -> bytes:
                 lowest_bit(slice_.bits),
                 bytes(TOKEN_BYTES),
                 flow_mark(head.flow),
-                FIRST,
+                FRESH,
                 owner.lock,
                 owner.row,
                 slice_.items,
@@ -123,6 +123,11 @@ def row_of(run: LentRun) -> InCold:
     if not isinstance(owner, InCold) or len(owner.row) != 16 or len(owner.lock) != 16:
         raise ValueError("only rows of the cold store are shared, and their ids have 16 bytes")
     return owner
+
+
+def locked_under(epoch: bytes, run: LentRun) -> LentRun:
+    owner = row_of(run)
+    return run if owner.lock == epoch else replace(run, owner=InCold(owner.row, epoch))
 
 
 def lent_run(key: bytes, data: bytes | None, epoch: bytes) -> LentRun:

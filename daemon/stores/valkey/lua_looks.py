@@ -1,8 +1,26 @@
-"""The scripts that look: what is here, where it is, and taking out what is not leased."""
+"""The scripts that look: a queue's epoch, what is here, and where it is; and the one that takes out
+what is not leased."""
 
 from typing import Final
 
 from daemon.stores.valkey.lua_state import STATE
+
+EPOCH: Final = (
+    STATE
+    + r"""
+-- for a queue that is not known: an epoch, and the number from which it counts; the queue's name,
+-- which goes into KEYS[8]
+if epoch then
+  -- A full server refuses this, and has the name.
+  redis.pcall('SADD', KEYS[8], ARGV[4])
+else
+  call('SADD', KEYS[8], ARGV[4])
+  call('HSET', STATE, 'epoch', ARGV[2], 'seq', ARGV[3])
+  epoch, base = ARGV[2], sub(ARGV[2], 1, 3)
+end
+return answer(epoch)
+"""
+)
 
 LOOK: Final = (
     STATE
@@ -49,11 +67,9 @@ PRESENT: Final = (
 -- rows: the items of each that are here, leased ones too
 local found = {}
 for at = 1, #ARGV[2], 16 do
-  local row, ranges = sub(ARGV[2], at, at + 15), {}
-  local behind = '[' .. row .. string.rep(LAST, 3)
-  for _, member in ipairs(call('ZRANGEBYLEX', ALL, '[' .. row, behind)) do
-    local rec = call('HGET', SLICES, sub(member, 33))
-    ranges[#ranges + 1] = sub(rec, 101, 100 + 4 * struct.unpack('>I2', rec, 99))
+  local ranges = {}
+  for _, member in ipairs(slices_of(sub(ARGV[2], at, at + 15))) do
+    ranges[#ranges + 1] = ranges_of(call('HGET', SLICES, sub(member, 33)))
   end
   found[#found + 1] = table.concat(ranges)
 end
@@ -79,8 +95,7 @@ for _, member in ipairs(members) do
     elseif call('ZSCORE', LATER, sub(rec, 1, 60)) then
       where = 's'
     end
-    found[#found + 1] = sub(member, 17, 32) .. where
-      .. sub(rec, 101, 100 + 4 * struct.unpack('>I2', rec, 99))
+    found[#found + 1] = sub(member, 17, 32) .. where .. ranges_of(rec)
   end
 end
 return {base or '', found, members[#members] or ''}
@@ -90,7 +105,7 @@ return {base or '', found, members[#members] or ''}
 FLOWS: Final = (
     STATE
     + r"""
--- from, how many slices: by names, items that wait, items of cold, the oldest that waits
+-- from, how many slices: by names, items that wait, all items, the oldest that waits
 local members = call('ZRANGEBYLEX', ALL, ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local flows = {}
 for _, member in ipairs(members) do

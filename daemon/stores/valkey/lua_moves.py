@@ -9,8 +9,8 @@ ENTER: Final = (
     + r"""
 -- items, bytes, the epoch under which the rows are locked, until when, how many; records; bytes of
 -- their runs
-if not base or epoch ~= ARGV[4] then return {''} end
-if ARGV[5] ~= '' and now > tonumber(ARGV[5]) then return {'late'} end
+if epoch ~= ARGV[4] then return {'', 'the queue has another epoch than the rows'} end
+if ARGV[5] ~= '' and now > tonumber(ARGV[5]) then return {'', 'the rows come too late'} end
 call('HSET', STATE, 'seq', s.seq)
 local items_max, bytes_max, n = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[6])
 local here = {}
@@ -19,13 +19,15 @@ local here = {}
 -- a step was taken repeats it.
 local function look(key)
   local marks = false
-  for _, member in ipairs(of_run(key)) do
+  for _, member in ipairs(slices_of(key)) do
     marks = mark(call('HGET', SLICES, sub(member, 33)), marks or {})
   end
   return marks
 end
 
-local stopped, rest = n, ''
+-- Where something did not fit, nothing enters any more. The rest of the batch is looked at all the
+-- same: what is left of it is entered elsewhere, and must not be here.
+local is_full, rest = false, {}
 for at = 1, n do
   local rec = ARGV[6 + at]
   local key = run_key(rec)
@@ -33,9 +35,11 @@ for at = 1, n do
   if here[key] then rec = without(rec, here[key]) end
   if rec then
     local items, each = numbers(rec)
-    local room = math.min(items_max - s.items, floor((bytes_max - s.bytes) / each))
-    if room < 1 and s.items == 0 and items_max > 0 then room = 1 end
-    local left
+    local room, left = 0, nil
+    if not is_full then
+      room = math.min(items_max - s.items, floor((bytes_max - s.bytes) / each))
+      if room < 1 and s.items == 0 and items_max > 0 then room = 1 end
+    end
     if room < 1 then
       rec, left = nil, rec
     elseif room < items then
@@ -45,15 +49,17 @@ for at = 1, n do
       if ARGV[6 + n + at] ~= '' then call('HSETNX', RUNS, key, ARGV[6 + n + at]) end
       count(rec, 1)
       place(rec)
+      -- The next slice of this row, if the batch has one, looks again.
+      here[key] = here[key] and mark(rec, here[key]) or nil
     end
     if left then
-      stopped, rest = at - 1, sub(left, 101, 100 + 4 * struct.unpack('>I2', left, 99))
-      break
+      is_full = true
+      rest[#rest + 1], rest[#rest + 2] = at - 1, ranges_of(left)
     end
   end
 end
 bring_due()
-return answer(stopped, rest)
+return answer(rest)
 """
 )
 
@@ -125,19 +131,12 @@ END: Final = (
 call('ZREM', LEASES, '')
 local at, endings = 3, {}
 
--- A replica that has become the primary, and lacks the last moments, gives numbers once more. What
--- was leased under one of them before is not what is leased under it now.
-local function leased_as(ending)
-  local rec = call('HGET', SLICES, ending.number)
-  return rec and (ending.what == '' or ending.what == sub(rec, 10, 27) .. sub(rec, 77, 78)) and rec
-end
-
 for k = 1, tonumber(ARGV[2]) do
   local ending = {number = ARGV[at], what = ARGV[at + 1], again = {}}
   for more = 1, tonumber(ARGV[at + 2]) do ending.again[more] = ARGV[at + 2 + more] end
   at = at + 3 + #ending.again
   endings[k] = ending
-  local rec = #ending.again > 0 and call('ZSCORE', LEASES, ending.number) and leased_as(ending)
+  local rec = #ending.again > 0 and leased_as(ending.number, ending.what)
   if rec then
     local free = mark(rec, {})
     for _, again in ipairs(ending.again) do
@@ -156,9 +155,10 @@ end
 
 local ended, items_before = {}, s.items
 for k, ending in ipairs(endings) do
-  local rec = leased_as(ending)
-  ended[k] = rec and call('ZREM', LEASES, ending.number) or 0
-  if ended[k] == 1 then
+  local rec = leased_as(ending.number, ending.what)
+  ended[k] = rec and 1 or 0
+  if rec then
+    call('ZREM', LEASES, ending.number)
     s.leased = s.leased - numbers(rec)
     forget(rec)
     count(rec, -1)
@@ -179,13 +179,13 @@ return answer(ended)
 EXTEND: Final = (
     STATE
     + r"""
--- how long; numbers
+-- how long; by turns: number, what was leased under it
 call('ZREM', LEASES, '')
 local extended = {}
-for at = 3, #ARGV do
-  local is_known = call('ZSCORE', LEASES, ARGV[at])
-  if is_known then call('ZADD', LEASES, now + ARGV[2], ARGV[at]) end
-  extended[at - 2] = is_known and 1 or 0
+for at = 3, #ARGV, 2 do
+  local is_leased = leased_as(ARGV[at], ARGV[at + 1])
+  if is_leased then call('ZADD', LEASES, now + ARGV[2], ARGV[at]) end
+  extended[#extended + 1] = is_leased and 1 or 0
 end
 return {base or '', extended}
 """

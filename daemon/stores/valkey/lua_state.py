@@ -11,9 +11,9 @@ A queue is seven keys:
     runs     a hash: the bytes of every run, once, as long as a slice of it is here
     leases   a sorted set of the numbers of slices that are leased, by the end of the lease
 
-The epoch is 16 random bytes that the queue gets when it is made. It is gone when the server forgets
-the queue. Rows of the cold store that are here are locked under it, so an epoch that has changed
-says that what was entered before is lost.
+The epoch is 16 random bytes that the queue gets when a daemon first asks for it. It is gone when
+the server forgets the queue. Rows of the cold store that are here are locked under it, so an epoch
+that has changed says that what was entered before is lost.
 
 A record is text of fixed places (daemon/stores/valkey/entries.py packs it), of which the first 60
 bytes are the member of `due` and `later`. It is cut here by its ranges of items, two numbers of two
@@ -22,12 +22,14 @@ bytes each: a script's numbers are doubles, and cannot hold 4,096 bits.
     1 priority, 8 first due, 16 run id, 2 first item, 8 number, 8 flow, 1 mark, 16 epoch | 16 row,
     2 items, 4 bytes of an item, 8 due, 8 enqueued, 2 ranges, ranges, names, the rest
 
-The mark is C, or X if a lease of the slice has run out: its items may be settled already, and the
-daemon that leases it next looks into the row first.
+The mark is F, or X if a lease of the slice has run out: its items may be settled already, and the
+daemon that leases it next looks into the row first. It stays X until the slice leaves, because that
+daemon may put the slice back without having looked.
 
 A slice has a new number each time that it is put somewhere; the number under which it is leased
 is the token of the lease, and never used again. It begins with the first three bytes of the epoch,
-so that a token does not outlive a server that has forgotten everything.
+so that a token does not outlive a server that has forgotten everything. Each queue counts from a
+random number on: tokens of two queues differ even if their epochs begin alike.
 
 Where memory is full (`noeviction`) a server refuses commands that may need some, but none of a
 script that has removed something before. So `enter` begins with a command that is refused, and
@@ -40,7 +42,8 @@ STATE: Final = r"""
 local call, sub, floor = redis.call, string.sub, math.floor
 local STATE, DUE, LATER, SLICES, ALL, RUNS, LEASES = unpack(KEYS)
 local PREFIX = sub(STATE, 1, -6)
-local LAST = string.rep('\255', 9)
+-- Behind everything that follows a row in `all`: a run and a number.
+local LAST = string.rep('\255', 25)
 local PAGE = 200
 local now = tonumber(ARGV[1])
 if not now then
@@ -105,6 +108,10 @@ end
 local function numbers(rec)
   local items, each, due = struct.unpack('>I2I4I8', rec, 77)
   return items, each, due
+end
+
+local function ranges_of(rec)
+  return sub(rec, 101, 100 + 4 * struct.unpack('>I2', rec, 99))
 end
 
 local function make(rec, items, ranges)
@@ -174,7 +181,7 @@ local function store(rec)
   rec = sub(rec, 1, 27) .. number .. sub(rec, 36)
   call('HSET', SLICES, number, rec)
   call('ZADD', ALL, 0, run_key(rec) .. number)
-  return rec, number
+  return rec
 end
 
 -- Puts a record that is counted, and not leased, where it belongs.
@@ -197,13 +204,23 @@ local function forget(rec)
   call('ZREM', ALL, run_key(rec) .. sub(rec, 28, 35))
 end
 
-local function of_run(key, ...)
+-- The slices of a row, or of a row's run.
+local function slices_of(key, ...)
   return call('ZRANGEBYLEX', ALL, '[' .. key, '[' .. key .. LAST, ...)
 end
 
 -- The bytes of a run go with its last slice.
 local function drop_run(key)
-  if #of_run(key, 'LIMIT', 0, 1) == 0 then call('HDEL', RUNS, key) end
+  if #slices_of(key, 'LIMIT', 0, 1) == 0 then call('HDEL', RUNS, key) end
+end
+
+-- The record that is leased under a number. A replica that has become the primary, and lacks the
+-- last moments, gives numbers once more: what was leased under one of them before is not what is
+-- leased under it now.
+local function leased_as(number, what)
+  if not call('ZSCORE', LEASES, number) then return false end
+  local rec = call('HGET', SLICES, number)
+  return rec and (what == '' or what == sub(rec, 10, 27) .. sub(rec, 77, 78)) and rec
 end
 
 -- Takes a record out that is not leased. False: it is.

@@ -5,15 +5,13 @@ Every error of the driver (a refused connection, READONLY after a failover, OOM,
 out, and only the caller knows whether it may be repeated. So the driver's own retries are off. A
 step that is cancelled or late closes its connection.
 
-After a failover another server is the primary. Every new connection asks the Sentinels again
-(`Sentinels`). In a cluster (`PatientCluster`) the next step asks where everything is, also if the
-last one had no answer: a node that hangs does not name its replica.
+After a failover another server is the primary: every new connection asks the Sentinels again
+(`Sentinels`). A cluster is not supported, since a step may use keys of several slots.
 
 Needs Redis 6.2 or Valkey 7.2: no command or option is younger.
 """
 
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,36 +19,25 @@ from typing import Any, Final, TypeVar
 
 import redis.asyncio as driver
 import structlog
-from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    ClusterError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-)
 from redis.exceptions import ConnectionError as NotConnected
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as TooLate
 
 from actors.ports.tiers import StoreRefused, StoreUnavailable
-from daemon.stores.bridge import Bridge, LoopSemaphore, TooSlow, loop_sleep
+from daemon.stores.bridge import Bridge, LoopSemaphore
 from daemon.stores.valkey.url import ValkeyUrl, read_url
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
-Client = driver.Redis | RedisCluster
+Client = driver.Redis
 Argument = bytes | str | int | float
 
-DRIVER_ERRORS: Final = (RedisError, RedisClusterException, OSError, TimeoutError)
+DRIVER_ERRORS: Final = (RedisError, OSError, TimeoutError)
 ENDS: Final = ("closed by server", "reset by peer")
-PAUSE_S: Final = 0.02
-NOT_HERE: Final = "access a non local key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +70,11 @@ def script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+async def send(client: Client, *args: Argument) -> Any:
+    """One command. In the loop's thread, as a part of a step."""
+    return await client.execute_command(*args)  # type: ignore[no-untyped-call]
+
+
 class Server:
     def __init__(self, settings: ValkeySettings, bridge: Bridge) -> None:
         self.settings = settings
@@ -91,10 +83,6 @@ class Server:
         self._sentinels: Sentinels | None = None
         self._url = read_url(settings.url)
         self._room = LoopSemaphore(settings.connections_max)
-        self._is_lost = False
-        """A step had no answer: in a cluster, another node may have the slot by now."""
-        self._look = 0
-        """How many times the map of the cluster was fetched."""
 
     async def run(
         self,
@@ -110,12 +98,9 @@ class Server:
     async def run_each(
         self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]
     ) -> list[Any]:
-        """Runs a script many times in one step; without a cluster, in one round trip. Each run is
-        atomic by itself."""
+        """Runs a script many times in one round trip. Each run is atomic by itself."""
 
         async def work(client: Client) -> list[Any]:
-            if isinstance(client, RedisCluster):
-                return [await self.eval(client, script, keys, args) for keys, args in calls]
             async with client.pipeline(transaction=False) as pipeline:
                 for keys, args in calls:
                     pipeline.evalsha(script.digest, len(keys), *keys, *args)
@@ -139,45 +124,32 @@ class Server:
             return await client.eval(script.text, len(keys), *keys, *args)
 
     async def command(self, *args: Argument) -> Any:
-        return await self.step(lambda client: client.execute_command(*args))
+        return await self.step(lambda client: send(client, *args))
 
     async def step(self, work: Callable[[Client], Awaitable[T]], *, shield: bool = False) -> T:
         """Does `work` within one deadline."""
-        look = self._look
 
         async def attempt() -> T:
-            nonlocal look
             async with self._room:
-                is_lost, self._is_lost = self._is_lost, False
-                self._look += is_lost
-                look = self._look
-                return await self._attempt(work, is_lost=is_lost)
+                return await self._attempt(work)
 
-        try:
-            return await self.bridge.run(attempt, self.settings.timeout_s, shield=shield)
-        except TooSlow:
-            # A step that began before the map was fetched says nothing about the new map.
-            self._is_lost |= look == self._look
-            raise
+        return await self.bridge.run(attempt, self.settings.timeout_s, shield=shield)
 
-    async def _attempt(self, work: Callable[[Client], Awaitable[T]], *, is_lost: bool) -> T:
+    async def _attempt(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """In the loop's thread."""
         client = self.client()
         try:
-            if is_lost and isinstance(client, RedisCluster):
-                await client.aclose()
             return await work(client)
         except ReadOnlyError as error:
             # This server is no longer the primary: the name may point to another host already.
-            if isinstance(client, driver.Redis):
-                with suppress(*DRIVER_ERRORS):
-                    await client.connection_pool.disconnect(inuse_connections=False)
+            with suppress(*DRIVER_ERRORS):
+                await client.connection_pool.disconnect(inuse_connections=False)
             raise _translated(error, self._url) from error
         except DRIVER_ERRORS as error:
             raise _translated(error, self._url) from error
 
     async def check_policy(self) -> None:
-        """Warns if the server evicts keys: it would forget slices that owners believe it has."""
+        """Warns if the server evicts keys: it would forget slices that daemons believe it has."""
 
         async def policy(client: Client) -> str:
             found = await client.info("memory")
@@ -202,51 +174,6 @@ class Server:
         if self._client is None:
             self._client, self._sentinels = connect(self.settings)
         return self._client
-
-
-class PatientCluster(RedisCluster):
-    """A client of a cluster that waits for slots that move between nodes.
-
-    The driver follows MOVED and ASK. While a slot moves, a script with keys on both nodes is
-    refused by both (TRYAGAIN), and the driver gives up after 0.4 s. This client retries until half
-    of the step's time is over. A refused script has done nothing, so nothing is done twice: a
-    script that finds out while it runs says so before it changes anything
-    (daemon/stores/valkey/lua_state.py).
-
-    A slot that takes longer to move makes the queue unavailable, like any other outage. A primary
-    that does not answer makes all queues unavailable until its replica takes over, because a daemon
-    handles them in one step.
-
-    After every fifth MOVED the driver would fetch the whole map, and first close all connections
-    while other steps use them. It is configured to follow each MOVED instead.
-    """
-
-    def __init__(self, url: ValkeyUrl, options: dict[str, Any], patience_s: float) -> None:
-        self._patience_s = patience_s
-        super().__init__(
-            startup_nodes=[ClusterNode(host, port) for host, port in url.addresses],
-            ssl=url.has_tls,
-            reinitialize_steps=0,
-            **options | url.options,
-        )
-
-    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        until = time.monotonic() + self._patience_s
-        while True:
-            try:
-                return await super().execute_command(*args, **kwargs)
-            except (ClusterError, ResponseError) as error:
-                if not is_on_its_way(error):
-                    raise
-                if time.monotonic() >= until:
-                    raise ClusterError(f"a slot is on its way to another node ({error})") from error
-            await loop_sleep(PAUSE_S)
-
-
-def is_on_its_way(error: Exception) -> bool:
-    """Whether the slot is between two nodes. Nothing was done then."""
-    # The driver raises a plain ClusterError when it was redirected too often.
-    return type(error) is ClusterError or NOT_HERE in str(error)
 
 
 class Sentinels(Sentinel):
@@ -320,8 +247,6 @@ def connect(settings: ValkeySettings) -> tuple[Client, Sentinels | None]:
     if settings.password:
         options["password"] = settings.password
     url = read_url(settings.url)
-    if url.scheme.endswith("-cluster"):
-        return PatientCluster(url, options, settings.timeout_s / 2), None
     if url.scheme == "sentinel":
         sentinels = Sentinels(url, options, settings.timeout_s)
         return sentinels.primary, sentinels

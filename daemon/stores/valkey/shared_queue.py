@@ -11,7 +11,7 @@ from actors.model.clock import Clock
 from actors.ports.tiers import Fill, StoreUnavailable
 from daemon.stores.valkey import keys
 from daemon.stores.valkey.news import FLAG_MS, Kind, News, Told
-from daemon.stores.valkey.server import Argument, Client, Script, Server
+from daemon.stores.valkey.server import Argument, Client, Script, Server, send
 
 
 class Answer(NamedTuple):
@@ -27,8 +27,6 @@ class SharedQueues:
         self._now_ms = now_ms
         self._prefix = server.settings.prefix
         self.news = News(server, self._look)
-        self._epochs: dict[str, bytes] = {}
-        """The last known epoch of each queue."""
         self._generation = ""
         self._told_ms = 0
         self._told_at = 0.0
@@ -74,23 +72,18 @@ class SharedQueues:
         return Answer(told, Fill(items, size, scheduled, leased, items), more)
 
     def server_ms(self) -> int:
-        """The server's time now, as far as it is known."""
+        """The server's time now, as far as it is known: it is told with every epoch and step."""
         return self._told_ms + round((trio.current_time() - self._told_at) * 1000)
 
     async def epoch(self, queue: str) -> bytes:
         """The epoch of a queue, which is made if the server does not know it."""
-        state, *_ = keys.queue_keys(self._prefix, queue)
-        # A token begins with the epoch, and is below 2^63, which is what the wire can say.
+        # A token begins with the epoch, and is below 2^63, which is what the wire can say. What
+        # follows is the number of a slice, in 40 bits.
         made = bytes([secrets.randbelow(127) + 1]) + secrets.token_bytes(15)
-
-        async def join(client: Client) -> bytes:
-            await client.execute_command("SADD", keys.queues_key(self._prefix), queue)
-            await client.execute_command("HSETNX", state, "epoch", made)
-            found: bytes = await client.execute_command("HGET", state, "epoch")
-            return found
-
-        self._epochs[queue] = found = await self._server.step(join)
-        return found
+        names, args = self._call(queue, (made, secrets.randbelow(1 << 39), queue))
+        found = await self._server.run(keys.EPOCH, [*names, keys.queues_key(self._prefix)], args)
+        epoch: bytes = self._answered(queue, found).more[0]
+        return epoch
 
     async def generation(self) -> str:
         """What the server's memory is known by. When it has changed, all queues are lost. The first
@@ -99,8 +92,11 @@ class SharedQueues:
         made = secrets.token_hex(8)
 
         async def ask(client: Client) -> str:
-            await client.execute_command("SET", key, made, "NX")
-            found: bytes | None = await client.execute_command("GET", key)
+            # A server that is full refuses to set it, and must not count as away for that.
+            found: bytes | None = await send(client, "GET", key)
+            if found is None:
+                await send(client, "SET", key, made, "NX")
+                found = await send(client, "GET", key)
             if found is None:
                 raise StoreUnavailable("Valkey: it does not keep what it is told")
             return found.decode()

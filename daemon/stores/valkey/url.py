@@ -1,7 +1,7 @@
 """The URL of a Valkey or Redis, taken apart. ValueError where it makes no sense.
 
     redis://[user:password@]host:port/db     rediss://…  the same with TLS, verified
-    unix:///path?db=0                        redis-cluster://host:port,host:port (rediss-cluster)
+    unix:///path?db=0
     sentinel://host:port,host:port/service?ssl=true&sentinel_password=…
 
 Behind a `?` stand options of the driver: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, … Sentinels
@@ -19,9 +19,7 @@ from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS
 
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
-SCHEMES: Final = (
-    "redis", "rediss", "unix", "sentinel", "redis-cluster", "rediss-cluster",
-)  # fmt: skip
+SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 OF_TLS: Final = frozenset(
     {
@@ -63,7 +61,8 @@ class ValkeyUrl:
 def read_url(url: str) -> ValkeyUrl:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise ValueError(f"{parts.scheme}:// is not one of {', '.join(f'{s}://' for s in SCHEMES)}")
+        *most, last = (f"{scheme}://" for scheme in SCHEMES)
+        raise ValueError(f"{parts.scheme}:// is not supported: use {', '.join(most)} or {last}")
     addresses = tuple(_addresses(url))
     query = dict(parse_qsl(parts.query))
     of_sentinels: dict[str, str] = {}
@@ -95,7 +94,7 @@ def _options(scheme: str, query: dict[str, str], *, has_tls: bool) -> dict[str, 
     for name, value in query.items():
         if name not in OF_ALL and not (has_tls and name in OF_TLS):
             if name in OF_TLS:
-                how = "ssl=true" if scheme == "sentinel" else scheme.replace("redis", "rediss", 1)
+                how = "ssl=true" if scheme == "sentinel" else "rediss"
                 raise ValueError(f"{name} is of no use without TLS ({how})")
             raise ValueError(f"unknown option {name}")
         try:
@@ -125,8 +124,8 @@ def _addresses(url: str) -> list[tuple[str, int]]:
         if not one.hostname:
             raise ValueError(f"{without_password(url)} names no host")
         found.append((one.hostname, one.port or default))
-    if len(found) > 1 and parts.scheme in ("redis", "rediss"):
-        raise ValueError(f"{parts.scheme}:// has one host; a cluster is {parts.scheme}-cluster://")
+    if len(found) > 1 and parts.scheme != "sentinel":
+        raise ValueError(f"{parts.scheme}:// takes one host: use sentinel:// for several Sentinels")
     if parts.scheme == "sentinel" and not parts.path.strip("/"):
         raise ValueError("sentinel:// lacks the name of the service: sentinel://host:26379/service")
     return found

@@ -19,14 +19,14 @@ queues together (that is the server's own `maxmemory`).
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import trio
 
 from actors.model.clock import Clock, wall_ms
-from actors.model.slices import InCold, LentRun, Slice
+from actors.model.slices import LentRun, Slice
 from actors.ports.tiers import (
     Ending,
     Entered,
@@ -43,6 +43,7 @@ from daemon.stores.valkey import keys
 from daemon.stores.valkey.entries import (
     flow_mark,
     lease_mark,
+    locked_under,
     pack_entry,
     pack_token,
     read_names,
@@ -59,6 +60,7 @@ from daemon.stores.valkey.shared_queue import SharedQueues, millis
 ENTER_SLICES: Final = 256
 ENTER_BYTES: Final = 4 * 1024 * 1024
 """At most this much enters with one script; other scripts wait for it."""
+NO_ROOM: Final = Limits(0, 0)
 EXPIRE_LEASES: Final = 500
 WITHDRAW_SLICES: Final = 500
 WITHDRAW_BYTES: Final = 8 * 1024 * 1024
@@ -101,12 +103,18 @@ class ValkeyWarm(SharedQueues):
         self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None = None
     ) -> Entered:
         """Enters slices of rows that are locked under the queue's epoch. Nothing enters, and
-        StoreUnavailable is raised, if the server has forgotten that epoch, or after `before_ms` on
-        its clock: until then no other daemon may enter the same rows."""
+        StoreRefused is raised, if the server has forgotten that epoch or is full, or after
+        `before_ms` on its clock: until then no other daemon may enter the same rows. If that
+        happens between two portions of a large batch, the first ones have entered, and it is
+        StoreUnavailable.
+
+        Items that are there already are neither entered nor part of the rest."""
         if not all(slice_.bits for slice_ in slices):
             raise ValueError("a slice without items")
         if not slices:
             return Entered([], await self.fill(queue))
+        if len({row_of(slice_.run).lock for slice_ in slices}) > 1:
+            raise StoreRefused(f"Valkey: {queue}: the rows are locked under several epochs")
         await trio.lowlevel.checkpoint_if_cancelled()
         with trio.CancelScope(shield=True):
             return await self._enter_all(queue, slices, limits, before_ms)
@@ -115,52 +123,54 @@ class ValkeyWarm(SharedQueues):
     async def _enter_all(
         self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None
     ) -> Entered:
-        start = 0
-        while True:
-            stop = _portion(slices, start)
-            part = slices[start:stop]
-            stopped, rest, fill = await self._enter(queue, part, limits, before_ms)
-            if rest:
-                at = start + stopped
-                cut = slices[at]
-                left = Slice(cut.run, rest, cut.attempt, cut.due_ms, cut.errors)
-                return Entered([left, *slices[at + 1 :]], fill)
-            if stop == len(slices):
-                return Entered([], fill)
-            start = stop
+        rest: list[Slice] = []
+        fill = Fill()
+        for number, portion in enumerate(_portions(slices)):
+            # What follows the rest does not overtake it.
+            takes = (NO_ROOM, None) if rest else (limits, before_ms)
+            try:
+                left, fill = await self._enter(queue, portion, *takes)
+            except StoreRefused as problem:
+                if number == 0:
+                    raise
+                # Not refused as a whole: some of it has entered.
+                raise StoreUnavailable(str(problem)) from problem
+            rest += left
+        return Entered(rest, fill)
 
     async def _enter(
         self, queue: str, slices: Sequence[Slice], limits: Limits, before_ms: int | None
-    ) -> tuple[int, int, Fill]:
-        """How many slices entered as a whole, the items left of the next one, and the queue's
-        fill."""
+    ) -> Entered:
         records: list[bytes] = []
         data: list[bytes] = []
         sent: set[bytes] = set()
         for slice_ in slices:
             records.append(pack_entry(slice_))
             key = run_key(slice_.run)
-            data.append(b"" if key in sent else slice_.run.data)
+            data.append(b"" if key in sent or not limits.items else slice_.run.data)
             sent.add(key)
-        epoch = row_of(slices[0].run).lock
         found = await self._run(
             keys.ENTER,
             queue,
             limits.items,
             limits.bytes,
-            epoch,
+            row_of(slices[0].run).lock,
             "" if before_ms is None else before_ms,
             len(slices),
             *records,
             *data,
             shield=True,
         )
-        if found[0] != epoch[:3]:
-            raise StoreRefused(f"Valkey: the rows of {queue} came too late, or are forgotten")
+        if isinstance(found[1], bytes):
+            raise StoreRefused(f"Valkey: {queue}: {found[1].decode()}")
         answer = self._answered(queue, found)
         self._note_fill(queue, answer.told.base, answer.told.fell)
-        stopped, rest = answer.more
-        return stopped, unpack_bits(rest), answer.fill
+        [left] = answer.more
+        rest = [
+            replace(slices[at], bits=unpack_bits(bits))
+            for at, bits in zip(left[::2], left[1::2], strict=True)
+        ]
+        return Entered(rest, answer.fill)
 
     async def lease(
         self,
@@ -198,15 +208,12 @@ class ValkeyWarm(SharedQueues):
         if not records:
             self._seen[queue] = answer.told.base, answer.told.came
             return []
-        epoch = unpack_entry(records[0]).epoch
-        runs = offered | read_runs(pairs, epoch)
+        runs = offered | read_runs(pairs, unpack_entry(records[0]).epoch)
         leased: list[tuple[Leased, bool]] = []
         for record in records:
             entry = unpack_entry(record)
-            run = runs[entry.run_key]
-            if row_of(run).lock != entry.epoch:
-                # It was leased before the server forgot it.
-                run = replace(run, owner=InCold(row_of(run).row, entry.epoch))
+            # A row that this daemon had under an epoch before may be here again.
+            run = runs[entry.run_key] = locked_under(entry.epoch, runs[entry.run_key])
             one = Leased(entry.token, entry.as_slice(run), until_ms)
             leased.append((one, entry.has_run_out))
             known.keep(entry.run_key, run, entry.bits)
@@ -241,8 +248,10 @@ class ValkeyWarm(SharedQueues):
         return [bool(ended) for ended in self._answered(queue, found).more[0]]
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:
-        numbers = map(pack_token, tokens)
-        _, extended = await self._run(keys.EXTEND, queue, millis(lease_s), *numbers)
+        args: list[bytes] = []
+        for token in tokens:
+            args += (pack_token(token), self._leased.get((queue, token), b""))
+        _, extended = await self._run(keys.EXTEND, queue, millis(lease_s), *args)
         return [bool(is_known) for is_known in extended]
 
     async def expire(self) -> dict[str, int]:
@@ -344,6 +353,7 @@ class _KnownRuns:
 
     def keep(self, key: bytes, run: LentRun, bits: int) -> None:
         if key in self.runs:
+            self.runs[key] = run
             self.runs.move_to_end(key)
         elif bits.bit_count() < run.head.count and len(run.data) <= KNOWN_BYTES:
             self.runs[key] = run
@@ -353,14 +363,15 @@ class _KnownRuns:
                 self._bytes -= len(old.data)
 
 
-def _portion(slices: Sequence[Slice], start: int) -> int:
-    """The end of the slices that enter with one script."""
-    size = 0
-    for at in range(start, min(len(slices), start + ENTER_SLICES)):
-        size += len(slices[at].run.data)
-        if size > ENTER_BYTES and at > start:
-            return at
-    return min(len(slices), start + ENTER_SLICES)
+def _portions(slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
+    """Slices that enter with one script."""
+    start = size = 0
+    for at, slice_ in enumerate(slices):
+        size += len(slice_.run.data)
+        if at > start and (size > ENTER_BYTES or at - start == ENTER_SLICES):
+            yield slices[start:at]
+            start, size = at, len(slice_.run.data)
+    yield slices[start:]
 
 
 class Run(Protocol):

@@ -3,24 +3,18 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import trio
 
-from actors.model.slices import LentRun, Slice, item_bits
+from actors.model.slices import InCold, LentRun, Slice, item_bits
 from actors.ports.tiers import Leased
 from daemon.stores.bridge import Bridge
+from daemon.stores.valkey.keys import queue_keys
 from daemon.stores.valkey.server import ValkeySettings
 from daemon.stores.valkey.warm import ValkeyWarm
-from tests.conformance.warm_rig import START_MS
+from tests.conformance.warm_rig import EPOCH, START_MS, RunOptions, make_run
 from tests.servers.valkey import ValkeyServer, new_prefix, shared_server
-
-VALID_S = 10.0
-LONG_S = 10**6
-
-
-def daemon_id(number: int) -> bytes:
-    return bytes([number]) * 16
 
 
 class Fleet:
@@ -31,14 +25,10 @@ class Fleet:
         self.warms: list[ValkeyWarm] = []
         self._bridge = bridge
 
-    def add(self, number: int | None = None, timeout_s: float = 60.0, **options: Any) -> ValkeyWarm:
-        """Another daemon; the same one again, if it has the number of one."""
-        if number is None:
-            number = len(self.warms) + 1
+    def add(self, timeout_s: float = 60.0) -> ValkeyWarm:
+        """Another daemon."""
         settings = ValkeySettings(self.server.url, prefix=self.prefix, timeout_s=timeout_s)
-        warm = ValkeyWarm(
-            settings, daemon_id(number), self._bridge, now_ms=lambda: self.time_ms, **options
-        )
+        warm = ValkeyWarm(settings, self._bridge, now_ms=lambda: self.time_ms)
         self.warms.append(warm)
         return warm
 
@@ -46,22 +36,21 @@ class Fleet:
         """Those that hold anything, beside what a queue is known by."""
         found = self.server.command("KEYS", f"{self.prefix}:{{*")
         short = [key.decode().rpartition(":")[2] for key in found]
-        return [name for name in sorted(short) if name not in ("state", "valid")]
+        return [name for name in sorted(short) if name != "state"]
 
 
 @asynccontextmanager
 async def fleet(
     daemons: int = 2, server: ValkeyServer | None = None
 ) -> AsyncIterator[tuple[Fleet, Sequence[ValkeyWarm]]]:
-    """Daemons whose entries in `q` are valid for very long."""
+    """Daemons that share the queue `q`; its epoch is that of `make_row`."""
     async with Bridge() as bridge:
         found = Fleet(server or shared_server(), bridge)
         try:
             async with trio.open_nursery() as nursery:
                 for _ in range(daemons):
-                    warm = found.add()
-                    await nursery.start(warm.run)
-                    await warm.keep_valid(["q"], LONG_S)
+                    await nursery.start(found.add().run)
+                await make_queue(found.server, found.warms[0])
                 yield found, list(found.warms)
                 nursery.cancel_scope.cancel()
         finally:
@@ -70,11 +59,18 @@ async def fleet(
                     await warm.close()
 
 
+async def make_queue(server: ValkeyServer, warm: ValkeyWarm) -> None:
+    """The queue `q`, whose epoch is that of `make_row`."""
+    state, *_ = queue_keys(warm.server.settings.prefix, "q")
+    server.command("HSET", state, "epoch", EPOCH)
+    assert await warm.epoch("q") == EPOCH
+
+
 @asynccontextmanager
 async def with_deadline(warm: ValkeyWarm, timeout_s: float) -> AsyncIterator[ValkeyWarm]:
     """The same server and the same keys, another deadline for each step, connections of its own."""
     settings = replace(warm.server.settings, timeout_s=timeout_s)
-    other = ValkeyWarm(settings, daemon_id(99), warm.server.bridge)
+    other = ValkeyWarm(settings, warm.server.bridge)
     try:
         yield other
     finally:
@@ -82,8 +78,20 @@ async def with_deadline(warm: ValkeyWarm, timeout_s: float) -> AsyncIterator[Val
             await other.close()
 
 
+async def row_in(
+    warm: ValkeyWarm, number: int, items: int, *, queue: str = "q", **options: Unpack[RunOptions]
+) -> LentRun:
+    """A run of a row that is locked under the epoch that the queue has now."""
+    options["owner"] = InCold(number.to_bytes(16, "big"), await warm.epoch(queue))
+    return make_run(number, items, **options)
+
+
 async def all_of(warm: ValkeyWarm, lease_s: float = 30.0) -> list[Leased]:
     return await warm.lease("q", 10**9, 10**12, lease_s)
+
+
+async def all_rows_of(warm: ValkeyWarm, lease_s: float = 30.0) -> list[tuple[Leased, bool]]:
+    return await warm.lease_rows("q", 10**9, 10**12, lease_s, frozenset())
 
 
 def items_of(slices: Sequence[Slice | Leased]) -> list[tuple[bytes, int]]:

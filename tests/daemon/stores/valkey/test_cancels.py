@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from actors.model.slices import Slice
 from actors.ports.tiers import Ending, Fill, Leased
 from daemon.stores.valkey.warm import ValkeyWarm
-from tests.conformance.warm_rig import PLENTY, make_run, whole
+from tests.conformance.warm_rig import PLENTY, make_row, whole
 from tests.daemon.stores.valkey.fleet import all_of, fleet, items_of
 from tests.servers.valkey import valkey_server
 
@@ -58,7 +58,7 @@ class Caller:
     async def enter(self) -> None:
         if not self._outside:
             self._runs += 1
-            self._outside = [whole(make_run(self._runs, self._rng.randrange(1, 30)))]
+            self._outside = [whole(make_row(self._runs, self._rng.randrange(1, 30)))]
         is_done, _ = await self._do(lambda: self._warm.enter("q", self._outside, PLENTY))
         if is_done:
             self.inside |= set(items_of(self._outside))
@@ -105,10 +105,10 @@ async def test_random_cancels_lose_nothing(seed: int) -> None:
 async def test_step_that_has_begun_is_heard_of(name: str) -> None:
     with valkey_server() as server:
         async with fleet(1, server) as (_, (one,)):
-            await one.enter("q", [whole(make_run(1, 2)), whole(make_run(2, 2))], PLENTY)
+            await one.enter("q", [whole(make_row(1, 2)), whole(make_row(2, 2))], PLENTY)
             [leased] = await one.lease("q", 2, 10**9, 30.0)
             steps: dict[str, Callable[[], Awaitable[object]]] = {
-                "enter": lambda: one.enter("q", [whole(make_run(3, 2))], PLENTY),
+                "enter": lambda: one.enter("q", [whole(make_row(3, 2))], PLENTY),
                 "end": lambda: one.end("q", [Ending(leased.token)]),
                 "withdraw": lambda: one.withdraw("q"),
             }

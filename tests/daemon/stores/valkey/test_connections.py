@@ -1,4 +1,4 @@
-"""Ways to a server: TLS, passwords, Sentinel, a cluster; and URLs that lead nowhere."""
+"""Ways to a server: TLS, passwords, Sentinel; and URLs that lead nowhere."""
 
 import shutil
 import subprocess
@@ -16,8 +16,9 @@ from daemon.stores.bridge import Bridge
 from daemon.stores.valkey.server import ValkeySettings, connect
 from daemon.stores.valkey.url import without_password
 from daemon.stores.valkey.warm import ValkeyWarm
-from tests.conformance.warm_rig import PLENTY, make_run, places, whole
+from tests.conformance.warm_rig import PLENTY, places, whole
 from tests.daemon.handlers.http.certificates import Certificates, make_certificates
+from tests.daemon.stores.valkey.fleet import row_in
 from tests.daemon.stores.valkey.sentinels import until
 from tests.servers.ports import free_port
 from tests.servers.valkey import (
@@ -29,7 +30,6 @@ from tests.servers.valkey import (
     valkey_server,
 )
 
-DAEMON = bytes(16)
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made with the openssl command"
 )
@@ -40,7 +40,7 @@ async def serves(url: str, *, username: str = "", password: str = "", prefix: st
     async with Bridge() as bridge:
         prefix = prefix or new_prefix()
         settings = ValkeySettings(url, username, password, timeout_s=60.0, prefix=prefix)
-        warm = ValkeyWarm(settings, DAEMON, bridge)
+        warm = ValkeyWarm(settings, bridge)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(warm.run)
@@ -53,7 +53,7 @@ async def serves(url: str, *, username: str = "", password: str = "", prefix: st
 
 async def refused(url: str, problem: str) -> None:
     async with Bridge() as bridge:
-        warm = ValkeyWarm(ValkeySettings(url, timeout_s=60.0), DAEMON, bridge)
+        warm = ValkeyWarm(ValkeySettings(url, timeout_s=60.0), bridge)
         try:
             with pytest.raises(StoreUnavailable, match=problem):
                 await warm.generation()
@@ -62,20 +62,19 @@ async def refused(url: str, problem: str) -> None:
 
 
 async def _life(warm: ValkeyWarm) -> None:
-    await warm.generation()
-    await warm.keep_valid(["q", "other"], 60.0)
+    assert await warm.generation() == await warm.generation()
+    run, other = [await row_in(warm, 1, 4, queue=queue) for queue in ("q", "other")]
     assert await warm.lease("q", 9, 10**9, 30.0) == []
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(warm.wait, "q")
-            await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
-    await warm.enter("other", [whole(make_run(1, 4))], PLENTY)
+            await warm.enter("q", [whole(run)], PLENTY)
+    await warm.enter("other", [whole(other)], PLENTY)
     [leased] = await warm.lease("q", 3, 10**9, 30.0)
     assert places([leased]) == [(1, 0, 3)]
     assert await warm.extend("q", [leased.token], 30.0) == [True]
-    assert set(await warm.fills()) == set(await warm.mail_queues()) == {"q", "other"}
-    assert await warm.end("q", [Ending(leased.token, post=b"p")]) == [True]
-    assert await warm.mail("q") == [b"p"]
+    assert set(await warm.fills()) == {"q", "other"}
+    assert await warm.end("q", [Ending(leased.token)]) == [True]
     assert places(await warm.withdraw("q")) == [(1, 3, 4)]
 
 
@@ -147,16 +146,7 @@ async def test_sentinel_says_where_the_primary_is() -> None:
         await refused(f"sentinel://127.0.0.1:{port}/another", "No master found for 'another'")
 
 
-async def test_cluster() -> None:
-    with valkey_server("--cluster-enabled", "yes", has_port=True) as server:
-        server.command("CLUSTER", "ADDSLOTS", *range(16384))
-        until(lambda: b"cluster_state:ok" in _text(server.command("CLUSTER", "INFO")))
-        await serves(f"redis-cluster://127.0.0.1:{server.port}")
-        # Without the word for it, a server of a cluster serves one that has all slots.
-        await serves(f"redis://127.0.0.1:{server.port}")
-
-
-@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis-cluster", "rediss-cluster"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
 async def test_nobody_there(scheme: str) -> None:
     await refused(f"{scheme}://127.0.0.1:{free_port()}", "(?i)connect")
 
@@ -164,9 +154,13 @@ async def test_nobody_there(scheme: str) -> None:
 @pytest.mark.parametrize(
     "url, problem",
     [
-        ("http://host", "http:// is not one of redis://"),
+        ("http://host", "http:// is not supported: use redis://"),
+        (
+            "redis-cluster://host",
+            "^redis-cluster:// is not supported: use redis://, rediss://, unix:// or sentinel://$",
+        ),
         ("redis://", "names no host"),
-        ("redis://a,b", "a cluster is redis-cluster://"),
+        ("redis://a,b", "takes one host"),
         ("unix://", "lacks the path"),
         ("sentinel://host:26379", "lacks the name of the service"),
         ("redis://host:port", "Port"),
@@ -192,9 +186,4 @@ def test_password_is_not_shown() -> None:
 def test_nothing_is_sent_twice() -> None:
     """A lost answer may have been a step that was taken."""
     client, _ = connect(ValkeySettings("redis://host"))
-    assert isinstance(client, redis.asyncio.Redis)
     assert client.connection_pool.connection_kwargs["retry"]._retries == 0
-
-
-def _text(found: object) -> bytes:
-    return found if isinstance(found, bytes) else repr(found).encode()

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from actors.model.slices import Abroad, InCold, InJournal, ItemError, Slice, item_bits
+from actors.model.slices import InCold, InJournal, ItemError, Slice, item_bits
+from actors.ports.tiers import StoreCorrupt
 from daemon.stores.valkey.entries import (
     lent_run,
     pack_bits,
@@ -16,17 +18,15 @@ from daemon.stores.valkey.entries import (
     unpack_bits,
     unpack_entry,
 )
-from tests.conformance.warm_rig import PLENTY, make_run, views
-from tests.daemon.stores.valkey.fleet import daemon_id, fleet
+from tests.conformance.warm_rig import PLENTY, make_row, views
+from tests.daemon.stores.valkey.fleet import fleet
 
 ITEMS = 4096
-LONG = make_run(1, ITEMS, item_size=0, flow="ä" * 9)
+LONG = make_row(1, ITEMS, item_size=0, flow="ä" * 9)
 EVERY_OTHER = sum(1 << index for index in range(0, ITEMS, 2))
 
-_owners = st.one_of(
-    st.builds(InJournal, st.integers(0, 2**63), st.integers(0, 2**53)),
-    st.builds(InCold, st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16)),
-)
+_ids = st.binary(min_size=16, max_size=16)
+_owners = st.builds(InCold, _ids, _ids)
 _stretches = st.lists(
     st.tuples(st.integers(0, ITEMS - 1), st.integers(1, 200)), min_size=1, max_size=30
 )
@@ -47,19 +47,34 @@ def _bits(draw: st.DrawFn) -> int:
 @settings(deadline=None)
 @given(_bits(), _owners, st.integers(0, 2**31), st.integers(0, 2**41), _errors)
 def test_comes_back_as_it_was(
-    bits: int, owner: InJournal | InCold, attempt: int, due_ms: int, errors: tuple[ItemError, ...]
+    bits: int, owner: InCold, attempt: int, due_ms: int, errors: tuple[ItemError, ...]
 ) -> None:
     run = replace(LONG, owner=owner)
     slice_ = Slice(run, bits, attempt, due_ms, errors)
-    entry = unpack_entry(pack_entry(slice_, daemon_id(1)))
+    entry = unpack_entry(pack_entry(slice_))
     assert views([entry.as_slice(run)]) == views([slice_])
-    assert entry.run_key == run_key(run, daemon_id(1))
-    here, there = (lent_run(entry.run_key, run.data, daemon_id(n)).owner for n in (1, 2))
-    assert here == owner
-    if isinstance(owner, InJournal):
-        assert there == Abroad(daemon_id(1), owner.token, owner.position)
-    else:
-        assert there == owner
+    assert (entry.run_key, entry.epoch, entry.has_run_out) == (run_key(run), owner.lock, False)
+    back = lent_run(entry.run_key, run.data, entry.epoch)
+    assert (back.owner, back.head) == (owner, run.head)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        InJournal(1, 1),
+        InCold(bytes(15), bytes(16)),
+        InCold(bytes(16), bytes(17)),
+    ],
+)
+def test_only_rows_are_entries(owner: InJournal | InCold) -> None:
+    with pytest.raises(ValueError, match="only rows of the cold store"):
+        pack_entry(Slice(replace(LONG, owner=owner), 1))
+
+
+def test_run_that_is_missing_or_damaged_is_said_to_be() -> None:
+    for data in (None, LONG.data[:10]):
+        with pytest.raises(StoreCorrupt):
+            lent_run(run_key(LONG), data, bytes(16))
 
 
 @settings(deadline=None)
@@ -87,13 +102,13 @@ def test_bits_come_back(bits: int) -> None:
 def test_sorts_as_slices_do(places: list[tuple[int, int, int, int, int]]) -> None:
     slices = [
         Slice(
-            make_run(number, 10, priority=priority, enqueued_ms=enqueued_ms, due_ms=due_ms),
+            make_row(number, 10, priority=priority, enqueued_ms=enqueued_ms, due_ms=due_ms),
             1 << item,
         )
         for priority, enqueued_ms, due_ms, number, item in places
     ]
     by_key = sorted(slices, key=lambda slice_: slice_.sort_key)
-    by_text = sorted(slices, key=lambda slice_: pack_entry(slice_, daemon_id(1))[:27])
+    by_text = sorted(slices, key=lambda slice_: pack_entry(slice_)[:27])
     assert [slice_.sort_key for slice_ in by_text] == [slice_.sort_key for slice_ in by_key]
 
 

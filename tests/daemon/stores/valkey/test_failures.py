@@ -6,10 +6,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from actors.ports.tiers import Ending, Fill, StoreUnavailable
+from actors.ports.tiers import Ending, Fill, StoreRefused, StoreUnavailable
 from daemon.stores.valkey.warm import ValkeyWarm
-from tests.conformance.warm_rig import PLENTY, make_run, places, whole
-from tests.daemon.stores.valkey.fleet import LONG_S, Fleet, all_of, fleet
+from tests.conformance.warm_rig import EPOCH, PLENTY, make_row, places, whole
+from tests.daemon.stores.valkey.fleet import Fleet, all_of, fleet, row_in
 from tests.eventually import eventually
 from tests.servers.valkey import ValkeyServer, valkey_server
 
@@ -17,7 +17,7 @@ SHORT_S = 0.3
 
 Call = Callable[[ValkeyWarm], Awaitable[object]]
 CALLS: dict[str, Call] = {
-    "enter": lambda warm: warm.enter("q", [whole(make_run(9, 1))], PLENTY),
+    "enter": lambda warm: warm.enter("q", [whole(make_row(0, 1))], PLENTY),
     "lease": lambda warm: all_of(warm),
     "end": lambda warm: warm.end("q", [Ending(1)]),
     "extend": lambda warm: warm.extend("q", [1], 1.0),
@@ -28,10 +28,10 @@ CALLS: dict[str, Call] = {
     "flows": lambda warm: warm.flows(),
     "wait": lambda warm: warm.wait("q"),
     "wait_change": lambda warm: warm.wait_change("q"),
-    "mail": lambda warm: warm.mail("q"),
-    "mail_queues": lambda warm: warm.mail_queues(),
-    "present": lambda warm: warm.present("q"),
-    "keep_valid": lambda warm: warm.keep_valid(["q"], 1.0),
+    "locate": lambda warm: warm.locate("q", frozenset([bytes(16)])),
+    "present": lambda warm: warm.present("q", [bytes(16)]),
+    "epoch": lambda warm: warm.epoch("q"),
+    "take_turn": lambda warm: warm.take_turn(1.0),
     "generation": lambda warm: warm.generation(),
 }
 
@@ -50,8 +50,7 @@ async def unavailable(warm: ValkeyWarm, *names: str) -> None:
 
 
 async def works(found: Fleet, warm: ValkeyWarm, number: int) -> None:
-    await warm.keep_valid(["q"], LONG_S)
-    await warm.enter("q", [whole(make_run(number, 2))], PLENTY)
+    await warm.enter("q", [whole(await row_in(warm, number, 2))], PLENTY)
     leased = await all_of(warm)
     assert places(leased)[-1] == (number, 0, 2)
     assert all(await warm.end("q", [Ending(each.token) for each in leased]))
@@ -74,21 +73,21 @@ async def test_refused_and_back_and_empty(server: ValkeyServer) -> None:
 
 async def test_server_that_hangs_is_left_within_the_deadline(server: ValkeyServer) -> None:
     async with fleet(1, server) as (found, (one,)):
-        hasty = found.add(1, SHORT_S)
+        hasty = found.add(SHORT_S)
         server.pause()
         await unavailable(hasty)
         server.resume()
         # The steps may have been taken after all; what was leased unseen runs out.
         found.time_ms += 10**6
         await one.expire()
-        await one.enter("q", [whole(make_run(2, 2))], PLENTY)
+        await one.enter("q", [whole(make_row(2, 2))], PLENTY)
         await works(found, one, 3)
 
 
 async def test_all_at_once_at_a_server_that_hangs(server: ValkeyServer) -> None:
     """More than there are connections; none stays lost."""
     async with fleet(1, server) as (found, (one,)):
-        hasty = found.add(1, SHORT_S)
+        hasty = found.add(SHORT_S)
         server.pause()
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
@@ -112,34 +111,40 @@ async def test_all_at_once_at_a_server_that_hangs(server: ValkeyServer) -> None:
 async def test_replica_refuses_and_the_next_primary_serves(server: ValkeyServer) -> None:
     async with fleet(1, server) as (found, (one,)):
         await works(found, one, 1)
-        await one.enter("q", [whole(make_run(2, 2))], PLENTY)
+        await one.enter("q", [whole(make_row(2, 2))], PLENTY)
         server.become_replica()
-        await unavailable(one, "enter", "lease", "end", "extend", "keep_valid", "generation")
+        # Of what is known already it may still speak.
+        await unavailable(one, "enter", "lease", "end", "extend", "take_turn")
+        assert await one.epoch("q") == EPOCH
         server.become_primary()
         await works(found, one, 3)
 
 
 async def test_server_without_memory_takes_nothing_and_drains(server: ValkeyServer) -> None:
     async with fleet(1, server) as (found, (one,)):
-        runs = [make_run(number, 2, item_size=10_000) for number in range(10)]
+        runs = [make_row(number, 2, item_size=10_000) for number in range(10)]
         await one.enter("q", [whole(run) for run in runs], PLENTY)
-        soon = whole(make_run(50, 2), due_ms=found.time_ms + 1000)
+        soon = whole(make_row(50, 2), due_ms=found.time_ms + 1000)
         await one.enter("q", [soon], PLENTY)
         [first] = await one.lease("q", 2, 10**9, 1.0)
+        generation = await one.generation()
         server.config_set("maxmemory", "1")
-        await unavailable(one, "enter")
+        with pytest.raises(StoreRefused):
+            await CALLS["enter"](one)
         assert await one.extend("q", [first.token], 1.0) == [True]
-        await one.keep_valid(["q"], LONG_S)
-        await one.keep_rows_valid("q", [b"l" * 16], LONG_S)
+        # It does not count as away: what it has is delivered.
+        assert await one.epoch("q") == EPOCH
+        assert await one.generation() == generation
+        assert await one.present("q", [bytes(16)]) == (EPOCH, [0b11])
+        with pytest.raises(StoreUnavailable):
+            await one.epoch("new")
         found.time_ms += 1000
         assert await one.expire() == {"q": 2}
         leased = await all_of(one)
         assert len(leased) == 11
         again = tuple(each.slice for each in leased[:1])
-        endings = [Ending(leased[0].token, again, b"post"), *(Ending(e.token) for e in leased[1:])]
+        endings = [Ending(leased[0].token, again), *(Ending(e.token) for e in leased[1:])]
         assert all(await one.end("q", endings))
-        assert await one.mail("q") == [b"post"]
-        await one.mail_done("q", 1)
         assert len(await one.withdraw("q")) == 1
         assert await all_of(one) == []
         with trio.move_on_after(0.2):
@@ -182,7 +187,7 @@ async def test_who_waits_hears_of_it_although_the_subscription_was_lost(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(two.wait, "q")
                 server.command("CLIENT", "KILL", "TYPE", "pubsub")
-                await one.enter("q", [whole(make_run(1, 2))], PLENTY)
+                await one.enter("q", [whole(make_row(1, 2))], PLENTY)
         assert places(await all_of(two)) == [(1, 0, 2)]
 
 
@@ -192,13 +197,39 @@ async def test_queue_of_which_a_part_was_evicted_is_given_up_as_a_whole(
 ) -> None:
     async with fleet(1, server) as (found, (one,)):
         later_ms = found.time_ms + 1000
-        await one.enter("q", [whole(make_run(n, 2)) for n in range(3)], PLENTY)
-        await one.enter("q", [whole(make_run(7, 2), due_ms=later_ms)], PLENTY)
+        await one.enter("q", [whole(make_row(n, 2)) for n in range(3)], PLENTY)
+        await one.enter("q", [whole(make_row(7, 2), due_ms=later_ms)], PLENTY)
         [leased] = await one.lease("q", 2, 10**9, 30.0)
         assert server.command("DEL", f"{found.prefix}:{{q}}:{name}") == 1
-        assert await one.present("q") == []
+        rows = [n.to_bytes(16, "big") for n in range(3)]
+        assert await one.present("q", rows) == (b"", [0, 0, 0])
         assert await one.fill("q") == Fill()
         assert found.keys() == []
         assert await one.end("q", [Ending(leased.token)]) == [False]
-        await one.enter("q", [whole(make_run(n, 2)) for n in range(3)], PLENTY)
+        await unavailable(one, "enter")
+        await one.enter("q", [whole(await row_in(one, n, 2)) for n in range(3)], PLENTY)
         assert places(await all_of(one)) == [(0, 0, 2), (1, 0, 2), (2, 0, 2)]
+
+
+async def test_queue_of_which_a_part_was_evicted_does_not_tell_its_old_epoch(
+    server: ValkeyServer,
+) -> None:
+    async with fleet(1, server) as (found, (one,)):
+        await one.enter("q", [whole(make_row(1, 2))], PLENTY)
+        assert server.command("DEL", f"{found.prefix}:{{q}}:runs") == 1
+        assert await one.epoch("q") != EPOCH
+        await works(found, one, 1)
+
+
+async def test_queue_that_is_known_by_its_epoch_alone_is_listed_again(
+    server: ValkeyServer,
+) -> None:
+    """Its leases would never run out otherwise."""
+    async with fleet(1, server) as (found, (one,)):
+        await one.enter("q", [whole(make_row(1, 2))], PLENTY)
+        await all_of(one, lease_s=1.0)
+        server.command("DEL", f"{found.prefix}:queues")
+        found.time_ms += 1000
+        assert await one.expire() == {}
+        assert await one.epoch("q") == EPOCH
+        assert await one.expire() == {"q": 2}

@@ -15,8 +15,8 @@ from actors.ports.tiers import Ending, StoreUnavailable
 from daemon.stores.bridge import Bridge
 from daemon.stores.valkey.server import ValkeySettings
 from daemon.stores.valkey.warm import ValkeyWarm
-from tests.conformance.warm_rig import PLENTY, make_run, places, whole
-from tests.daemon.stores.valkey.fleet import all_of, daemon_id, with_deadline
+from tests.conformance.warm_rig import PLENTY, make_row, places, whole
+from tests.daemon.stores.valkey.fleet import all_of, make_queue, with_deadline
 from tests.daemon.stores.valkey.sentinels import PATIENCE_S, Replicated, replicated
 from tests.eventually import eventually
 from tests.servers.valkey import new_prefix
@@ -28,11 +28,11 @@ SHORT_S = 0.5
 async def daemons(made: Replicated, count: int = 1) -> AsyncIterator[list[ValkeyWarm]]:
     async with Bridge() as bridge, trio.open_nursery() as nursery:
         settings = ValkeySettings(made.sentinel.url, timeout_s=PATIENCE_S, prefix=new_prefix())
-        warms = [ValkeyWarm(settings, daemon_id(at + 1), bridge) for at in range(count)]
+        warms = [ValkeyWarm(settings, bridge) for _ in range(count)]
         try:
             for warm in warms:
                 await nursery.start(warm.run)
-                await warm.keep_valid(["q"], 10**6)
+            await make_queue(made.old, warms[0])
             yield warms
             nursery.cancel_scope.cancel()
         finally:
@@ -43,13 +43,13 @@ async def daemons(made: Replicated, count: int = 1) -> AsyncIterator[list[Valkey
 
 async def found_again(warm: ValkeyWarm) -> None:
     """However often it must ask."""
-    await eventually(lambda: warm.keep_valid(["q"], 10**6), errors=(StoreUnavailable,))
+    await eventually(lambda: warm.extend("q", [], 1.0), errors=(StoreUnavailable,))
 
 
 async def test_primary_that_hangs_is_left_for_the_one_that_is_promoted() -> None:
     with replicated() as made:
         async with daemons(made) as [warm], with_deadline(warm, SHORT_S) as hasty:
-            await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
+            await warm.enter("q", [whole(make_row(1, 4))], PLENTY)
             made.old.command("WAIT", 1, 0)
             async with trio.open_nursery() as nursery:
                 # More than one connection is open, and each hangs.
@@ -67,7 +67,7 @@ async def test_primary_that_hangs_is_left_for_the_one_that_is_promoted() -> None
 async def test_primary_that_was_demoted_refuses_once_and_the_new_one_serves() -> None:
     with replicated() as made:
         async with daemons(made) as [warm]:
-            await warm.enter("q", [whole(make_run(1, 4))], PLENTY)
+            await warm.enter("q", [whole(make_row(1, 4))], PLENTY)
             made.old.command("WAIT", 1, 0)
             made.swap()
             with pytest.raises(StoreUnavailable, match="is now a slave"):
@@ -86,7 +86,7 @@ async def test_sentinel_that_says_nothing_does_not_hide_the_others() -> None:
         silent = f"127.0.0.1:{mute.getsockname()[1]}"
         url = made.sentinel.url.replace("//", f"//{silent},")
         async with Bridge() as bridge:
-            warm = ValkeyWarm(ValkeySettings(url, timeout_s=SHORT_S), daemon_id(1), bridge)
+            warm = ValkeyWarm(ValkeySettings(url, timeout_s=SHORT_S), bridge)
             assert await eventually(warm.generation, errors=(StoreUnavailable,))
             await warm.close()
             made.sentinel.kill()
@@ -106,7 +106,7 @@ async def test_numbers_that_a_primary_without_the_last_moments_gives_again() -> 
     """The one that was leased under the number first ends nothing of the other."""
     with replicated() as made:
         async with daemons(made, 2) as [one, two]:
-            runs = [make_run(number, 4) for number in range(3)]
+            runs = [make_row(number, 4) for number in range(3)]
             await one.enter("q", [whole(run) for run in runs], PLENTY)
             made.old.command("WAIT", 1, 0)
             # From here on it hears of nothing.
@@ -121,9 +121,9 @@ async def test_numbers_that_a_primary_without_the_last_moments_gives_again() -> 
             [third] = await two.lease("q", 2, 10**9, 30.0)
             assert third.token == first.token
             assert places([third]) != places([first])
-            back = Ending(first.token, (first.slice,), b"post of the first")
+            assert await one.extend("q", [first.token, second.token], 30.0) == [False, False]
+            back = Ending(first.token, (first.slice,))
             assert await one.end("q", [back, Ending(second.token)]) == [False, False]
             assert await two.extend("q", [third.token], 30.0) == [True]
-            assert await two.end("q", [Ending(third.token, post=b"post")]) == [True]
-            assert await one.mail("q") == [b"post"]
+            assert await two.end("q", [Ending(third.token)]) == [True]
             assert places(await all_of(one)) == [(0, 2, 4), (1, 0, 4), (2, 0, 4)]
