@@ -7,8 +7,8 @@ is leased first.
 
 Rows go in (`bring`, `enter_rows`): locked under the epoch in the cold store first, then entered, by
 a deadline on the server's clock, because other daemons may take care of the rows after that
-(actors/tiers/shared_promoter.py). Rows that do not fit are free again. If it is not known whether rows
-have entered, they stay locked, and the reconciliation finds out.
+(actors/tiers/shared_promoter.py). Rows that do not fit are free again. If it is not known whether
+rows have entered, they stay locked, and the reconciliation finds out.
 
 Rows go out: `end` keeps the lease until the cold store has recorded the outcome (`recorded`), and
 only then removes the slice. So an item that is neither in warm nor settled cannot exist, and a
@@ -374,10 +374,18 @@ class SharedWarm:
         slices = await self.own.withdraw(*which)
         if not self.is_away:
             try:
-                slices += await self.remote.withdraw(*which)
+                slices += await self._unsettled(await self.remote.withdraw(*which))
             except StoreUnavailable as problem:
                 self.lose(problem)
         return slices
+
+    async def _unsettled(self, slices: Sequence[Slice]) -> list[Slice]:
+        """Without items that were settled by a daemon that could not take them out."""
+        if not slices:
+            return []
+        left = await self.rows.left(lock_of(slices[0]), [row_of(slice_) for slice_ in slices])
+        parts = [replace(s, bits=s.bits & left.get(row_of(s), 0)) for s in slices]
+        return [part for part in parts if part.bits]
 
     async def locate(self, queue: str, run_ids: frozenset[bytes]) -> Mapping[bytes, Whereabouts]:
         found = dict(await self.own.locate(queue, run_ids))

@@ -62,7 +62,7 @@ class ValkeyRig(Rig):
         await wait_all_tasks_blocked()
         self._settled += 1
         self._server.command(
-            "PUBLISH", f"{self._prefix}:{{settle}}:news", b"set%d 0 0 0" % self._settled
+            "PUBLISH", f"{self._prefix}:rows:{{settle}}:news", b"set%d 0 0 0" % self._settled
         )
         with trio.fail_after(self.patience_s):
             while self.valkey.news.mark("settle", "waits") != (b"set", self._settled):

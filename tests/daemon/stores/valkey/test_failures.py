@@ -200,7 +200,7 @@ async def test_queue_of_which_a_part_was_evicted_is_given_up_as_a_whole(
         await one.enter("q", [whole(make_row(n, 2)) for n in range(3)], PLENTY)
         await one.enter("q", [whole(make_row(7, 2), due_ms=later_ms)], PLENTY)
         [leased] = await one.lease("q", 2, 10**9, 30.0)
-        assert server.command("DEL", f"{found.prefix}:{{q}}:{name}") == 1
+        assert server.command("DEL", f"{found.prefix}:rows:{{q}}:{name}") == 1
         rows = [n.to_bytes(16, "big") for n in range(3)]
         assert await one.present("q", rows) == (b"", [0, 0, 0])
         assert await one.fill("q") == Fill()
@@ -216,7 +216,7 @@ async def test_queue_of_which_a_part_was_evicted_does_not_tell_its_old_epoch(
 ) -> None:
     async with fleet(1, server) as (found, (one,)):
         await one.enter("q", [whole(make_row(1, 2))], PLENTY)
-        assert server.command("DEL", f"{found.prefix}:{{q}}:runs") == 1
+        assert server.command("DEL", f"{found.prefix}:rows:{{q}}:runs") == 1
         assert await one.epoch("q") != EPOCH
         await works(found, one, 1)
 
