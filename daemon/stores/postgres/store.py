@@ -52,6 +52,7 @@ from daemon.stores.postgres import (
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.dead import PostgresDeadLetters
 from daemon.stores.postgres.items import PostgresItems
+from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.ticks import PostgresTicks
 from daemon.stores.postgres.triggers import PostgresTriggers
@@ -136,6 +137,7 @@ class PostgresCold:
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
+        self.members = PostgresMembers(self._db, daemon, now_ms)
 
     async def open(self) -> None:
         """Raises StoreUnavailable if the server does not answer, and CannotStart if the schema is
