@@ -21,6 +21,7 @@ from typing import Final, Self
 import structlog
 import trio
 
+from actors.model.clock import Clock
 from actors.model.runs import Origin, pack_origin
 from actors.model.slices import InJournal, Slice, indexes, item_bits
 from actors.ports.tiers import ColdQueue, NewRow, StoreUnavailable
@@ -79,6 +80,19 @@ class Passage:
         return tuple({transfer.from_.position for transfer in self.transfers})
 
 
+class LastHandOver:
+    """When this process last handed items over, for the fleet's list of daemons."""
+
+    def __init__(self, now_ms: Clock) -> None:
+        self._now_ms = now_ms
+        self.at_ms = 0
+        """0: it has handed nothing over."""
+
+    def confirmed(self) -> None:
+        """The cold store owns the items of a hand-over, from now on."""
+        self.at_ms = self._now_ms()
+
+
 class HandOver:
     def __init__(
         self,
@@ -86,12 +100,14 @@ class HandOver:
         spooler: SpoolerClient,
         failover: Failover,
         wake: Callable[[str, int], None],
+        last: LastHandOver,
     ) -> None:
         """`wake` is called with each queue that has new rows in cold, and their priority."""
         self._cold = cold
         self._spooler = spooler
         self._failover = failover
         self._wake = wake
+        self._last = last
         self._rests_until = 0.0
         self._to_undo = 0
 
@@ -196,6 +212,7 @@ class HandOver:
         await self._cold.confirm(
             [row for row, ok in zip(passage.rows, accepted, strict=True) if ok]
         )
+        self._last.confirmed()
         await self._end_doubt(passage)
         for queue, priority in passage.queues.items():
             self._wake(queue, priority)

@@ -29,7 +29,7 @@ from actors.ports.tiers import ColdQueue, Unconfirmed, WarmTier
 from actors.ports.watched import COLD_STEPS, watched
 from actors.spooler.spooler import Spooler
 from actors.tiers.failover import Failover
-from actors.tiers.handover import HandOver
+from actors.tiers.handover import HandOver, LastHandOver
 from actors.tiers.promoter import Promoter
 from actors.tiers.queue_tiers import QueueMemory, TierStates
 from actors.tiers.router import Router
@@ -59,7 +59,10 @@ class Tiers:
         self.states = TierStates(warm, cold, catalogue, now_ms)
         self.warm = self.states.warm
         self.failover = Failover()
-        self.hand_over = HandOver(cold, spooler.client, self.failover, self.wake)
+        self.last_hand_over = LastHandOver(now_ms)
+        self.hand_over = HandOver(
+            cold, spooler.client, self.failover, self.wake, self.last_hand_over
+        )
         self.promoter = Promoter(
             self.states, spooler.arrivals, settings.acquire_timeout, memory.bytes_max
         )
