@@ -152,11 +152,10 @@ async def _open_shared(
     await shared.release_all()
     stores = local_stores(settings, journal, shared)
     stores.cron = stores.cron._replace(daemon=daemon)
-    stores.fleet = FleetStores(daemon, shared.decisions)
+    stores.fleet = FleetStores(daemon, shared.decisions, members=shared.members)
     stores.listen = shared.listen
     opened.append(stores)
     if settings.warm.type == "valkey":
-        from daemon.stores.valkey.lost_owners import LostOwners
         from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
 
         stores.remote = remote = _valkey(settings, daemon, bridge)
@@ -166,7 +165,6 @@ async def _open_shared(
             stores.fleet,
             breaker=SharedBreaker(remote.server, daemon),
             rate=SharedRate(remote.server, daemon),
-            lost_owners=LostOwners(remote.server, daemon),
         )
     return stores
 

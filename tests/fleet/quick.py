@@ -1,13 +1,15 @@
 """`forebay`, with leases of workers and looks of owners that are as short as a test's patience.
 
 A worker's lease lasts 30 s longer than any send, an owner looks every 30 s whether what it entered
-is still there, and a store is away for 10 s more if what it refused is not tried again: nobody
-wants to configure that, and no test can wait for it. Where the environment asks for it, it also
-tells what it has in hand (witness.py).
+is still there, a store is away for 10 s more if what it refused is not tried again, and no daemon
+is called lost in the first 30 s: nobody wants to configure that, and no test can wait for it. Tests
+decide themselves which row is old; a slow machine must not. Where the environment asks for it, it
+also tells what it has in hand (witness.py).
 """
 
 import os
 
+import actors.fleet.members
 import actors.fleet.owner
 import actors.ports.presence
 import actors.workers.sending
@@ -15,6 +17,9 @@ from daemon.cli.main import main
 from tests.fleet import witness
 
 actors.workers.sending.LEASE_MARGIN_S = 2.0  # type: ignore[misc]
+actors.fleet.members.BEAT_S = 0.5  # type: ignore[misc]
+actors.fleet.members.LOST_MS = 900_000  # type: ignore[misc]
+actors.fleet.members.SETTLE_S = 2.0  # type: ignore[misc]
 actors.fleet.owner.VERIFY_S = 2.0  # type: ignore[misc]
 actors.ports.presence.QUIET_S = 1.0  # type: ignore[misc]
 

@@ -8,7 +8,6 @@ import pytest
 
 from actors.workers.rate import Wish
 from daemon.stores.bridge import Bridge
-from daemon.stores.valkey.lost_owners import LostOwners
 from daemon.stores.valkey.server import ValkeySettings
 from daemon.stores.valkey.shared_limits import SharedBreaker, SharedRate
 from daemon.stores.valkey.url import read_url
@@ -123,13 +122,6 @@ async def uses_everything(warm: ValkeyWarm) -> None:
     assert await breaker.ask("there", 1, 60.0) == 1
     assert (await breaker.tried("there", ok=True, probes=1, reset_s=1.0)).is_closed
     assert await breaker.states(["there"])
-    lost = LostOwners(warm.server, daemon_id(2))
-    _, owners = await lost.owners()
-    assert owners
-    assert await lost.claim(daemon_id(1), 60.0)
-    await lost.left("q", daemon_id(1), b"")
-    assert await lost.take("q", daemon_id(1), [1]) is None
-    await lost.disclaim(daemon_id(1))
     assert await warm.withdraw("q")
 
 
