@@ -256,6 +256,7 @@ async def _drain(daemon: Daemon) -> None:
     """Accepts and leases nothing more; returns when the last client has its answer."""
     daemon.observers.daemon_changed("draining")
     daemon.stopping.set()
+    daemon.fleet.drain()
     daemon.workers.dispatch.drain()
     daemon.cron.drain()
     await daemon.spooler.client.send(Drain())

@@ -63,7 +63,7 @@ class Control:
             **TriggerControl(cron, tiers.now_ms).operations,
             **TrialControl(catalogue, cold.dead_letters, workers.open_handler).operations,
             **DeadGroups(cold.dead_letters).operations,
-            **FleetControl(fleet.stores, tiers.spooler.client).operations,
+            **FleetControl(fleet.heartbeat).operations,
         }
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:

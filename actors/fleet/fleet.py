@@ -2,7 +2,8 @@
 
 This is the door of the package. With a shared cold store daemons decide about writes together; with
 a shared warm queue as well, each owns the runs it has entered there, and all follow the breakers of
-all. A daemon of its own has neither, and everything here does nothing.
+all. Every daemon that shares a cold store is listed there. A daemon of its own has nothing of this,
+and everything here does nothing.
 """
 
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 import trio
 
 from actors.fleet.breakers import FleetBreaker, FleetBreakers
+from actors.fleet.members import Heartbeat
 from actors.fleet.write_follower import Follower
 from actors.fleet.writes import Deciding
-from actors.ports.fleet import SharedRows
+from actors.ports.fleet import Members, SharedRows
 from actors.ports.writes import DECIDED, Decisions
 from actors.tiers.shared_warm import SharedWarm
 from actors.tiers.tiers import Tiers
@@ -32,6 +34,7 @@ class FleetStores:
     rows: SharedRows | None = None
     breaker: FleetBreaker | None = None
     rate: FleetRate | None = None
+    members: Members | None = None
 
 
 class Fleet:
@@ -50,6 +53,10 @@ class Fleet:
         self._breakers: FleetBreakers | None = None
         if stores.breaker is not None:
             self._breakers = FleetBreakers(workers.breakers, stores.breaker)
+        self.heartbeat: Heartbeat | None = None
+        """Lists this daemon and the others; None: it shares no cold store."""
+        if stores.members is not None:
+            self.heartbeat = Heartbeat(stores.members, stores.daemon, tiers)
 
     def hear(self, said: str) -> None:
         """Another daemon's wake, which may be that something is decided about writes."""
@@ -62,7 +69,8 @@ class Fleet:
             await self._follower.catch_up()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follows the fleet's decisions and breakers, and counts its daemons; never returns."""
+        """Follows the fleet's decisions and breakers, counts its daemons, and lists this one; never
+        returns."""
         async with trio.open_nursery() as nursery:
             if self._breakers is not None:
                 nursery.start_soon(self._breakers.run)
@@ -72,10 +80,19 @@ class Fleet:
                 nursery.start_soon(self._follower.run)
             if isinstance(self._warm, SharedWarm):
                 nursery.start_soon(self._warm.run)
+            if self.heartbeat is not None:
+                nursery.start_soon(self.heartbeat.run)
             task_status.started()
             await trio.sleep_forever()
 
+    def drain(self) -> None:
+        """Tells the fleet that this daemon drains."""
+        if self.heartbeat is not None:
+            self.heartbeat.drain()
+
     async def close(self) -> None:
-        """Tells the fleet the last outcomes of this daemon's writes."""
+        """Tells the fleet the last outcomes of this daemon's writes, and that it has stopped."""
         if self._follower is not None:
             await self._follower.close()
+        if self.heartbeat is not None:
+            await self.heartbeat.close()

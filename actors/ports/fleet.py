@@ -4,11 +4,14 @@ A row that is in the shared warm queue is locked under the epoch of that queue, 
 or released: no daemon renews it. The epoch is a random value that is gone when the warm queue's
 server forgets, so rows under another epoch are nowhere in warm.
 
+`Members` is the list of the fleet's daemons, in the cold store that they share.
+
 Every method raises StoreUnavailable as those of actors/ports/tiers.py do.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
 import trio
 
@@ -85,3 +88,76 @@ class SharedRows(Protocol):
     async def end_epochs(self, queue: str, epoch: bytes, lease_s: float) -> int:
         """Rows that are locked under any other epoch are due again after `lease_s`; returns how
         many."""
+
+
+MemberState = Literal["running", "draining", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """What a daemon reports about itself."""
+
+    state: MemberState = "running"
+    backlog: int = 0
+    """Items that its journal holds, staged ones included, and has not handed over."""
+    accepted_per_s: float = 0.0
+    delivered_per_s: float = 0.0
+    unreachable: tuple[str, ...] = ()
+    """The stores that it cannot reach, other than the one with this list."""
+
+
+class MemberNote(NamedTuple):
+    """A report, and ages on this daemon's own clock: the store turns them into its own times."""
+
+    report: MemberReport
+    up_ms: int
+    is_first: bool = True
+    """No note of this process is known to be stored. Later ones keep the time of its start."""
+    hand_over_age_ms: int | None = None
+    """None: this process has handed nothing over. The time of an earlier process is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A daemon of the fleet, as it was last seen. All times are on the store's clock."""
+
+    daemon: bytes
+    host: str
+    version: str
+    started_ms: int
+    seen_ms: int
+    last_hand_over_ms: int
+    """0: it has handed nothing over yet."""
+    report: MemberReport
+
+
+class MemberList(NamedTuple):
+    now_ms: int
+    """The store's clock when the list was read."""
+    members: Sequence[Member]
+
+
+class SharedCounts(NamedTuple):
+    """What this daemon has ever done in the shared store itself."""
+
+    accepted: int
+    """Items that came into the store without passing through a journal."""
+    delivered: int
+
+
+class Members(Protocol):
+    """Every method is one step, and raises StoreUnavailable. Nothing here is durable at once: what
+    is lost with the server's last moments is written again by the next note."""
+
+    async def counts(self) -> SharedCounts: ...
+
+    async def note(self, note: MemberNote) -> None:
+        """Writes this daemon's row; it was seen now."""
+
+    async def all(self) -> MemberList: ...
+
+    async def forget(self, daemon: bytes, unseen_ms: int) -> bool:
+        """Removes a daemon that was not seen for this long; False: it was, or is not listed."""
+
+    async def sweep(self, unseen_ms: int) -> int:
+        """Removes daemons that stopped with an empty backlog this long ago; returns how many."""

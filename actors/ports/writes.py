@@ -171,10 +171,6 @@ class Decisions(Protocol):
         """Records what this daemon's journal reports now, also about writes that were published
         elsewhere and have items here since."""
 
-    async def note_mail(self, daemon: bytes, parts: Sequence[WritePart]) -> None:
-        """Records what is in the mail, about these writes, of a daemon that does not read it. It
-        counts as one more journal until that daemon asks what is unfinished."""
-
     async def receipt(self, write: bytes) -> SharedReceipt | None:
         """None: the write is not published, or unknown."""
 

@@ -21,6 +21,7 @@ from typing import Final, Protocol, Self
 import structlog
 import trio
 
+from actors.model.clock import Clock
 from actors.model.runs import Origin, pack_origin
 from actors.model.slices import InJournal, Slice, indexes, item_bits
 from actors.ports.tiers import ColdQueue, NewRow, StoreUnavailable
@@ -98,6 +99,19 @@ class ColdEntry:
         await self._cold.confirm([row.row for row in rows])
 
 
+class LastHandOver:
+    """When this process last handed items over, for the fleet's list of daemons."""
+
+    def __init__(self, now_ms: Clock) -> None:
+        self._now_ms = now_ms
+        self.at_ms = 0
+        """0: it has handed nothing over."""
+
+    def confirmed(self) -> None:
+        """The cold store owns the items of a hand-over, from now on."""
+        self.at_ms = self._now_ms()
+
+
 class HandOver:
     def __init__(
         self,
@@ -106,6 +120,7 @@ class HandOver:
         spooler: SpoolerClient,
         failover: Failover,
         wake: Callable[[str, int], None],
+        last: LastHandOver,
     ) -> None:
         """`wake` is called with each queue that has new rows in cold, and their priority."""
         self._cold = cold
@@ -113,6 +128,7 @@ class HandOver:
         self._spooler = spooler
         self._failover = failover
         self._wake = wake
+        self._last = last
         self._rests_until = 0.0
         self._to_undo = 0
 
@@ -218,6 +234,7 @@ class HandOver:
         rows = [transfer.row for transfer in passage.transfers]
         good = [row for row, ok in zip(rows, accepted, strict=True) if ok]
         await self._entry.confirm(good, enters_warm=passage.enters_warm)
+        self._last.confirmed()
         await self._end_doubt(passage)
         for queue, priority in passage.queues.items():
             self._wake(queue, priority)

@@ -29,7 +29,7 @@ from actors.ports.tiers import ColdQueue, Unconfirmed, WarmTier
 from actors.ports.watched import COLD_STEPS, watched
 from actors.spooler.spooler import Spooler
 from actors.tiers.failover import Failover
-from actors.tiers.handover import ColdEntry, Entry, HandOver
+from actors.tiers.handover import ColdEntry, Entry, HandOver, LastHandOver
 from actors.tiers.promoter import Promoter
 from actors.tiers.queue_tiers import QueueMemory, TierStates
 from actors.tiers.router import Router
@@ -68,6 +68,7 @@ class Tiers:
         self.states = TierStates(warm, cold, catalogue, now_ms, shares_rows=shares_rows)
         self.warm = self.states.warm
         self.failover = Failover()
+        self.last_hand_over = LastHandOver(now_ms)
         entry: Entry = ColdEntry(cold)
         self.promoter: Promoter | SharedPromoter = Promoter(
             self.states, spooler.arrivals, settings.acquire_timeout, memory.bytes_max
@@ -77,7 +78,9 @@ class Tiers:
             entry = SharedEntry(warm, self.states)
             self.promoter = SharedPromoter(self.states, warm, spooler.arrivals)
             self._reconciliation = Reconciliation(self.states, warm)
-        self.hand_over = HandOver(cold, entry, spooler.client, self.failover, self.wake)
+        self.hand_over = HandOver(
+            cold, entry, spooler.client, self.failover, self.wake, self.last_hand_over
+        )
         self.router = Router(self.states, spooler, self.hand_over, memory.in_hand_bytes)
         self.streams = Streams(self.states, spooler.client, self.router, self.promoter)
 

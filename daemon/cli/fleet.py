@@ -1,5 +1,6 @@
-"""`forebay fleet`: lists the daemons that share a warm queue; adopts items of a lost one."""
+"""`forebay fleet`: lists the daemons that share a PostgreSQL; forgets one that is gone."""
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -7,14 +8,11 @@ import typer
 from daemon.cli.client import (
     DaemonSocket,
     Json,
-    Yes,
     ago,
     counted,
-    make_sure,
     open_client,
     print_json,
     print_table,
-    show_progress,
 )
 
 if TYPE_CHECKING:
@@ -23,95 +21,85 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The daemons that share a warm queue (docs/fleet.md).",
-    epilog="A daemon is [bold]valid[/bold] while it renews its entry in Valkey. One that has not "
-    "done so for [bold]warm.valid[/bold] has [bold]lapsed[/bold]: the items that it entered into "
-    "Valkey wait for its return, and no other daemon takes them.",
+    help="The daemons that share a PostgreSQL (docs/fleet.md).",
+    epilog="Every daemon writes a row every 5 s. A daemon is [bold]lost[/bold] if it has not done "
+    "so for a minute: it was killed, or does not reach PostgreSQL. Start a daemon on its state "
+    "directory to drain its journal.",
 )
 
-WARNING: Final = (
-    "The journal of that host still has these items. If its daemon starts again, it delivers them "
-    "again, with the same ids. If you can reach its disk, do not adopt these items: start a daemon "
-    "on its state directory."
-)
+NOW_MS: Final = 15_000
+"""A daemon that was seen this recently is there now."""
+ID_DIGITS: Final = 12
 
 
 @app.command(epilog="Example: [bold]forebay fleet ls[/bold]")
 def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the daemons that Valkey knows: their state, and their items in Valkey.
+    """List the daemons of the fleet, their states and rates.
 
-    Items that are only on a host's disk, or in PostgreSQL, are not counted.
+    The backlog is what a daemon's journal holds and has not handed over to PostgreSQL. No other
+    daemon can deliver it. For a lost daemon it is the last known one.
     """
     with open_client(socket) as client:
         found = client.control("fleet.list")
     if as_json:
         for daemon in found["daemons"]:
-            print_json(daemon | {"state": describe(daemon, found["now_ms"])})
-    elif found["daemons"]:
-        print_table(_table(found["daemons"], found["now_ms"]))
-    else:
-        typer.echo("no daemon has entered anything into Valkey yet", err=True)
+            print_json(daemon)
+        return
+    print_table(_table(found["daemons"], found["now_ms"]))
+    for daemon in found["daemons"]:
+        if daemon["state"] == "lost":
+            typer.echo(f"forebay: {hint(daemon, found['now_ms'])}", err=True)
 
 
 @app.command(
-    epilog="Example: [bold]forebay fleet adopt 0198c0de0a00 --yes[/bold]; the first digits of an "
-    "id are enough."
+    epilog="Example: [bold]forebay fleet forget 0198c0de0a00[/bold]; the first digits of an id are "
+    "enough."
 )
-def adopt(
+def forget(
     daemon: Annotated[
         str,
-        typer.Argument(metavar="DAEMON", help="Its id, as [bold]forebay fleet ls[/bold] shows it."),
+        typer.Argument(metavar="ID", help="Its id, as [bold]forebay fleet ls[/bold] shows it."),
     ],
-    yes: Yes = False,
     as_json: Json = False,
     socket: DaemonSocket = None,
 ) -> None:
-    """Move the items that a lost daemon left in Valkey into this daemon's journal.
+    """Remove a daemon that is gone from the list.
 
-    Items keep their ids, attempts and due times. Items that another host has leased stay there;
-    adopt again when their leases have ended. Refused while that daemon is valid.
-
-    The journal of the lost host still has these items. If it returns after all, it delivers them
-    again, with the same ids.
+    This changes the list alone. Items that the daemon has not handed over stay in its journal; if
+    it starts again, it is listed again, and delivers them. Refused for a daemon that was seen
+    within the last minute.
     """
     with open_client(socket) as client:
-        entry = _find(client.control("fleet.list")["daemons"], daemon)
-        waiting = 0 if entry is None else entry["items"] - entry["leased"]
-        if entry is not None and not entry["is_valid"]:
-            make_sure(f"{WARNING} Adopt {counted(waiting, 'item')}?", yes)
-        items = leased = 0
-        with show_progress("items", waiting) as progress:
-            while True:
-                step = client.control("fleet.adopt", daemon=daemon)
-                items, leased = items + step["items"], step["leased"]
-                progress(items)
-                if not step["more"]:
-                    break
+        gone = client.control("fleet.forget", daemon=daemon)
     if as_json:
-        print_json({"daemon": step["daemon"], "items": items, "leased": leased})
+        print_json(gone)
         return
-    typer.echo(f"{step['daemon']}: {counted(items, 'item')} adopted")
-    if leased:
+    typer.echo(f"{gone['daemon']} on {gone['host']} forgotten")
+    if gone["backlog"]:
         typer.echo(
-            f"forebay: {counted(leased, 'item')} leased by others: adopt again when the leases end",
+            f"forebay: its journal held {counted(gone['backlog'], 'item')} when it was last seen",
             err=True,
         )
-    if items:
-        typer.echo(f"forebay: {WARNING}", err=True)
 
 
-def describe(daemon: dict[str, Any], now_ms: int) -> str:
-    if daemon["is_valid"]:
-        return "valid"
-    if daemon["valid_until_ms"] is None:
-        return "lapsed for more than a day"
-    return f"lapsed for {ago(daemon['valid_until_ms'], now_ms)}"
+def hint(daemon: dict[str, Any], now_ms: int) -> str:
+    """What is known of a lost daemon, and what to do."""
+    items, seen = daemon["backlog"], ago(daemon["seen_ms"], now_ms)
+    held = f"{counted(items, 'item')} not handed over" if items else "everything handed over"
+    return (
+        f"{daemon['host']} ({daemon['daemon'][:ID_DIGITS]}) is lost: last seen {seen} ago with "
+        f"{held}, last hand-over {_when(daemon['last_hand_over_ms'], now_ms)}; "
+        "start a daemon on its state directory to drain it"
+    )
 
 
-def _find(daemons: list[dict[str, Any]], given: str) -> dict[str, Any] | None:
-    """The daemon whose id begins with `given`; None if there is not exactly one."""
-    found = [each for each in daemons if each["daemon"].startswith(given.lower())]
-    return found[0] if len(found) == 1 else None
+def short_ids(daemons: list[dict[str, Any]]) -> dict[str, str]:
+    """The first digits of each id: as many as tell all of them apart."""
+    ids = [daemon["daemon"] for daemon in daemons]
+    digits = ID_DIGITS
+    while len({id_[:digits] for id_ in ids}) < len(ids):
+        digits += 1
+    return {id_: id_[:digits] for id_ in ids}
 
 
 def _table(daemons: list[dict[str, Any]], now_ms: int) -> "Table":
@@ -119,20 +107,37 @@ def _table(daemons: list[dict[str, Any]], now_ms: int) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("daemon", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("items", justify="right", no_wrap=True)
-    table.add_column("leased", justify="right", no_wrap=True)
-    table.add_column("queues", no_wrap=True, overflow="ellipsis")
+    for name in ("daemon", "host", "version", "state", "up since", "last seen"):
+        table.add_column(name, no_wrap=True)
+    for name in ("accepted/s", "delivered/s", "backlog"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("cannot reach", "last hand-over"):
+        table.add_column(name, no_wrap=True)
+    ids = short_ids(daemons)
     for daemon in daemons:
-        queues = ", ".join(
-            f"{entry['queue']} {entry['items']:,}" for entry in daemon["queues"] if entry["items"]
-        )
+        is_up = daemon["state"] in ("running", "draining")
         table.add_row(
-            daemon["daemon"],
-            describe(daemon, now_ms) + (" (this one)" if daemon["is_this"] else ""),
-            f"{daemon['items']:,}",
-            f"{daemon['leased']:,}",
-            escape(queues),
+            ids[daemon["daemon"]],
+            escape(daemon["host"]),
+            escape(daemon["version"]),
+            daemon["state"] + (" (this one)" if daemon["is_this"] else ""),
+            _local(daemon["started_ms"]) if is_up else "-",
+            _when(daemon["seen_ms"], now_ms),
+            f"{daemon['accepted_per_s']:,.1f}" if is_up else "-",
+            f"{daemon['delivered_per_s']:,.1f}" if is_up else "-",
+            f"{daemon['backlog']:,}",
+            escape(", ".join(daemon["unreachable"])) or "-",
+            _when(daemon["last_hand_over_ms"], now_ms),
         )
     return table
+
+
+def _when(at_ms: int | None, now_ms: int) -> str:
+    if at_ms is None:
+        return "never"
+    return "now" if now_ms - at_ms < NOW_MS else f"{ago(at_ms, now_ms)} ago"
+
+
+def _local(at_ms: int) -> str:
+    """A time in this host's time zone."""
+    return datetime.fromtimestamp(at_ms / 1000).strftime("%Y-%m-%d %H:%M")

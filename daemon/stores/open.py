@@ -153,7 +153,9 @@ async def _open_shared(
     stores = local_stores(settings, journal, shared)
     stores.cron = stores.cron._replace(daemon=daemon)
     if settings.fleet:
-        stores.fleet = FleetStores(daemon, shared.decisions, shared.shared_rows)
+        stores.fleet = FleetStores(
+            daemon, shared.decisions, shared.shared_rows, members=shared.members
+        )
     stores.listen = shared.listen
     opened.append(stores)
     if settings.warm.type == "valkey":

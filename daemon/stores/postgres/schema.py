@@ -320,6 +320,19 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "DROP FUNCTION IF EXISTS pick(text, text[], bigint, bigint, integer, boolean, bigint)",
         PICK,
     ),
+    # The daemons of the fleet, each with its own report.
+    (
+        """CREATE TABLE daemons (
+            id bytea PRIMARY KEY,
+            host text NOT NULL,
+            version text NOT NULL,
+            started_ms bigint NOT NULL,
+            seen_ms bigint NOT NULL,
+            last_hand_over_ms bigint NOT NULL,
+            report jsonb NOT NULL
+        ) WITH (fillfactor = 50)""",
+        "CREATE INDEX totals_daemon ON totals (daemon)",
+    ),
 )
 
 

@@ -52,6 +52,7 @@ from daemon.stores.postgres import (
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.dead import PostgresDeadLetters
 from daemon.stores.postgres.items import PostgresItems
+from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
 from daemon.stores.postgres.ticks import PostgresTicks
@@ -140,6 +141,7 @@ class PostgresCold:
         self.shared_rows = PostgresSharedRows(
             self._db, daemon, now_ms, self.wakes.notices, lambda: self._rules
         )
+        self.members = PostgresMembers(self._db, daemon, now_ms)
 
     async def open(self) -> None:
         """Raises StoreUnavailable if the server does not answer, and CannotStart if the schema is

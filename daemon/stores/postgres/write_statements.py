@@ -191,7 +191,6 @@ BEGIN_MOVED: Final = f"""WITH now AS (
     ON CONFLICT (write_id, daemon) DO UPDATE SET delivered = excluded.delivered,
         dropped = excluded.dropped, deleted = excluded.deleted, lost = excluded.lost,
         is_over = excluded.is_over"""
-FORGET_MAIL: Final = "DELETE FROM journal_receipts WHERE daemon = $1 AND NOT is_over"
 RECEIPT: Final = f"""SELECT heard_ms, app, version, queues, items,
         {_sums("own", "daemon = $2")}, {_sums("others", "daemon <> $2")}
     FROM writes LEFT JOIN journal_receipts USING (write_id)

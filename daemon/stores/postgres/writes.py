@@ -42,7 +42,6 @@ from daemon.stores.postgres.write_statements import (
     EXPIRE,
     FORGET,
     FORGET_APPS,
-    FORGET_MAIL,
     HEARD,
     LOCK,
     LOCK_VERSION,
@@ -118,22 +117,13 @@ class PostgresDecisions:
         await self._db.write(lambda con: con.execute(APPLIED, self._daemon, list(writes)))
 
     async def unfinished(self) -> list[bytes]:
-        async def work(con: Connection) -> list[Any]:
-            # It reads its mail itself again: what others have noted of it is not so any more.
-            await con.execute(FORGET_MAIL, mail_of(self._daemon))
-            return list(await con.fetch(UNFINISHED, self._daemon))
-
-        return [write for (write,) in await self._db.write(work)]
+        rows = await self._db.read(lambda con: con.fetch(UNFINISHED, self._daemon))
+        return [write for (write,) in rows]
 
     async def note_parts(self, parts: Sequence[WritePart]) -> None:
         for first in range(0, len(parts), PARTS_MAX):
             some = parts[first : first + PARTS_MAX]
             await self._db.write(partial(_note, daemon=self._daemon, parts=some))
-
-    async def note_mail(self, daemon: bytes, parts: Sequence[WritePart]) -> None:
-        for first in range(0, len(parts), PARTS_MAX):
-            some = parts[first : first + PARTS_MAX]
-            await self._db.write(partial(_note, daemon=mail_of(daemon), parts=some))
 
     async def receipt(self, write: bytes) -> SharedReceipt | None:
         row = await self._db.read(lambda con: con.fetchrow(RECEIPT, write, self._daemon))
@@ -297,12 +287,6 @@ async def _note(con: Connection, daemon: bytes, parts: Sequence[WritePart]) -> N
     new = [part for part in parts if part.write not in known]
     if new:
         await con.execute(BEGIN_MOVED, daemon, *(list(column) for column in zip(*new, strict=True)))
-
-
-def mail_of(daemon: bytes) -> bytes:
-    """What is in a daemon's mail, and not in its journal, counts as another one's: longer than any
-    id."""
-    return daemon + b"mail"
 
 
 def _columns(stages: Sequence[SealedStage]) -> tuple[list[int], list[int], list[str]]:

@@ -388,3 +388,17 @@ async def test_a_flow_is_paused_while_cold_is_away(tmp_path: Path) -> None:
         await rig.life.failover.try_again()
         await rig.control("queue.resume", queue="q", flow="f")
         await rig.until_books(held=0, delivered=7)
+
+
+async def test_a_hand_over_is_noted_once_cold_has_confirmed_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        last = rig.life.daemon.tiers.last_hand_over
+        rig.to().verdict = all_fail(LATER)
+        rig.life.cold.break_down("confirm")
+        await rig.push(1)
+        await until_held(rig, 1)
+        assert last.at_ms == 0
+        rig.life.cold.mend()
+        await rig.life.failover.try_again()
+        await until_held(rig, 0)
+        assert 0 < last.at_ms <= rig.now_ms()

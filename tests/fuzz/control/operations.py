@@ -480,5 +480,5 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "trigger.pause": (BY_NAME,),
     "trigger.resume": (BY_NAME,),
     "fleet.list": (NOTHING,),
-    "fleet.adopt": (needs("daemon", daemon=one_of("0198c0de")),),
+    "fleet.forget": (needs("daemon", daemon=one_of("0198c0de")),),
 }
