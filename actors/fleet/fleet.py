@@ -1,9 +1,8 @@
 """Fleet: what this daemon shares with others besides the rows of the cold store.
 
 This is the door of the package. With a shared cold store daemons decide about writes together; with
-a shared warm queue as well, each owns the runs it has entered there, and all follow the breakers of
-all. Every daemon that shares a cold store is listed there. A daemon of its own has nothing of this,
-and everything here does nothing.
+a shared warm queue as well, all follow the breakers of all. Every daemon with a PostgreSQL is
+listed there. A daemon without servers has nothing of this, and everything here does nothing.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ class FleetStores:
     """The parts of the stores that only daemons with shared stores use; None: not shared."""
 
     daemon: bytes = b""
-    """This daemon's id; empty if it shares no store."""
+    """This daemon's id; empty if it uses no server."""
     decisions: Decisions | None = None
     rows: SharedRows | None = None
     breaker: FleetBreaker | None = None

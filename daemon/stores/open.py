@@ -53,6 +53,8 @@ MakeCold = Callable[[Path, float], SqliteCold]
 
 WAIT_S: Final = 1.0
 TELL_S: Final = 5.0
+ALIVE_MS: Final = 30_000
+"""A daemon whose row in PostgreSQL is newer than this is alive; rows are written every 5 s."""
 WRONG: Final = (
     *("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Authentication required"),
     *(
@@ -152,10 +154,11 @@ async def _open_shared(
     await shared.release_all()
     stores = local_stores(settings, journal, shared)
     stores.cron = stores.cron._replace(daemon=daemon)
+    stores.fleet = FleetStores(daemon, members=shared.members)
     if settings.fleet:
-        stores.fleet = FleetStores(
-            daemon, shared.decisions, shared.shared_rows, members=shared.members
-        )
+        stores.fleet = replace(stores.fleet, decisions=shared.decisions, rows=shared.shared_rows)
+    else:
+        await _check_alone(shared, daemon, settings.cold)
     stores.listen = shared.listen
     opened.append(stores)
     if settings.warm.type == "valkey":
@@ -241,6 +244,19 @@ async def _reach(cold: "PostgresCold", settings: ColdSettings, *, wait: bool) ->
             await waiting.wait(problem)
         else:
             return
+
+
+async def _check_alone(cold: "PostgresCold", daemon: bytes, settings: ColdSettings) -> None:
+    """No other daemon uses the schema now: without `fleet` both would take each other's rows."""
+    now_ms, members = await cold.members.all()
+    for member in members:
+        is_alive = member.report.state != "stopped" and now_ms - member.seen_ms < ALIVE_MS
+        if member.daemon != daemon and is_alive:
+            raise ConfigError(
+                f"the daemon of {member.host} uses the schema {settings.schema_name} of "
+                f"{address_of_store(settings.url or '')}: set `fleet: true` on both hosts, or "
+                "another cold.schema_name"
+            )
 
 
 async def _check(remote: "ValkeyWarm", settings: Settings, *, wait: bool) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from daemon.cli.fleet import hint, short_ids
 from daemon.state.identity import daemon_id
+from forebay import encode_run
+from forebay.writes import WRITE_HEADER, new_write_id
 from tests.daemon.cli.commands import Host, running
 from tests.eventually import eventually_sync
 from tests.fleet.world import Member, World, world
@@ -90,10 +92,21 @@ def test_daemons_of_an_idle_fleet_are_running_for_as_long_as_one_looks(both: Wor
     eventually_sync(shown)
 
 
+def stage(host: Member, items: int) -> None:
+    write = new_write_id()
+    headers = {WRITE_HEADER: write.hex()}
+    with host.client() as client:
+        part = client.stage(write)
+        part.submit(encode_run([b"x"] * items, queue="q", headers=headers))
+        part.seal()
+
+
 def test_a_killed_daemon_is_lost_and_can_be_forgotten(both: World) -> None:
     a, b = both.hosts
-    a.push("q", 5)
+    a.push("q", 3)
+    stage(a, 5)
     until_states(b, **{id_of(a): "running", id_of(b): "running"})
+    # What was pushed is handed over; what is staged is not.
     eventually_sync(lambda: listed(b)[id_of(a)]["backlog"] == 5)
     a.kill()
     seen = b.command("fleet", "forget", id_of(a))

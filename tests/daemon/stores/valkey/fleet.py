@@ -34,7 +34,7 @@ class Fleet:
 
     def keys(self) -> list[str]:
         """Those that hold anything, beside what a queue is known by."""
-        found = self.server.command("KEYS", f"{self.prefix}:{{*")
+        found = self.server.command("KEYS", f"{self.prefix}:rows:{{*")
         short = [key.decode().rpartition(":")[2] for key in found]
         return [name for name in sorted(short) if name != "state"]
 

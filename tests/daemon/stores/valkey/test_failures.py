@@ -228,7 +228,7 @@ async def test_queue_that_is_known_by_its_epoch_alone_is_listed_again(
     async with fleet(1, server) as (found, (one,)):
         await one.enter("q", [whole(make_row(1, 2))], PLENTY)
         await all_of(one, lease_s=1.0)
-        server.command("DEL", f"{found.prefix}:queues")
+        server.command("DEL", f"{found.prefix}:rows:queues")
         found.time_ms += 1000
         assert await one.expire() == {}
         assert await one.epoch("q") == EPOCH

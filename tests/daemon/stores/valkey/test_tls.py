@@ -114,7 +114,9 @@ async def uses_everything(warm: ValkeyWarm, server: ValkeyServer) -> None:
     assert await warm.lease("q", 2, 10**9, 0.0) == []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(warm.wait, "q")
-        await eventually(lambda: server.command("HGET", "forebay:{q}:state", "waits") is not None)
+        await eventually(
+            lambda: server.command("HGET", "forebay:rows:{q}:state", "waits") is not None
+        )
         await warm.enter("q", [whole(run), later], PLENTY)
     await warm.lease("q", 2, 10**9, 0.0)
     assert await warm.expire() == {"q": 2}
@@ -123,6 +125,8 @@ async def uses_everything(warm: ValkeyWarm, server: ValkeyServer) -> None:
     assert await warm.locate("q", frozenset({run.head.run_id}))
     assert await warm.flows()
     assert await warm.take_turn(60.0)
+    server.command("SADD", "forebay:queues", "older")
+    assert await warm.left_by_older() == []
     rate = SharedRate(warm.server, DAEMON)
     assert (await rate.take("there", Wish(1.0, 1.0, 1, 1))).items == 1
     await rate.count()
