@@ -20,6 +20,22 @@ sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
 """
 """The same PySpark lies beside it, compiled: each of Spark's many processes starts sooner."""
 
+AHEAD: Final = """\
+import sys
+if "pyspark.daemon" in sys.orig_argv:
+    import importlib
+    worker = sys.orig_argv[-1]
+    for name in (worker, "forebay.spark.writer", *["pandas"] * (worker == "pyspark.worker")):
+        importlib.import_module(name)
+"""
+"""Spark forks the Python of each task from a daemon, and each imports all that it needs. Here the
+daemon has it already, and starts no threads by that: see `NO_THREADS`."""
+
+NO_THREADS: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+
 FEW_ROWS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
