@@ -92,7 +92,7 @@ endif
 test-quick: venv ## lint, types, imports, and the tests that need no server: about a minute
 	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest ARGS='$(PARALLEL) $(QUICK)'
 
-test-all: test ## make test, then the long tests: more crashes and fuzzing, five minutes of faults in a fleet
+test-all: test ## make test, then the long tests: Spark clusters and Spark Connect, more crashes and fuzzing, five minutes of faults in a fleet
 	@$(MAKE) --no-print-directory pytest ARGS='-m long'
 	@FOREBAY_TEST_EFFORT=4 $(MAKE) --no-print-directory pytest ARGS='$(PARALLEL) tests/crash'
 	@$(MAKE) --no-print-directory fuzz-control CASES=20000

@@ -26,17 +26,12 @@ HANG_S: Final = float(os.environ.get("FOREBAY_TEST_HANG_S", "600"))
 """Of the setup, the call and the teardown of a test, each."""
 
 LONGEST = {
-    "spark cluster": (
-        "tests/spark/test_fleet",
-        "tests/spark/test_cluster",
-        "tests/spark/test_connect",
-    ),
     "spark": ("tests/spark/",),
     "crash": ("tests/crash/",),
     "browser": ("tests/browser/",),
 }
-"""Each of these is one group: one Spark session, one cluster, one zygote, one browser. They start
-first, because the run cannot end before the longest of them does."""
+"""Each of these is one group: one Spark session, one zygote, one browser. They start first,
+because the run cannot end before the longest of them does."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,6 +16,8 @@ from bench.chromium import FLAGS, find
 from tests.browser.seeing import Watch
 from tests.browser.world import SCHEDULES, World
 
+# A context for each test needs no processes of its own: half as many are started.
+FEW_PROCESSES = "--renderer-process-limit=1"
 # A page that should have changed and hasn't: nothing is measured by it.
 HANG_MS = 60_000
 
@@ -26,7 +28,7 @@ def chromium() -> Iterator[Browser]:
     if path is None:
         pytest.skip("there is no Chromium here: python -m bench.chromium --install")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=path, args=[*FLAGS, FEW_PROCESSES])
         yield browser
         browser.close()
 

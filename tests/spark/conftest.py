@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.daemon.cli.commands import Host, running
-from tests.spark.quick import FEW_ROWS, QUICK, make_site
+from tests.spark.quick import AHEAD, FEW_ROWS, NO_THREADS, QUICK, UNPACKED, make_site
 from tests.spark.standalone import Cluster, running_cluster
 
 SETTINGS = FEW_ROWS | {
@@ -39,10 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="package", autouse=True)
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """In the environment, so that it holds for every process that is started from here."""
-    site = make_site(tmp_path_factory.mktemp("quick") / "site")
+    site = make_site(tmp_path_factory.mktemp("quick") / "site", UNPACKED + AHEAD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", site, prepend=os.pathsep)
         patch.setenv("JDK_JAVA_OPTIONS", QUICK)
+        for name, value in NO_THREADS.items():
+            patch.setenv(name, value)
         yield
 
 

@@ -24,6 +24,7 @@ sys.path[:] = [place for place in sys.path if place != {str(CLIENT)!r}]
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SPARK_CLASS.exists(), reason="this PySpark has no cluster of its own")
 def test_speculation_on_workers_that_do_not_have_the_package(
     cluster: Cluster, own_host: Host, queue: str, tmp_path: Path

@@ -33,7 +33,10 @@ SETTINGS = FEW_ROWS | {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
-pytestmark = pytest.mark.skipif(not SUBMIT.exists(), reason="this PySpark has no server of its own")
+pytestmark = [
+    pytest.mark.long,  # A JVM for each server.
+    pytest.mark.skipif(not SUBMIT.exists(), reason="this PySpark has no server of its own"),
+]
 
 
 @contextmanager
@@ -92,7 +95,6 @@ def run(*command: str | Path, **environment: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.long  # Cluster workers without the package are in every run (test_cluster.py).
 def test_a_server_whose_python_does_not_have_the_package(
     own_host: Host, queue: str, tmp_path: Path
 ) -> None:

@@ -28,7 +28,10 @@ from tests.spark.test_stream_sink import Feed
 
 ROWS = 2000
 
-pytestmark = pytest.mark.skipif(not SPARK_CLASS.exists(), reason="this PySpark has no cluster")
+pytestmark = [
+    pytest.mark.long,  # Three JVMs of a cluster, two drivers, and two executors for each.
+    pytest.mark.skipif(not SPARK_CLASS.exists(), reason="this PySpark has no cluster"),
+]
 
 
 class DriverFailed(Exception):
