@@ -6,10 +6,9 @@ letter. When the item is delivered, the key stays taken for the queue's `unique_
 item is deleted (a dead letter that is removed, `key.drop`) it is free at once. An item that was set
 aside because it cannot be read keeps its key until the key is dropped.
 
-For the store an item has *started* once the promoter has acquired its row for warm: from then on a
-worker may have it. Items that are not leased are taken back before a push that may replace them is
-decided (actors/keys/take_back.py). An item that has failed and waits in the cold store for a retry
-can be replaced again.
+An item has *started* once a worker or consumer has leased it: items of keyed queues are leased from
+the cold store on demand (actors/tiers/fetch.py), so a row that is locked is leased. An item that
+has failed and waits for a retry can be replaced again.
 """
 
 from collections.abc import Callable
