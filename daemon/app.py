@@ -39,7 +39,6 @@ from actors.metrics.metrics import Metrics
 from actors.model.clock import Clock, wall_ms
 from actors.observers.event_log import watch_stores
 from actors.observers.observers import Observers
-from actors.ports.presence import Presence
 from actors.ports.tiers import WarmTier
 from actors.spooler.arrivals import Arrivals
 from actors.spooler.messages import Drain, Finish
@@ -115,11 +114,10 @@ def build(
 ) -> Daemon:
     """Constructs the daemon and does no I/O. Tests build the same daemon with other stores."""
     spool = settings.spool.model_copy(update={"inmemory_bytes": memory.inmemory_bytes})
-    own_warm, presence = MemoryWarm(memory.bytes_max, now_ms), Presence()
+    own_warm = MemoryWarm(memory.bytes_max, now_ms)
     warm: WarmTier = own_warm
     if stores.remote is not None and stores.fleet.rows is not None:
-        rows, cold = stores.fleet.rows, stores.cold
-        warm = SharedWarm(stores.remote, own_warm, rows, cold, presence, now_ms)
+        warm = SharedWarm(stores.remote, own_warm, stores.fleet.rows, stores.cold, now_ms)
 
     catalogue = Catalogue(settings, *stores.definitions, now_ms, stores.open_handler)
     decides = not stores.is_shared
@@ -136,7 +134,6 @@ def build(
         catalogue,
         memory,
         now_ms,
-        presence=presence,
         shares_rows=stores.fleet.rows is not None,
     )
     workers = Workers(settings, tiers, catalogue, observers, stores.open_handler, stores.fleet.rate)

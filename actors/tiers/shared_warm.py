@@ -21,7 +21,7 @@ were taken before end in the cold store alone, as long as they have not run out 
 clock. Rows in the queue wait for the server. If it has forgotten them, they are due again after
 LOST_S or the queue's lease time (actors/tiers/shared_promoter.py).
 
-While the cold store is away no rows are leased: their outcomes could not be recorded.
+While the cold store does not record outcomes, no more rows are leased.
 
 It owns nothing. Cancellation is as the port says. Tokens of this process's memory are small.
 """
@@ -30,7 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -38,7 +38,6 @@ import trio
 from actors.model.clock import Clock
 from actors.model.slices import InCold, LentRun, Slice
 from actors.ports.fleet import RemoteWarm, SharedRows
-from actors.ports.presence import Presence
 from actors.ports.tiers import (
     ColdQueue,
     Ending,
@@ -69,8 +68,17 @@ HOLD_S: Final = 60.0
 """How long a lease is kept for an outcome that is not recorded yet; renewed every KEEP_S."""
 KEEP_S: Final = 15.0
 AWAY_S: Final = 1.0
+BEHIND_S: Final = 2.0
+"""How old an outcome may be that is not recorded; after that no more rows are leased."""
 REST_S: Final = 5.0
 """How long nothing enters a server that has refused rows."""
+
+
+class _Hold(NamedTuple):
+    queue: str
+    ending: Ending
+    since: float
+    """On trio's clock."""
 
 
 class SharedWarm:
@@ -80,15 +88,12 @@ class SharedWarm:
         own: WarmQueue,
         rows: SharedRows,
         cold: ColdQueue,
-        presence: Presence,
         now_ms: Clock,
     ) -> None:
-        """`presence`: whether the cold store answers."""
         self.remote = remote
         self.own = own
         self.rows = rows
         self._cold = cold
-        self._presence = presence
         self._now_ms = now_ms
         self.is_away = False
         self.away_total = 0
@@ -101,8 +106,8 @@ class SharedWarm:
         self._rests_until = -math.inf
         self._epochs: dict[str, bytes] = {}
         self._leased: dict[int, Leased] = {}
-        self._holds: dict[int, tuple[str, Ending]] = {}
-        """Leases that have ended, and whose outcome is not recorded yet."""
+        self._holds: dict[int, _Hold] = {}
+        """Leases that have ended, and whose outcome is not recorded yet; the oldest first."""
         self._fills: dict[str, tuple[float, Fill]] = {}
         self._changed = trio.Event()
 
@@ -163,8 +168,8 @@ class SharedWarm:
 
     async def _keep_holds(self) -> None:
         queues: dict[str, list[int]] = {}
-        for token, (queue, _) in self._holds.items():
-            queues.setdefault(queue, []).append(token)
+        for token, hold in self._holds.items():
+            queues.setdefault(hold.queue, []).append(token)
         for queue, tokens in queues.items():
             await self.remote.extend(queue, tokens, HOLD_S)
 
@@ -243,7 +248,7 @@ class SharedWarm:
     ) -> list[Leased]:
         wanted = (queue, items_max, bytes_max, lease_s, except_flows)
         own = await self.own.lease(*wanted)
-        if own or self.is_away or self._presence.is_away:
+        if own or self.is_away or self._is_behind:
             return own
         try:
             found = await self.remote.lease_rows(*wanted)
@@ -255,6 +260,12 @@ class SharedWarm:
             return []
         self._leased |= {lease.token: lease for lease in leased}
         return leased
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the cold store does not record outcomes now."""
+        oldest = next(iter(self._holds.values()), None)
+        return oldest is not None and trio.current_time() > oldest.since + BEHIND_S
 
     async def _compared(self, queue: str, leased: Sequence[Leased]) -> list[Leased]:
         """Slices whose lease had run out, without the items that are settled by now."""
@@ -313,11 +324,11 @@ class SharedWarm:
                 is_gone = epoch is None or lock_of(lease.slice) != epoch
                 answers[ending.token] = is_gone and lease.until_ms > self._now_ms()
             if answers.get(ending.token, False):
-                self._holds[ending.token] = queue, ending
+                self._holds[ending.token] = _Hold(queue, ending, trio.current_time())
         return {ending.token: answers.get(ending.token, False) for ending in endings}
 
     async def recorded(self, queue: str, tokens: Sequence[int]) -> None:
-        held = [self._holds.pop(token)[1] for token in tokens if token in self._holds]
+        held = [self._holds.pop(token).ending for token in tokens if token in self._holds]
         if held and not self.is_away:
             # Slices that stay are compared with their rows when their lease has run out.
             try:
@@ -420,7 +431,7 @@ class SharedWarm:
                 self.lose(problem)
 
         waits = [wait_for_own, changed.wait]
-        if not (self.is_away or self._presence.is_away):
+        if not (self.is_away or self._is_behind):
             waits.append(wait_for_remote)
         else:
             waits.append(_wait_away)

@@ -56,11 +56,10 @@ class Tiers:
         memory: QueueMemory,
         now_ms: Clock = wall_ms,
         *,
-        presence: Presence | None = None,
         shares_rows: bool = False,
     ) -> None:
         """`shares_rows`: several daemons share the rows of cold, and so all runs go there."""
-        self.presence = presence or Presence()
+        self.presence = Presence()
         self.cold = cold = self.watch(cold, COLD_STEPS)
         self.now_ms = now_ms
         self.spooler = spooler

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actors.ports.presence import Presence
-from actors.ports.tiers import Ending, Leased, Limits, NewRow, RowOutcome, StoreUnavailable
+from actors.ports.tiers import Ending, Leased, Limits, NewRow, RowOutcome
 from actors.tiers import shared_warm
 from actors.tiers.queue_tiers import TierStates
 from actors.tiers.shared_promoter import Reconciliation, SharedEntry
@@ -25,10 +24,9 @@ PLENTY = Limits(10**6, 10**9)
 class Daemon:
     def __init__(self, rig: ValkeyRig, stores: PostgresStores, name: bytes) -> None:
         self.cold = stores.make(name)
-        self.presence = Presence()
         own = MemoryWarm(now_ms=rig.now_ms)
         self.rows = self.cold.shared_rows
-        self.warm = SharedWarm(rig.valkey, own, self.rows, self.cold, self.presence, rig.now_ms)
+        self.warm = SharedWarm(rig.valkey, own, self.rows, self.cold, rig.now_ms)
         catalogue = make_catalogue(queues={"q": {"warm_max_items": 10}})
         self.states = TierStates(self.warm, self.cold, catalogue, rig.now_ms, shares_rows=True)
         self.entry = SharedEntry(self.warm, self.states)
@@ -175,11 +173,17 @@ async def test_rows_of_a_forgotten_epoch_are_due_again_after_the_longest_lease(
     assert bits(await world.b.lease()) == [0b11]
 
 
-async def test_no_rows_are_leased_while_the_cold_store_is_away(world: World) -> None:
+async def test_no_rows_are_leased_while_outcomes_are_not_recorded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.a.hand_over(new_row(2))
-    world.a.presence.lost("settle", StoreUnavailable("away"))
+    (leased,) = await world.a.lease(1)
+    assert await world.a.warm.end("q", [Ending(leased.token)]) == [True]
+    monkeypatch.setattr(shared_warm, "BEHIND_S", -1.0)
     assert await world.a.lease() == []
-    assert len(await world.b.lease()) == 1
+    await world.a.settle(leased)
+    await world.a.warm.recorded("q", [leased.token])
+    assert len(await world.a.lease()) == 1
 
 
 async def test_a_server_that_refuses_rows_leaves_them_free(world: World) -> None:

@@ -29,6 +29,7 @@ UNITS = {
     "bytes",
     "items",
     "runs",
+    "rows",
     "chunks",
     "ratio",
     "batches",

@@ -17,7 +17,7 @@ TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize(
-    "statement, parameters", [(CONFIRM, "bigint, bytea[]"), (FORGET, "bytea[]")]
+    "statement, parameters", [(CONFIRM, "bigint, bytea[], bytea"), (FORGET, "bytea[]")]
 )
 async def test_rows_are_found_by_their_ids(bridge: Bridge, statement: str, parameters: str) -> None:
     with fresh_database() as url:
