@@ -68,7 +68,8 @@ class Watchful(Host):
 
 def config(directory: Path, url: str) -> dict[str, Any]:
     trigger = {"type": "QUEUE", "queue": "docs", "target": "jobs", "batch_size": BATCH}
-    handler = {"type": "file", "path": str(directory / "jobs.jsonl")}
+    # What a killed daemon has leased is delivered again after twice the timeout and a margin.
+    handler = {"type": "file", "path": str(directory / "jobs.jsonl"), "timeout": "3s"}
     return {
         "fleet": True,
         "cold": {"type": "postgres", "url": url, "acquire_timeout": "5s", "timeout": "5s"},

@@ -7,6 +7,7 @@ wants to configure that, and no test can wait for it. Their proportions stay wha
 import actors.cron.trigger_sweep
 import actors.cron.trigger_watch
 import actors.cron.triggers
+import actors.workers.sending
 from daemon.cli.main import main
 
 SHARE = 6
@@ -16,6 +17,8 @@ for module in (actors.cron.trigger_watch, actors.cron.triggers, actors.cron.trig
     for name in ("LEASE_S", "LOOK_S", "LIVE_S"):
         if name in vars(module):
             vars(module)[name] = vars(module)[name] / SHARE
+
+actors.workers.sending.LEASE_MARGIN_S = 2.0  # type: ignore[misc]
 
 if __name__ == "__main__":
     main()
