@@ -126,16 +126,7 @@ def build(
     observers = Observers(
         settings, catalogue, stores.cold, spooler, stores.event_sink, ways, now_ms
     )
-    tiers = Tiers(
-        settings.cold,
-        spooler,
-        warm,
-        stores.cold,
-        catalogue,
-        memory,
-        now_ms,
-        shares_rows=stores.fleet.rows is not None,
-    )
+    tiers = Tiers(settings, spooler, warm, stores.cold, catalogue, memory, now_ms)
     workers = Workers(settings, tiers, catalogue, observers, stores.open_handler, stores.fleet.rate)
     keys = Keys(tiers, catalogue)
     fleet = Fleet(stores.fleet, tiers, workers)

@@ -5,7 +5,7 @@ rates over the last interval, and the stores that it cannot reach. It writes onc
 daemon drains and when it has stopped. Any daemon reads the whole list.
 
 A daemon is lost if its row is older than LOST_MS on the store's clock. After an outage of the store
-every row is old, so nobody is called lost before this daemon has reached the store for SETTLE_S
+every row is old, so no daemon is called lost before this daemon has reached the store for SETTLE_S
 without interruption: by then every living daemon has written its row again.
 
 It owns its row and nothing else. Nothing waits for it except the end of the daemon, for one step.

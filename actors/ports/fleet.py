@@ -76,7 +76,7 @@ class SharedRows(Protocol):
         bytes_max: int,
         except_flows: frozenset[str],
     ) -> list[ColdRow]:
-        """Locks the next due rows under an epoch, at most so many items; rows are cut for that."""
+        """Locks the next due rows under an epoch; the last is cut to keep within `items_max`."""
 
     async def left(self, epoch: bytes, rows: Sequence[bytes]) -> Mapping[bytes, int]:
         """The items that rows still have, as bits; rows that are not locked under this epoch are

@@ -10,7 +10,7 @@ out. A fetch that finds nothing answers all that had joined it. After that `wait
 queue is woken (an item came, came back, or another daemon says so) or when its next item comes due.
 
 It owns the leases that it has given out, by token; the rows and their locks belong to the cold
-store. A lease that nobody ends or extends ends there by itself. While the cold store is away
+store, where a lease that is neither ended nor extended runs out. While the cold store is away
 nothing is leased. On cancel a lease that was not received expires.
 """
 
@@ -198,7 +198,7 @@ class Fetch:
             demand.found, slices = share(slices, demand.items_max, demand.bytes_max)
             state.demands.remove(demand)
         if slices:
-            # Their items are larger than those before: more were acquired than anybody can take.
+            # Their items are larger than those before, so more were acquired than the demands take.
             await self._give_back(queue, slices)
 
     async def wait(self, queue: str) -> None:
@@ -241,7 +241,7 @@ class Fetch:
         try:
             counts = dict(zip(locks, await self._cold.renew(locks, lease_s), strict=True))
         except StoreUnavailable:
-            # Nobody else gets them either before the store is back.
+            # No other daemon gets them before the store is back.
             return [lease is not None for lease in leases]
         for lease in leases:
             if lease is not None:

@@ -192,7 +192,7 @@ class SharedWarm:
     async def bring(
         self, queue: str, wanted: Limits, limits: Limits, except_flows: frozenset[str]
     ) -> int:
-        """Brings due rows from the cold store, at most so many items; returns how many."""
+        """Brings due rows from the cold store, within `wanted`; returns how many items."""
         epoch = await self.epoch(queue)
         if epoch is None or not self.takes_rows:
             return 0

@@ -20,13 +20,12 @@ import structlog
 import trio
 
 from actors.config.catalogue import Catalogue
-from actors.config.settings import ColdSettings
+from actors.config.settings import Settings
 from actors.model.clock import Clock, wall_ms
 from actors.model.runs import unpack_origin
 from actors.model.slices import InJournal, Slice
-from actors.ports.presence import Presence
+from actors.ports.presence import COLD_STEPS, Presence, watched
 from actors.ports.tiers import ColdQueue, Unconfirmed, WarmTier
-from actors.ports.watched import COLD_STEPS, watched
 from actors.spooler.spooler import Spooler
 from actors.tiers.failover import Failover
 from actors.tiers.handover import ColdEntry, Entry, HandOver, LastHandOver
@@ -48,29 +47,27 @@ SHARE_S: Final = 1.0
 class Tiers:
     def __init__(
         self,
-        settings: ColdSettings,
+        settings: Settings,
         spooler: Spooler,
         warm: WarmTier,
         cold: ColdQueue,
         catalogue: Catalogue,
         memory: QueueMemory,
         now_ms: Clock = wall_ms,
-        *,
-        shares_rows: bool = False,
     ) -> None:
-        """`shares_rows`: several daemons share the rows of cold, and so all runs go there."""
         self.presence = Presence()
         self.cold = cold = self.watch(cold, COLD_STEPS)
         self.now_ms = now_ms
         self.spooler = spooler
         self._unconfirmed: list[Unconfirmed] = []
+        shares_rows = settings.fleet or isinstance(warm, SharedWarm)
         self.states = TierStates(warm, cold, catalogue, now_ms, shares_rows=shares_rows)
         self.warm = self.states.warm
         self.failover = Failover()
         self.last_hand_over = LastHandOver(now_ms)
         entry: Entry = ColdEntry(cold)
         self.promoter: Promoter | SharedPromoter = Promoter(
-            self.states, spooler.arrivals, settings.acquire_timeout, memory.bytes_max
+            self.states, spooler.arrivals, settings.cold.acquire_timeout, memory.bytes_max
         )
         self._reconciliation: Reconciliation | None = None
         if isinstance(warm, SharedWarm):

@@ -48,8 +48,8 @@ def make_tiers(
     memory = QueueMemory(bytes_max)
     # Tests lease for shorter than operators may.
     lease = {} if acquire_s is None else {"acquire_timeout": acquire_s}
-    settings_of_cold = checked.cold.model_copy(update=lease)
-    return Tiers(settings_of_cold, spooler, warm, cold, catalogue, memory, now_ms)
+    checked = checked.model_copy(update={"cold": checked.cold.model_copy(update=lease)})
+    return Tiers(checked, spooler, warm, cold, catalogue, memory, now_ms)
 
 
 def sent_to_spooler(tiers: Tiers) -> trio.MemoryReceiveChannel[SpoolerMessage]:

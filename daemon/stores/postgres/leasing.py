@@ -89,7 +89,7 @@ async def acquire(con: Connection, wish: Wish, now_ms: int | None) -> list[ColdR
 async def _cut(
     con: Connection, wish: Wish, row: ColdRow, items: int, now_ms: int | None
 ) -> ColdRow:
-    """Keeps so many items of a leased row; the others become a free row on the same body."""
+    """Keeps the first `items` of a leased row; the others become a free row on the same body."""
     kept = first_bits(row.bits, items)
     rest = row.bits & ~kept
     split = (new_run_id(), pack_bits(rest), rest.bit_count(), lowest_bit(rest))

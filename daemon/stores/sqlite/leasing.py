@@ -136,7 +136,7 @@ def acquire(
 
 
 def _cut(db: sqlite3.Connection, row: ColdRow, items: int, now: int) -> ColdRow:
-    """Keeps so many items of a leased row; the others become a free row on the same body."""
+    """Keeps the first `items` of a leased row; the others become a free row on the same body."""
     kept = first_bits(row.bits, items)
     rest = row.bits & ~kept
     split = (new_run_id(), pack_bits(rest), rest.bit_count(), lowest_bit(rest), now)

@@ -109,7 +109,7 @@ class SharedQueues:
 
     async def left_by_older(self) -> list[str]:
         """The queues in which a forebay that shared runs of journals has left entries or outcomes:
-        nobody reads those any more."""
+        this version does not read them."""
         known: set[bytes] = await self._server.command("SMEMBERS", f"{self._prefix}:queues")
         found: list[str] = []
         for name in sorted(known):
