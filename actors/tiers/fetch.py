@@ -129,6 +129,10 @@ class Fetch:
         self._lease_ms = lease_clock(now_ms, None)
         self._queues: dict[str, _FetchedQueue] = {}
 
+    def is_used(self, queue: str) -> bool:
+        """Whether anything of the queue was ever asked for here."""
+        return queue in self._queues
+
     def has(self, queue: str, token: int) -> bool:
         """Whether a lease was taken here and has not ended."""
         state = self._queues.get(queue)

@@ -96,23 +96,25 @@ class Leasing:
         await self._warm.wait_change(queue)
 
     async def end(self, queue: str, endings: Sequence[Ending]) -> list[bool]:
-        fetched = [ending for ending in endings if self._fetch.has(queue, ending.token)]
-        if not fetched:
+        if not self._fetch.is_used(queue):
             return await self._warm.end(queue, endings)
+        fetched = [ending for ending in endings if self._fetch.has(queue, ending.token)]
         stored = [ending for ending in endings if not self._fetch.has(queue, ending.token)]
         answers = _by_token(stored, await self._warm.end(queue, stored) if stored else [])
-        answers |= _by_token(fetched, await self._fetch.end(queue, fetched))
+        if fetched:
+            answers |= _by_token(fetched, await self._fetch.end(queue, fetched))
         return [answers[ending.token] for ending in endings]
 
     async def extend(self, queue: str, tokens: Sequence[int], lease_s: float) -> list[bool]:
-        fetched = [token for token in tokens if self._fetch.has(queue, token)]
-        if not fetched:
+        if not self._fetch.is_used(queue):
             return await self._warm.extend(queue, tokens, lease_s)
+        fetched = [token for token in tokens if self._fetch.has(queue, token)]
         stored = [token for token in tokens if not self._fetch.has(queue, token)]
         kept = await self._warm.extend(queue, stored, lease_s) if stored else []
         answers = dict(zip(stored, kept, strict=True))
-        kept = await self._fetch.extend(queue, fetched, lease_s)
-        answers |= dict(zip(fetched, kept, strict=True))
+        if fetched:
+            kept = await self._fetch.extend(queue, fetched, lease_s)
+            answers |= dict(zip(fetched, kept, strict=True))
         return [answers[token] for token in tokens]
 
     async def expire(self) -> dict[str, int]:
@@ -139,6 +141,8 @@ class Leasing:
         return (await self._warm.fill(queue)).waiting + self._fetch.waiting(queue)
 
     async def fill(self, queue: str) -> Fill:
+        if not self._fetch.is_used(queue):
+            return await self._warm.fill(queue)
         return total(await self._warm.fill(queue), self._fetch.fill(queue))
 
     async def fills(self) -> Mapping[str, Fill]:
