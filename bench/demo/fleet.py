@@ -270,7 +270,7 @@ def print_books(
     table.add_row("dead letters", "", "", f"{books['dead']:,}")
     console.print(table)
     over = next(iter(fleet.hosts.values())).stats()["shared"].get(QUEUE, {}).get("taken", 0)
-    console.print(f"{over:,} items went through PostgreSQL, the others through Valkey alone.")
+    console.print(f"{over:,} items were handed over to PostgreSQL.")
 
 
 if __name__ == "__main__":
