@@ -73,6 +73,10 @@ class _Demand:
     except_flows: frozenset[str]
     found: list[Slice] | None = None
     """None: not answered yet."""
+    ends_ms: int = 0
+    """When the lease of what was found ends, on the clock of leases."""
+    until_ms: int = 0
+    """The same on the wall clock."""
 
     def items_wanted(self, item_bytes: int) -> int:
         return max(1, min(self.items_max, self.bytes_max // item_bytes))
@@ -164,19 +168,19 @@ class Fetch:
         finally:
             if demand in state.demands:
                 state.demands.remove(demand)
-        ends_ms = self._lease_ms() + round(lease_s * 1000)
-        until_ms = self._now_ms() + round(lease_s * 1000)
         leased: list[Leased] = []
         for slice_ in demand.found or ():
             token = next(_tokens)
-            state.take(token, _FetchedLease(slice_, ends_ms))
-            leased.append(Leased(token, slice_, until_ms))
+            state.take(token, _FetchedLease(slice_, demand.ends_ms))
+            leased.append(Leased(token, slice_, demand.until_ms))
         return leased
 
     async def _fetch(self, queue: str, state: _FetchedQueue, first: _Demand) -> None:
         """Acquires for this demand and for those like it that have joined meanwhile."""
         demands = [demand for demand in state.demands if demand.is_like(first)]
-        wakes, lock = state.wakes, new_run_id()
+        wakes, lock, lease_ms = state.wakes, new_run_id(), round(first.lease_s * 1000)
+        # Taken before the step: here a lease never lasts longer than in the store.
+        ends_ms, until_ms = self._lease_ms() + lease_ms, self._now_ms() + lease_ms
         items = sum(demand.items_wanted(state.item_bytes) for demand in demands)
         size = max(BYTES_MIN, sum(demand.bytes_max for demand in demands))
         try:
@@ -200,6 +204,7 @@ class Fetch:
             state.item_bytes = max(slice_.run.item_bytes for slice_ in slices)
         for demand in demands:
             demand.found, slices = share(slices, demand.items_max, demand.bytes_max)
+            demand.ends_ms, demand.until_ms = ends_ms, until_ms
             state.demands.remove(demand)
         if slices:
             # Their items are larger than those before, so more were acquired than the demands take.

@@ -241,13 +241,24 @@ class Router:
     async def _share(self, queue: str, slices: Sequence[Slice]) -> list[Slice]:
         """Hands slices over to the rows that daemons share; while that is not possible, enters them
         into this daemon's memory, as room comes. Returns what is left."""
-        enters_warm = self._states.shares_warm and await self._choose(queue) is Tier.WARM
+        enters_warm = self._states.shares_warm and await self._fit_into_warm(queue, slices)
         if await self._move(slices, enters_warm=enters_warm):
             return []
         rest = (await self._warm.enter(queue, slices, self._states.limits(queue))).rest
         if rest:
             await self._wait_for_room(queue, rest, trio.current_time() + AWAY_S)
         return rest
+
+    async def _fit_into_warm(self, queue: str, slices: Sequence[Slice]) -> bool:
+        """Whether the shared warm queue has room for all of them; otherwise the queue goes cold, so
+        that later runs do not overtake these."""
+        is_warm = await self._choose(queue) is Tier.WARM
+        fill, limits = await self._warm.fill(queue), self._states.limits(queue)
+        items = fill.items + sum(slice_.items for slice_ in slices)
+        size = fill.bytes + sum(slice_.bytes for slice_ in slices)
+        fits = is_warm and items <= limits.items and size <= limits.bytes
+        self._note(queue, Tier.WARM if fits else Tier.COLD)
+        return fits
 
     async def _rest(self, queue: str, until: float) -> None:
         """Leaves the disk to other work until then, or until warm runs low."""

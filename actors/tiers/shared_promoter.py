@@ -49,25 +49,21 @@ class SharedEntry:
 
     async def confirm(self, rows: Sequence[NewRow], *, enters_warm: bool) -> None:
         shared = self._shared
-        entering: dict[str, list[NewRow]] = {}
+        entering: dict[str, tuple[bytes, list[NewRow]]] = {}
+        """By queue: its epoch, and the rows that enter."""
         if enters_warm and shared.takes_rows:
             for queue in {row.head.queue for row in rows}:
                 fitting = await self._fitting(queue, [r for r in rows if r.head.queue == queue])
-                if fitting and await shared.epoch(queue) is not None:
-                    entering[queue] = fitting
-        epochs = {queue: await shared.epoch(queue) for queue in entering}
-        chosen = {row.row for fitting in entering.values() for row in fitting}
-        locked = {
-            epoch: [row.row for row in entering[queue]]
-            for queue, epoch in epochs.items()
-            if epoch is not None
-        }
+                epoch = await shared.epoch(queue)
+                if fitting and epoch is not None:
+                    entering[queue] = epoch, fitting
+        locked = {epoch: [row.row for row in fitting] for epoch, fitting in entering.values()}
+        chosen = {row for ids in locked.values() for row in ids}
         before_ms = shared.deadline_ms()
         await shared.rows.confirm([row.row for row in rows if row.row not in chosen], locked)
-        for queue, epoch in epochs.items():
-            if epoch is not None:
-                slices = [slice_of_row(row, epoch) for row in entering[queue]]
-                await shared.enter_rows(queue, slices, self._states.limits(queue), before_ms)
+        for queue, (epoch, fitting) in entering.items():
+            slices = [slice_of_row(row, epoch) for row in fitting]
+            await shared.enter_rows(queue, slices, self._states.limits(queue), before_ms)
 
     async def _fitting(self, queue: str, rows: Sequence[NewRow]) -> list[NewRow]:
         """The first rows for which there is room."""
