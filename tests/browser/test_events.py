@@ -38,6 +38,10 @@ def test_events_are_shown_by_kind_and_as_they_happen(page: Page, scheduled: Worl
 
 def test_what_is_known_is_not_asked_for_again(watched: Watch, scheduled: World) -> None:
     page = watched.page(width=400)
+    # There is more than the first event: a queue gets workers.
+    scheduled.push("cards", 1)
+    go(page, f"{scheduled.page}/events")
+    expect(page.locator(ROWS).nth(1)).to_be_visible()
     go_and_stop_the_clock(page, f"{scheduled.page}/events")
     assert not is_wider_than_its_window(page)
     rows = page.locator(ROWS).count()
