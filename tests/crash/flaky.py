@@ -62,8 +62,13 @@ _told: list[int] = []
 
 
 def tell(path: Path) -> None:
-    """From now on, there."""
-    _told[:] = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)]
+    """From now on, there. A kill may have cut the last line short, at the end of a page: the next
+    line must not continue it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.write(fd, b"\n")
+    _told[:] = [fd]
 
 
 async def deliver(item: Item) -> None:
