@@ -35,7 +35,7 @@ def push(client: Client) -> None:
 
 
 def take(client: Client, queue: str, count: int) -> list[Any]:
-    """So many items, acknowledged as they are taken."""
+    """Takes this number of items and acknowledges them."""
     taken: list[Any] = []
     while len(taken) < count:
         with client.lease(queue, count - len(taken), wait_s=HANG_S) as lease:
