@@ -6,8 +6,9 @@ ever, so that nobody is told of anything that is not in the new directory.
 
 The journal's disk is forgetful_files.py's. SQLite has no such seam, but its write-ahead log only
 grows until it is copied into the database, and what a durable step has synced is a prefix of it:
-what is left is that prefix and a part of what follows, cut anywhere. (When the log is begun anew,
-all of it is kept; that is not what this is about.)
+what is left is that prefix and a part of what follows, cut anywhere. Database and log are two files
+that are copied one after the other, so the log is never copied into the database meanwhile: not
+automatically, and when the store is closed or shrunk, the power waits for the end of it.
 """
 
 import shutil
@@ -132,6 +133,19 @@ class PoweredDatabase(Database):
     def _open(self) -> None:
         super()._open()
         self._power.cold_is_synced()
+
+    def _connected(self) -> sqlite3.Connection:
+        is_new = self._db is None
+        db = super()._connected()
+        if is_new:
+            db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        return db
+
+    def _shrink(self) -> None:
+        self._power.under_lock(super()._shrink)
+
+    def _close(self) -> None:
+        self._power.under_lock(super()._close)
 
     def _transact(self, work: Callable[[sqlite3.Connection], T], is_durable: bool) -> T:
         self._power.step()
