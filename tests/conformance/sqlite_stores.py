@@ -4,8 +4,9 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from daemon.stores.cold.statement import Now, Statement
 from daemon.stores.sqlite.dead import SqliteDeadLetters
 from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_stores import START_MS
@@ -101,6 +102,13 @@ class SqliteStores:
             return work(db)
         finally:
             db.close()
+
+    def plan(self, statement: Statement, *values: Any) -> list[str]:
+        """What SQLite does for a statement of the steps, step by step."""
+        text, bound = statement.sqlite(values, Now(START_MS, START_MS))
+        return self.beside(
+            lambda db: [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {text}", bound)]
+        )
 
     def _make(self) -> SqliteCold:
         self.path.parent.mkdir(exist_ok=True)

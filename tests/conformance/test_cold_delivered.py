@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from actors.model.finished import Keep
 from actors.model.slices import ItemError
 from actors.ports.tiers import NewRow, RowOutcome
+from daemon.stores.cold.rows import QUEUED, Unpacked, place_of
 from daemon.stores.sqlite import settling
 from daemon.stores.sqlite.books import Books
 from daemon.stores.sqlite.delivered import settle_delivered
-from daemon.stores.sqlite.rows import QUEUED, Unpacked, insert_row, place_of
+from daemon.stores.sqlite.rows import insert_row
 from daemon.stores.sqlite.schema import migrate
 from daemon.stores.sqlite.settled_view import prepare
 from forebay import encode_run

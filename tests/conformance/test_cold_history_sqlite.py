@@ -10,7 +10,9 @@ import pytest
 from actors.model.finished import keep_nothing
 from actors.model.slices import ItemError
 from actors.ports.tiers import RowOutcome, StoreUnavailable
-from daemon.stores.sqlite import history
+from daemon.stores.cold import history
+from daemon.stores.cold.statement import Statement
+from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_history import LOCK, finished, keep, past, settle_all
 from tests.conformance.cold_stores import START_MS, acquire, dead_row, new_row, put
@@ -26,23 +28,20 @@ async def stores(tmp_path: Path) -> AsyncIterator[SqliteStores]:
 
 
 @pytest.mark.parametrize(
-    "sql, values",
+    "statement, values",
     [
         (history.SELECT_PAST, ("q", 1, 1, 1)),
         (history.SELECT_OLD, ("q", 1, 1)),
         (history.SELECT_QUEUES, ()),
         (history.FORGET, (1,)),
-        (history.NOTE_CLAIMED, (1, 1)),
-        (history.NOTE_CLAIMED_FAILURES, (1, 1)),
+        (history.NOTE_CLAIMED, (1,)),
+        (history.NOTE_CLAIMED_FAILURES, (1,)),
     ],
 )
 async def test_no_step_walks_through_all_rows(
-    stores: SqliteStores, sql: str, values: tuple[str | int, ...]
+    stores: SqliteStores, statement: Statement, values: tuple[str | int, ...]
 ) -> None:
-    def explain(db: sqlite3.Connection) -> list[str]:
-        return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-
-    plan = stores.beside(explain)
+    plan = stores.plan(statement, *values)
     steps = [step for step in plan if " history" in step or " runs" in step]
     assert steps
     assert all(step.startswith("SEARCH") for step in steps), plan
@@ -50,7 +49,7 @@ async def test_no_step_walks_through_all_rows(
 
 
 def test_a_step_that_is_tried_again_keeps_nothing() -> None:
-    kept = history.tries(lambda queue: "all")
+    kept = tries(lambda queue: "all")
     assert [next(kept)("q") for _ in range(3)] == ["all", "none", "none"]
     assert keep_nothing("q") == "none"
 

@@ -10,6 +10,7 @@ import trio
 
 from actors.ports.tiers import DeadFilter, RowOutcome, StoreUnavailable
 from daemon.errors import CannotStart
+from daemon.stores.cold.statement import Now
 from daemon.stores.sqlite import (
     claims,
     dead,
@@ -205,7 +206,7 @@ async def test_more_leases_than_fit_a_transaction_run_out_together(
     await put(stores, *leased, *late)
     assert len(await acquire(stores, lease_s=0.1)) == 4
     stores.advance(100)
-    now = leasing.Now(stores.now_ms(), stores.steady_ms())
+    now = Now(stores.now_ms(), stores.steady_ms())
     assert not stores.beside(lambda db: leasing.move_due(db, "q", now))
     count_due = "SELECT count(*) FROM runs WHERE is_due = 1"
     assert stores.beside(lambda db: db.execute(count_due).fetchone()) == (3,)

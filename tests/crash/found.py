@@ -24,8 +24,9 @@ from actors.model.slices import indexes
 from actors.ports.journal import Damage, RecoveredChunk
 from actors.ports.tiers import ColdTotals
 from daemon.journal.journal import Journal
+from daemon.stores.cold.rows import unpack_bits
 from daemon.stores.sqlite.books import read_totals
-from daemon.stores.sqlite.rows import read_body, unpack_bits
+from daemon.stores.sqlite.rows import read_body
 from forebay.run import Run
 from tests.crash.named_files import QuickFiles
 

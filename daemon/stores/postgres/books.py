@@ -1,6 +1,6 @@
 """The books of the cold tier in PostgreSQL: what a transaction has changed, in one statement.
 
-What is counted, and when, is daemon/stores/sqlite/books.py's. Here each daemon has counters of its
+What is counted, and when, is daemon/stores/cold/books.py's. Here each daemon has counters of its
 own, so that transactions of different daemons never wait for each other's; whoever reads adds them
 up. A single daemon's counter may be negative: one daemon takes items, another delivers them.
 
@@ -12,24 +12,10 @@ from typing import Final
 
 from actors.model.books import ColdReceipt
 from actors.ports.tiers import ColdTotals, FlowCount
+from daemon.stores.cold.books import FLOWS, RECEIPT, TOTALS, Books
+from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.schema import HELD
-from daemon.stores.postgres.text import from_text, to_text
-from daemon.stores.sqlite.books import Books
-
-TOTALS: Final = (
-    "taken",
-    "delivered",
-    "dead",
-    "deleted",
-    "held",
-    "runs",
-    "lost",
-    "accepted",
-    "duplicate",
-)
-FLOWS: Final = ("held", "runs", "dead")
-RECEIPT: Final = ColdReceipt._fields
 
 
 class SharedBooks(Books):
@@ -37,28 +23,33 @@ class SharedBooks(Books):
 
     async def record(self, con: Connection, daemon: bytes) -> None:
         """At the end of the transaction: from here on others of this daemon's wait."""
-        totals = [(queue, c) for queue, c in sorted(self._totals.items()) if any(c.values())]
-        flows = [
-            (place, c) for place, c in sorted(self._flows.items()) if any(c[name] for name in FLOWS)
-        ]
-        writes = sorted(
-            self._writes_taken | {write for write, c in self._receipts.items() if any(c.values())}
-        )
-        if not (totals or flows or writes):
-            return
-        await con.execute(
-            RECORD,
-            daemon,
-            [queue for queue, _ in totals],
-            *([c[name] for _, c in totals] for name in TOTALS),
-            [place.queue for place, _ in flows],
-            [to_text(place.flow) for place, _ in flows],
-            [to_text(place.action) for place, _ in flows],
-            *([c[name] for _, c in flows] for name in FLOWS),
-            writes,
-            [write in self._writes_taken for write in writes],
-            *([self._receipts[write][name] for write in writes] for name in RECEIPT),
-        )
+        await record(con, daemon, self)
+
+
+async def record(con: Connection, daemon: bytes, books: Books) -> None:
+    """At the end of the transaction: from here on others of this daemon's wait."""
+    totals = [(queue, c) for queue, c in sorted(books.totals.items()) if any(c.values())]
+    flows = [
+        (place, c) for place, c in sorted(books.flows.items()) if any(c[name] for name in FLOWS)
+    ]
+    writes = sorted(
+        books.writes_taken | {write for write, c in books.receipts.items() if any(c.values())}
+    )
+    if not (totals or flows or writes):
+        return
+    await con.execute(
+        RECORD,
+        daemon,
+        [queue for queue, _ in totals],
+        *([c[name] for _, c in totals] for name in TOTALS),
+        [place.queue for place, _ in flows],
+        [to_text(place.flow) for place, _ in flows],
+        [to_text(place.action) for place, _ in flows],
+        *([c[name] for _, c in flows] for name in FLOWS),
+        writes,
+        [write in books.writes_taken for write in writes],
+        *([books.receipts[write][name] for write in writes] for name in RECEIPT),
+    )
 
 
 async def read_totals(con: Connection, daemon: bytes) -> dict[str, ColdTotals]:

@@ -13,16 +13,17 @@ import structlog
 from actors.model.finished import Keep
 from actors.model.moves import ColdMove, guard, set_state
 from actors.ports.tiers import Stream
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.keyed import Released
+from daemon.stores.cold.rows import unpack_bits
+from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.history import note_claimed
-from daemon.stores.postgres.keys import HAS_KEYS, Ended, let_go
+from daemon.stores.postgres.keys import HAS_KEYS, let_go
 from daemon.stores.postgres.leasing import Room, pick
 from daemon.stores.postgres.rows import drop_bodies
-from daemon.stores.postgres.text import from_text, to_text
-from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.claims import CLAIM_ROWS_MAX, BadClaimed, check_after, no_open_claim
-from daemon.stores.sqlite.rows import unpack_bits
 
 log = structlog.get_logger()
 
@@ -137,7 +138,7 @@ async def _acknowledge(con: Connection, n: int, wish: Wish, now_ms: int | None) 
         await con.execute(LOCK_BODIES, n)
         await note_claimed(con, n, wish.keep, now_ms)
     keyed = await con.fetch(SELECT_KEYED, n)
-    ended = [Ended(body_id, unpack_bits(bits), wish.window_ms) for body_id, bits in keyed]
+    ended = [Released(body_id, unpack_bits(bits), wish.window_ms) for body_id, bits in keyed]
     await let_go(con, ended, now_ms)
     gone = await con.fetch(DROP_ROWS, n)
     await drop_bodies(con, (body_id for (body_id,) in gone))

@@ -14,17 +14,17 @@ from actors.model.moves import ColdMove, guard, set_state
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
 from actors.ports.trigger_jobs import SPENT
+from daemon.stores.cold.keyed import Released
+from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
+from daemon.stores.cold.text import to_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.dead_page import Page
 from daemon.stores.postgres.dead_search import Found, known_count, newest, search
 from daemon.stores.postgres.history import Ended, note_ended
-from daemon.stores.postgres.keys import Ended as Gone
 from daemon.stores.postgres.keys import follow, let_go
 from daemon.stores.postgres.rows import NOW, drop_bodies, insert_bodies, lock_bodies, read_bodies
-from daemon.stores.postgres.text import to_text
 from daemon.stores.sqlite.dead_search import After
-from daemon.stores.sqlite.rows import BadRow, pack_bits, unpack_bits
 from forebay.errors import BadRun
 from forebay.run import Run, read_head, take_items
 
@@ -125,7 +125,7 @@ class PostgresDeadLetters:
             change, letters = await _chosen(con, which, limit, cursor)
             await self._note(con, letters, now_ms)
             gone = await con.fetch(REMOVE, [one.n for one in letters])
-            ended = [Gone(body_id, unpack_bits(bits)) for body_id, bits in gone]
+            ended = [Released(body_id, unpack_bits(bits)) for body_id, bits in gone]
             await let_go(con, ended, now_ms)
             await drop_bodies(con, (letter.body_id for letter in letters))
             for letter in letters:

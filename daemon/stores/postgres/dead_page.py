@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from actors.model.slices import ItemError, lowest_bit
 from actors.ports.tiers import DeadLetter
+from daemon.stores.cold.rows import BadRow, Bodies, Unpacked, read_errors, unpack_bits
+from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.dead_search import Found
-from daemon.stores.postgres.rows import Bodies, read_bodies
-from daemon.stores.postgres.text import from_text
+from daemon.stores.postgres.rows import read_bodies
 from daemon.stores.sqlite.dead_page import PAGE_BYTES_MAX, UNPACKED_BYTES_MAX
-from daemon.stores.sqlite.rows import BadRow, Unpacked, read_errors, unpack_bits
 from forebay.errors import BadRun
 from forebay.head import unpack_headers
 

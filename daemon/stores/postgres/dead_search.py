@@ -3,11 +3,11 @@
 from typing import Final, NamedTuple
 
 from actors.ports.tiers import DeadFilter
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import fold
+from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.text import from_text, to_text
-from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.dead_search import After
-from daemon.stores.sqlite.rows import fold
 
 SCANNED_MAX: Final = 5000
 

@@ -6,13 +6,13 @@ from typing import Any, Final
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import NewRow, StoreUnavailable, Unconfirmed
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import FAILED, QUEUED, Unpacked, under_own_ids
+from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.offers import Waiting, admit
 from daemon.stores.postgres.rows import FAR_MS, NOW, SELECT_BODIES, drop_bodies, insert_rows
-from daemon.stores.postgres.text import from_text
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.rows import FAILED, QUEUED, Unpacked, under_own_ids
 
 
 async def store(con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: int | None) -> None:

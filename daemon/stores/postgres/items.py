@@ -15,30 +15,26 @@ from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import ColdPart, ColdScan, ColdSight, NewRow
 from actors.ports.trigger_jobs import is_spent
-from daemon.stores.postgres.books import SharedBooks
-from daemon.stores.postgres.connection import Connection, Database
-from daemon.stores.postgres.history import Ended, note_ended, read_said
-from daemon.stores.postgres.keys import Ended as KeysEnded
-from daemon.stores.postgres.keys import follow, let_go
-from daemon.stores.postgres.rows import (
-    Bodies,
-    drop_bodies,
-    insert_rows,
-    lock_bodies,
-    own_bits,
-    read_bodies,
-)
-from daemon.stores.postgres.text import from_text
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.items import FOUND_MAX, SCANNED_MAX, liveliest
-from daemon.stores.sqlite.rows import (
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.history import read_said
+from daemon.stores.cold.keyed import Released
+from daemon.stores.cold.rows import (
     BadRow,
+    Bodies,
     Unpacked,
+    own_bits,
     pack_bits,
     place_of,
     read_errors,
     unpack_bits,
 )
+from daemon.stores.cold.text import from_text
+from daemon.stores.postgres.books import SharedBooks
+from daemon.stores.postgres.connection import Connection, Database
+from daemon.stores.postgres.history import Ended, note_ended
+from daemon.stores.postgres.keys import follow, let_go
+from daemon.stores.postgres.rows import drop_bodies, insert_rows, lock_bodies, read_bodies
+from daemon.stores.sqlite.items import FOUND_MAX, SCANNED_MAX, liveliest
 
 _PAST_END: Final = 2**63 - 1
 
@@ -96,7 +92,7 @@ class PostgresItems:
         for sql in (SELECT_DUE, SELECT_LATER):
             rows += await con.fetch(sql, queue, rows_max - len(rows))
         await con.execute("DELETE FROM runs WHERE n = ANY ($1)", [row["n"] for row in rows])
-        ended = [KeysEnded(row["body_id"], unpack_bits(row["bits"])) for row in rows]
+        ended = [Released(row["body_id"], unpack_bits(row["bits"])) for row in rows]
         await let_go(con, ended, self._now_ms())
         for row in rows:
             place = Place(queue, from_text(row["flow"]), from_text(row["action"]))
@@ -153,7 +149,7 @@ class PostgresItems:
         books.leave(place, items, rows_gone=int(not rest))
         if new is None:
             books.delete(queue, items, write)
-            await let_go(con, [KeysEnded(body_id, bits)], now_ms)
+            await let_go(con, [Released(body_id, bits)], now_ms)
         else:
             runs = Unpacked()
             if not await insert_rows(con, [new], self._daemon, now_ms, runs, is_stored=False):

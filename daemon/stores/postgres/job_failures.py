@@ -10,15 +10,15 @@ from typing import Final
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import NewRow
 from actors.ports.trigger_jobs import FailedJob, JobEnd
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import BadRow, Unpacked
+from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.claims import set_aside
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import insert_rows, lock_bodies, read_bodies
-from daemon.stores.postgres.text import from_text
-from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.claims import BadClaimed
 from daemon.stores.sqlite.job_failures import FailedRow, Letters, Spent, bad_claimed, sort_failed
-from daemon.stores.sqlite.rows import BadRow, Unpacked
 
 ROWS_AT_ONCE: Final = 100
 """So many bodies are in memory at once."""

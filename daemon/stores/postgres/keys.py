@@ -8,20 +8,19 @@ Outcomes are about places in bodies, so that keys are let go by those, many bodi
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from actors.keys.arbiter import Known, item_refs
-from actors.model.keys import Holder, ItemRef, KeyRule, Phase, is_free
+from actors.model.keys import Holder, ItemRef, Phase, is_free
 from actors.model.slices import indexes, lowest_bit
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.keyed import Held, KeyedItem, KeyedRow, Released, Taking, phase_of, placed
+from daemon.stores.cold.rows import pack_bits, unpack_bits
+from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.errors import Again
 from daemon.stores.postgres.rows import NOW, drop_bodies
-from daemon.stores.postgres.text import from_text
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.keys import phase_of
-from daemon.stores.sqlite.rows import pack_bits, unpack_bits
 from forebay.errors import BadRun
 from forebay.ids import unpack_item_id
 from forebay.run import IDS, KEYS, Run
@@ -30,28 +29,6 @@ FORGOTTEN_MAX: Final = 2000
 """So many keys are forgotten in one transaction."""
 OFFERED_MAX: Final = 262_144
 """So many runs of the whole fleet are remembered."""
-
-
-class Row(NamedTuple):
-    """The row of `runs` that an item is in."""
-
-    n: int
-    bits: int
-    place: Place
-    write: bytes | None
-    phase: Phase
-    due_ms: int
-    attempt: int
-
-
-class Where(NamedTuple):
-    """Where the item is that has a key."""
-
-    key: bytes
-    body_id: bytes
-    place: int
-    row: Row | None = None
-    """Where it was asked for, and the item is not done."""
 
 
 class Taken:
@@ -83,15 +60,6 @@ class Taken:
         return self.homes.setdefault((run_id, body_id), len(self.homes) + 1)
 
 
-class Ended(NamedTuple):
-    """Items of a body that have ended. `window_ms`: so long their keys stay taken; None: they are
-    free at once."""
-
-    body_id: bytes
-    bits: int
-    window_ms: int | None = None
-
-
 class KeyTaken(Again):
     """A key that was to be taken is somebody's."""
 
@@ -99,12 +67,35 @@ class KeyTaken(Again):
         super().__init__("a key is taken already", is_lost=False, is_unknown=False)
 
 
-Held = Known[Where]
+class PostgresKeys:
+    """`KeyTable` for the steps."""
 
+    def __init__(self, con: Connection, now_ms: int | None) -> None:
+        self._con = con
+        self._now_ms = now_ms
 
-def window_of(rule: KeyRule) -> int | None:
-    """Of an item that was delivered."""
-    return rule.window_ms if rule.policy != "off" and rule.window_ms else None
+    async def find(
+        self, queue: str, keys: Collection[bytes], *, with_rows: bool, locks: bool = True
+    ) -> dict[bytes, Held]:
+        return await find(self._con, queue, keys, with_rows=with_rows, locks=locks)
+
+    async def take(self, queue: str, takings: Sequence[Taking]) -> None:
+        taken = Taken()
+        for one in takings:
+            taken.add(one.run, one.keys, one.body_id, one.places)
+        await take(self._con, queue, taken)
+
+    async def let_go(self, ended: Sequence[Released]) -> None:
+        await let_go(self._con, ended, self._now_ms)
+
+    async def follow(self, run: Run, bits: int) -> None:
+        await follow(self._con, run, bits)
+
+    async def release(self, queue: str, held: Collection[Held]) -> None:
+        await release(self._con, queue, held)
+
+    async def forget(self) -> int:
+        return await forget(self._con, self._now_ms)
 
 
 async def now(con: Connection, now_ms: int | None) -> int:
@@ -124,14 +115,14 @@ async def find(
     ):
         phase: Phase = "waiting" if until is None else "done"
         holder = Holder(ItemRef(run_id, item), phase, until)
-        found[key] = Known(holder, Where(key, body_id, place))
+        found[key] = Known(holder, KeyedItem(key, body_id, place))
     if not (with_rows and found):
         return found
     alive = sorted({one.where.body_id for one in found.values() if one.holder.until_ms is None})
-    rows: dict[bytes, list[Row]] = {}
+    rows: dict[bytes, list[KeyedRow]] = {}
     for body_id, *columns in await con.fetch(SELECT_ROWS + lock, alive):
         rows.setdefault(body_id, []).append(_row(queue, columns))
-    return {key: _placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
+    return {key: placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
 
 
 async def take(con: Connection, queue: str, taken: Taken) -> None:
@@ -146,7 +137,7 @@ async def take(con: Connection, queue: str, taken: Taken) -> None:
         raise KeyTaken
 
 
-async def let_go(con: Connection, ended: Sequence[Ended], now_ms: int | None) -> None:
+async def let_go(con: Connection, ended: Sequence[Released], now_ms: int | None) -> None:
     """Items have ended: their keys are free, at once or then."""
     at_once = [one for one in ended if not one.window_ms]
     later = [one for one in ended if one.window_ms]
@@ -190,7 +181,7 @@ async def follow(con: Connection, run: Run, bits: int) -> None:
 
 async def void(con: Connection, replaced: Sequence[Held], books: SharedBooks) -> None:
     """Deletes items that wait; whoever replaces them takes their keys."""
-    rows: dict[int, tuple[Row, bytes]] = {}
+    rows: dict[int, tuple[KeyedRow, bytes]] = {}
     gone: dict[int, int] = {}
     for held in replaced:
         where = held.where
@@ -262,21 +253,11 @@ async def forget(con: Connection, now_ms: int | None) -> int:
     return int(done.rpartition(" ")[2])
 
 
-def _row(queue: str, columns: Sequence[Any]) -> Row:
+def _row(queue: str, columns: Sequence[Any]) -> KeyedRow:
     n, bits, flow, action, write, state, is_locked, due_ms, attempt = columns
     place = Place(queue, from_text(flow), from_text(action))
     phase = phase_of(state, is_locked=is_locked)
-    return Row(n, unpack_bits(bits), place, write, phase, due_ms, attempt)
-
-
-def _placed(held: Held, rows: Sequence[Row]) -> Held:
-    if held.holder.until_ms is not None:
-        return held
-    for row in rows:
-        if row.bits >> held.where.place & 1:
-            holder = replace(held.holder, phase=row.phase, due_ms=row.due_ms, attempt=row.attempt)
-            return Known(holder, held.where._replace(row=row))
-    return Known(replace(held.holder, phase="unreadable"), held.where)
+    return KeyedRow(n, unpack_bits(bits), place, write, phase, due_ms, attempt)
 
 
 _IS_AMONG: Final = """keys.body_id = gone.body_id AND keys.until IS NULL

@@ -15,12 +15,12 @@ import structlog
 from actors.model.moves import ColdMove, guard, set_state
 from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import BadRow, own_bits, pack_bits, place_of, read_errors
+from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.rows import FAR_MS, NOW, own_bits, read_bodies
-from daemon.stores.postgres.text import from_text, to_text
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.rows import BadRow, pack_bits, place_of, read_errors
+from daemon.stores.postgres.rows import FAR_MS, NOW, read_bodies
 from forebay.ids import new_run_id
 
 log = structlog.get_logger()

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from actors.model.cursors import read_pair
 from actors.ports.tiers import Look, SeenRow, SeenRows
+from daemon.stores.cold.rows import BadRow, Bodies, own_bits
 from daemon.stores.postgres.claims import open_consumer
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.rows import Bodies, own_bits, read_bodies
+from daemon.stores.postgres.rows import read_bodies
 from daemon.stores.sqlite.claims import BadClaimed
 from daemon.stores.sqlite.looks import Fetch, Span
-from daemon.stores.sqlite.rows import BadRow
 
 SCANNED_MAX: Final = 5000
 

@@ -13,22 +13,23 @@ from actors.model.keys import KeyRule, KeyRules, Offer
 from actors.model.slices import indexes, item_bits
 from actors.ports.tiers import NewRow
 from actors.spooler.intake import fingerprint
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.history import Cutter
+from daemon.stores.cold.keyed import Held, KeyedItem
 from daemon.stores.cold.repeats import Repeats
+from daemon.stores.cold.rows import BadRow, Unpacked, content_of, place_of, unpack_bits
 from daemon.stores.postgres import keys as table
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.errors import Again
-from daemon.stores.postgres.keys import Held, KeyTaken, Taken, Where
+from daemon.stores.postgres.keys import KeyTaken, Taken
 from daemon.stores.postgres.rows import drop_bodies, insert_rows, read_bodies
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.history import Cutter
-from daemon.stores.sqlite.rows import BadRow, Unpacked, content_of, place_of, unpack_bits
 from forebay.errors import BadRun
 from forebay.ids import new_run_id
 from forebay.keyed import count_outcomes
 from forebay.run import Run
 
-_Decided = Decided[Where]
+_Decided = Decided[KeyedItem]
 
 
 class Waiting(NamedTuple):

@@ -1,32 +1,26 @@
 """Rows and bodies of the cold tier in PostgreSQL: how they are written, read back, and removed.
 
 Many rows are one statement. A body is inserted if it is not there and one of its rows is new, and
-goes with its last row. What is said in daemon/stores/sqlite/rows.py about rows that come back goes
-here too.
+goes with its last row.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from actors.model.slices import error_rows, lowest_bit
+from actors.model.slices import lowest_bit
 from actors.ports.tiers import NewRow
-from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.text import to_text
-from daemon.stores.sqlite.rows import (
+from daemon.stores.cold.rows import (
     FAILED,
     QUEUED,
     STORED,
-    BadRow,
+    Bodies,
     Unpacked,
-    fold,
-    item_id_of,
-    key_of,
     listed_runs,
     pack_bits,
+    row_values,
 )
-from forebay.errors import BadRun
-from forebay.run import RunHead, read_head, verify
+from daemon.stores.cold.text import to_text
+from daemon.stores.postgres.connection import Connection
 
 NOW: Final = "coalesce($1::bigint, (extract(epoch FROM statement_timestamp()) * 1000)::bigint)"
 """The time: the server's, unless the first value of a statement says otherwise."""
@@ -46,11 +40,11 @@ async def insert_rows(
     is_stored: bool,
     known_bodies: Iterable[bytes] = (),
 ) -> set[bytes]:
-    """The ids of those that are new. `is_stored`: not visible yet. ValueError as in `_values`."""
+    """The ids of those that are new. `is_stored`: not visible yet."""
     bodies = {row.head.run_id: row.data for row in rows}
     for body_id in known_bodies:
         bodies.pop(body_id, None)
-    columns = zip(*(_values(row, runs) for row in rows), strict=True)
+    values = [row_values(row, runs) | {"is_dead": row.is_dead} for row in rows]
     ids = sorted(bodies)
     inserted = await con.fetch(
         INSERT_ROWS,
@@ -59,10 +53,66 @@ async def insert_rows(
         is_stored,
         ids,
         [bodies[body_id] for body_id in ids],
-        *(list(column) for column in columns),
+        *(_column(name, values) for name in _COLUMNS),
     )
     await _note_aliases(con, bodies)
     return {id_ for (id_,) in inserted}
+
+
+class PostgresRows:
+    """`RowTable` for the steps."""
+
+    def __init__(self, con: Connection, daemon: bytes, now_ms: int | None) -> None:
+        self._con = con
+        self._daemon = daemon
+        self._now_ms = now_ms
+
+    async def insert(
+        self,
+        rows: Sequence[NewRow],
+        runs: Unpacked,
+        *,
+        is_stored: bool = False,
+        known_bodies: Collection[bytes] = (),
+    ) -> set[bytes]:
+        if not rows:
+            return set()
+        return await insert_rows(
+            self._con,
+            rows,
+            self._daemon,
+            self._now_ms,
+            runs,
+            is_stored=is_stored,
+            known_bodies=known_bodies,
+        )
+
+    async def shrink(self, rests: Mapping[int, int]) -> None:
+        if rests:
+            await self._con.execute(
+                SHRINK,
+                list(rests),
+                [pack_bits(bits) for bits in rests.values()],
+                [bits.bit_count() for bits in rests.values()],
+                [lowest_bit(bits) for bits in rests.values()],
+            )
+
+    async def delete(self, ns: Collection[int]) -> None:
+        if ns:
+            await self._con.execute("DELETE FROM runs WHERE n = ANY ($1)", list(ns))
+
+    async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
+        if bodies:
+            await insert_bodies(self._con, bodies)
+
+    async def lock_bodies(self, ids: Iterable[bytes]) -> None:
+        await lock_bodies(self._con, ids)
+
+    async def drop_bodies(self, ids: Iterable[bytes]) -> None:
+        await drop_bodies(self._con, ids)
+
+    async def read_bodies(self, ids: Iterable[bytes]) -> Bodies:
+        return await read_bodies(self._con, ids)
 
 
 async def insert_bodies(con: Connection, bodies: Mapping[bytes, bytes]) -> None:
@@ -92,86 +142,17 @@ async def drop_bodies(con: Connection, ids: Iterable[bytes]) -> None:
         await con.execute("SELECT drop_bodies($1)", wanted)
 
 
-class Bodies:
-    """Bodies that were read together, their checksums verified as they are looked at."""
-
-    def __init__(self, data: Mapping[bytes, bytes]) -> None:
-        self._data = data
-        self._good: dict[bytes, tuple[RunHead, bytes]] = {}
-
-    def get(self, body_id: bytes) -> tuple[RunHead, bytes]:
-        """BadRow if it is not what was stored."""
-        if body_id not in self._good:
-            self._good[body_id] = _verified(body_id, self._data.get(body_id))
-        return self._good[body_id]
-
-
 async def read_bodies(con: Connection, ids: Iterable[bytes]) -> Bodies:
     wanted = sorted(set(ids))
     found = await con.fetch(SELECT_BODIES, wanted) if wanted else ()
     return Bodies(dict(found))
 
 
-def own_bits(packed: bytes, bits_of: RunHead) -> int:
-    """BadRow if these are not items of the run."""
-    bits = int.from_bytes(packed, "little")
-    if not 0 < bits < 1 << bits_of.count:
-        raise BadRow("its items are not its body's")
-    return bits
-
-
-def _verified(body_id: bytes, data: bytes | None) -> tuple[RunHead, bytes]:
-    if data is None:
-        raise BadRow("its body is missing")
-    try:
-        head = read_head(data)
-        verify(head, data)
-    except BadRun as error:
-        raise BadRow(str(error)) from error
-    if head.run_id != body_id:
-        raise BadRow("its body is another's")
-    return head, data
-
-
-def _values(new: NewRow, runs: Unpacked) -> tuple[Any, ...]:
-    """One row, in the order of `_COLUMNS`; ValueError if its items are not its run's."""
-    head, count = new.head, new.bits.bit_count()
-    if not 0 < new.bits < 1 << head.count:
-        raise ValueError(f"a row of {count} items, of a run of {head.count}")
-    if new.is_dead and count != 1:
-        raise ValueError(f"a dead letter of {count} items")
-    first = lowest_bit(new.bits)
-    last_error = new.errors[-1] if new.errors else None
-    has_key = new.is_dead or head.count == 1
-    key = key_of(head, new.data, first, runs) if has_key else None
-    return (
-        new.row,
-        head.run_id,
-        new.is_dead,
-        head.queue,
-        to_text(head.flow),
-        to_text(head.headers().get("flow_type", "")) if head.packed_headers else "",
-        to_text(head.action),
-        None if key is None else to_text(key),
-        head.priority,
-        head.due_ms or head.enqueued_ms,
-        new.due_ms,
-        first,
-        count,
-        len(new.data),
-        new.attempt,
-        head.enqueued_ms,
-        new.origin,
-        item_id_of(head, new.data, first, runs) if new.is_dead else None,
-        last_error.at_ms if last_error and new.is_dead else None,
-        to_text(fold(last_error.text if last_error else "")) if new.is_dead else None,
-        pack_bits(new.bits),
-        json.dumps(error_rows(new.errors)),
-        head.packed_headers if new.is_dead else None,
-        runs.write(head),
-        last_error.failure_reason if last_error and new.is_dead else None,
-        new.changed_ms or None,
-    )
+def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    column = [row[name] for row in rows]
+    if _COLUMNS[name] != "text":
+        return column
+    return [value if value is None else to_text(value) for value in column]
 
 
 _COLUMNS: Final = {
@@ -235,3 +216,7 @@ INSERT_ALIASES: Final = """INSERT INTO aliases (run_id, body_id)
     SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS alias (run_id, body_id)
     WHERE EXISTS (SELECT 1 FROM bodies WHERE id = alias.body_id) ON CONFLICT DO NOTHING"""
 SELECT_BODIES: Final = "SELECT id, data FROM bodies WHERE id = ANY ($1)"
+SHRINK: Final = """UPDATE runs SET bits = rest.bits, count = rest.count, first_item = rest.first
+    FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::integer[])
+        AS rest (n, bits, count, first)
+    WHERE runs.n = rest.n"""

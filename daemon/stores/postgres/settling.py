@@ -14,14 +14,15 @@ from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import NewRow, RowOutcome
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.keyed import Released, window_of
+from daemon.stores.cold.rows import HAS_FAILED, Unpacked, pack_bits, place_of, unpack_bits
+from daemon.stores.cold.text import from_text
 from daemon.stores.postgres import keys as table
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.history import Ended, note_ended
 from daemon.stores.postgres.rows import drop_bodies, insert_rows, lock_bodies
-from daemon.stores.postgres.text import from_text
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.rows import HAS_FAILED, Unpacked, pack_bits, place_of, unpack_bits
 from daemon.stores.sqlite.settling import change_of, check_outcome
 
 
@@ -54,7 +55,7 @@ class _Step:
     shrunk: dict[int, int] = field(default_factory=dict)
     gone: list[_Row] = field(default_factory=list)
     moved: list[NewRow] = field(default_factory=list)
-    keyed: list[table.Ended] = field(default_factory=list)
+    keyed: list[Released] = field(default_factory=list)
     """What was delivered and may have keys."""
     followed: list[NewRow] = field(default_factory=list)
     """What has moved to another body, and may have keys."""
@@ -75,8 +76,8 @@ class _Step:
                 said = (keep, outcome.holder, result)
                 self.ended.append(Ended(row.n, row.body_id, bits, row.size, "delivered", *said))
         if change.delivered and row.has_keys:
-            window = table.window_of(self.rules(row.place.queue))
-            self.keyed.append(table.Ended(row.body_id, change.delivered, window))
+            window = window_of(self.rules(row.place.queue))
+            self.keyed.append(Released(row.body_id, change.delivered, window))
         if change.rest:
             self.shrunk[row.n] = row.bits = change.rest
         else:

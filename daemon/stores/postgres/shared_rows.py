@@ -10,10 +10,10 @@ from typing import Final
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import ColdRow
+from daemon.stores.cold.rows import unpack_bits
 from daemon.stores.postgres import hand_over, leasing
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.rows import FAR_MS, NOW
-from daemon.stores.sqlite.rows import unpack_bits
 
 
 class PostgresSharedRows:

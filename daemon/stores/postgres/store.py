@@ -22,8 +22,8 @@ from typing import Final
 import trio
 
 from actors.model.books import ColdReceipt
-from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
-from actors.model.keys import Holder, KeyRules, Offer, no_keys
+from actors.model.finished import Keeps
+from actors.model.keys import Holder, Offer
 from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
@@ -37,12 +37,13 @@ from actors.ports.tiers import (
     Unconfirmed,
 )
 from daemon.stores.bridge import Bridge
+from daemon.stores.cold.keyed import window_of
 from daemon.stores.cold.repeats import Repeats
+from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres import (
     books,
     claims,
     hand_over,
-    history,
     keys,
     leasing,
     looks,
@@ -55,6 +56,7 @@ from daemon.stores.postgres.items import PostgresItems
 from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
+from daemon.stores.postgres.steps import PostgresSteps
 from daemon.stores.postgres.ticks import PostgresTicks
 from daemon.stores.postgres.triggers import PostgresTriggers
 from daemon.stores.postgres.wakes import Wakes
@@ -98,7 +100,7 @@ class PostgresSettings:
     """Used for both URLs, if given."""
 
 
-class PostgresCold:
+class PostgresCold(ColdStore):
     def __init__(
         self,
         settings: PostgresSettings,
@@ -124,14 +126,20 @@ class PostgresCold:
         self._daemon = daemon
         self._now_ms = now_ms
         self._requires_standby = settings.require_sync_standby
-        self._keeps: Keeps = keep_nothing
-        self._rules: KeyRules = no_keys
         self._repeats = Repeats()
         self._folded_at = 0.0
         listen_url = settings.listen_url or (None if settings.is_pooled else url)
         self.wakes = Wakes(
             listen_url, schema, daemon, timeout_s, bridge, on_wake, password=settings.password
         )
+        steps = PostgresSteps(
+            self._db,
+            daemon,
+            now_ms,
+            self.wakes.notices,
+            needs_standby=settings.require_sync_standby,
+        )
+        super().__init__(steps)
         self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
         self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
         self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
@@ -264,7 +272,7 @@ class PostgresCold:
     ) -> Stream:
         """One claim has at most `CLAIM_ROWS_MAX` rows."""
         keep = self._keeps(queue)
-        window = keys.window_of(self._rules(queue))
+        window = window_of(self._rules(queue))
         wish = claims.Wish(
             queue, consumer, after, items_max, except_flows, keep, self._daemon, window
         )
@@ -314,9 +322,6 @@ class PostgresCold:
             page = Look(page.rows + more.rows, more.cursor)
         return page
 
-    def keep_keys(self, rules: KeyRules) -> None:
-        self._rules = rules
-
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
         """The latest `keys.OFFERED_MAX` runs of all daemons are remembered."""
 
@@ -345,23 +350,6 @@ class PostgresCold:
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
-
-    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
-        await self._db.write(lambda con: history.note(con, rows, self._keeps), is_durable=False)
-
-    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
-        return await self._db.read(
-            lambda con: history.look(con, queue, cursor, rows_max, bytes_max)
-        )
-
-    async def history_queues(self) -> list[str]:
-        return await self._db.read(history.queues)
-
-    async def forget_history(self, queue: str, before_ms: int) -> int:
-        """One step forgets at most `FORGOTTEN_ROWS_MAX` rows."""
-        return await self._db.write(
-            lambda con: history.forget(con, queue, before_ms), is_durable=False
-        )
 
     async def put_off_anew(self) -> None:
         """Nothing to do: rows follow the server's clock."""

@@ -29,17 +29,18 @@ from actors.ports.trigger_jobs import (
     job_offer,
     next_step,
 )
+from daemon.stores.cold.books import RECEIPT, Place
+from daemon.stores.cold.keyed import window_of
+from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
+from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres import claims, keys, offers
-from daemon.stores.postgres.books import RECEIPT, SharedBooks, forget_receipts, read_receipt
+from daemon.stores.postgres.books import SharedBooks, forget_receipts, read_receipt
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.job_failures import fail_claimed
 from daemon.stores.postgres.leasing import Room, outlook, pick
 from daemon.stores.postgres.rows import read_bodies
-from daemon.stores.postgres.text import from_text, to_text
-from daemon.stores.sqlite.books import Place
 from daemon.stores.sqlite.claims import CLAIM_ROWS_MAX, BadClaimed
 from daemon.stores.sqlite.job_failures import letter_error
-from daemon.stores.sqlite.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.sqlite.triggers import halves, ids_of, is_paused, job_page
 from forebay.ids import new_run_id
 from forebay.limits import RUN_HEAD_FIXED_BYTES
@@ -230,7 +231,7 @@ class PostgresTriggers:
 
     async def _deliver(self, con: Connection, job: TriggerJob, consumer: str) -> None:
         given = (job.queue, consumer, JOB_CLAIM, 0, frozenset[str]())
-        window = keys.window_of(self._rules()(job.queue))
+        window = window_of(self._rules()(job.queue))
         wish = claims.Wish(*given, self._keeps()(job.queue), self._daemon, window)
         await claims.claim(con, wish, self._now_ms())
 

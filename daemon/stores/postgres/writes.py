@@ -28,8 +28,8 @@ from actors.ports.writes import (
     Verdict,
     WritePart,
 )
+from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.connection import Connection, Database
-from daemon.stores.postgres.text import from_text, to_text
 from daemon.stores.postgres.write_statements import (
     ADD,
     APPLIED,

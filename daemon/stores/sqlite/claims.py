@@ -22,11 +22,12 @@ from actors.model.finished import Keep
 from actors.model.keys import KeyRule, until
 from actors.model.moves import ColdMove, guard, set_state
 from actors.ports.tiers import Stream, WrongClaim
-from daemon.stores.sqlite.books import Books, Place, lose_row
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import unpack_bits
+from daemon.stores.sqlite.books import Books, lose_row
 from daemon.stores.sqlite.history import note_claimed
 from daemon.stores.sqlite.keys import HAS_KEYS, let_go
 from daemon.stores.sqlite.leasing import pick_sql
-from daemon.stores.sqlite.rows import unpack_bits
 
 log = structlog.get_logger()
 

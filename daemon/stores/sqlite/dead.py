@@ -19,21 +19,15 @@ from actors.model.moves import ColdMove, guard, set_state
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import DeadChange, DeadFilter, DeadPage, StoreCorrupt
 from actors.ports.trigger_jobs import SPENT
+from daemon.stores.cold.history import Cutter
+from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.sqlite.books import Books
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.dead_page import Page
 from daemon.stores.sqlite.dead_search import After, Found, known_count, newest, search
-from daemon.stores.sqlite.history import Cutter, Ended, note_ended, tries
+from daemon.stores.sqlite.history import Ended, note_ended, tries
 from daemon.stores.sqlite.keys import follow, let_go
-from daemon.stores.sqlite.rows import (
-    BadRow,
-    delete_row,
-    drop_body,
-    insert_body,
-    pack_bits,
-    read_body,
-    unpack_bits,
-)
+from daemon.stores.sqlite.rows import delete_row, drop_body, insert_body, read_body
 from forebay.errors import BadRun
 from forebay.run import Run, read_head, take_items
 

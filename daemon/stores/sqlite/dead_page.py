@@ -11,8 +11,9 @@ from typing import Final
 
 from actors.model.slices import ItemError, lowest_bit
 from actors.ports.tiers import DeadLetter
+from daemon.stores.cold.rows import BadRow, Unpacked, read_errors, unpack_bits
 from daemon.stores.sqlite.dead_search import Found
-from daemon.stores.sqlite.rows import BadRow, Unpacked, read_body, read_errors, unpack_bits
+from daemon.stores.sqlite.rows import read_body
 from forebay.errors import BadRun
 from forebay.head import unpack_headers
 

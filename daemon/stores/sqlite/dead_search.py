@@ -9,8 +9,8 @@ import sqlite3
 from typing import Final, NamedTuple
 
 from actors.ports.tiers import DeadFilter
-from daemon.stores.sqlite.books import Place
-from daemon.stores.sqlite.rows import fold
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import fold
 
 SCANNED_MAX: Final = 5000
 

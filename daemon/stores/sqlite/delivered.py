@@ -12,18 +12,17 @@ import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from actors.model.finished import Keeps, keeps_delivered
 from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import RowOutcome
-from daemon.stores.sqlite.books import Place
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import HAS_FAILED, pack_bits, unpack_bits
+from daemon.stores.cold.statement import padded
 from daemon.stores.sqlite.keys import HAS_KEYS
-from daemon.stores.sqlite.rows import HAS_FAILED, pack_bits, unpack_bits
 from daemon.stores.sqlite.settled_view import SETTLE
-
-T = TypeVar("T")
 
 ROWS_MAX: Final = 256
 
@@ -109,11 +108,6 @@ def _write(
             if bits and bits != row.bits
         ],
     )
-
-
-def padded(values: list[T]) -> list[T]:
-    """As many as the next power of two, so that there are few statements to prepare."""
-    return values + [values[-1]] * ((1 << (len(values) - 1).bit_length()) - len(values))
 
 
 def _marks(count: int) -> str:

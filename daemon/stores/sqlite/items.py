@@ -22,24 +22,23 @@ from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import ColdPart, ColdScan, ColdSight, NewRow
 from actors.ports.trigger_jobs import is_spent
-from daemon.stores.sqlite.books import Books, Place
-from daemon.stores.sqlite.connection import Database
-from daemon.stores.sqlite.history import Cutter, Ended, holder_of, note_ended, tries
-from daemon.stores.sqlite.keys import follow, let_go
-from daemon.stores.sqlite.rows import (
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.history import Cutter, holder_of
+from daemon.stores.cold.rows import (
     FAILED,
     QUEUED,
     BadRow,
     Unpacked,
-    delete_row,
-    drop_body,
-    insert_row,
     pack_bits,
     place_of,
-    read_body,
     read_errors,
     unpack_bits,
 )
+from daemon.stores.sqlite.books import Books
+from daemon.stores.sqlite.connection import Database
+from daemon.stores.sqlite.history import Ended, note_ended, tries
+from daemon.stores.sqlite.keys import follow, let_go
+from daemon.stores.sqlite.rows import delete_row, drop_body, insert_row, read_body
 
 SCANNED_MAX: Final = 2000
 FOUND_MAX: Final = 20

@@ -18,19 +18,18 @@ from actors.model.moves import ColdMove, guard
 from actors.model.slices import ItemError, error_rows, indexes, remember
 from actors.ports.tiers import NewRow
 from actors.ports.trigger_jobs import IDS_TOLD_MAX, FailedJob, JobEnd
-from daemon.stores.sqlite.books import Books, Place
-from daemon.stores.sqlite.claims import BadClaimed, set_aside
-from daemon.stores.sqlite.rows import (
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import (
     FAILED,
     BadRow,
     Unpacked,
-    delete_row,
-    insert_row,
     item_id_of,
-    read_body,
     read_errors,
     unpack_bits,
 )
+from daemon.stores.sqlite.books import Books
+from daemon.stores.sqlite.claims import BadClaimed, set_aside
+from daemon.stores.sqlite.rows import delete_row, insert_row, read_body
 from forebay.ids import new_run_id
 from forebay.run import RunHead
 

@@ -16,16 +16,19 @@ one blob, and a number for each says where it lies (`pack_spans`).
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from actors.keys.arbiter import Known
+from actors.keys.arbiter import Known, item_refs
 from actors.model.keys import Holder, ItemRef, Phase, is_free
 from actors.model.slices import indexes, lowest_bit, ranges
 from actors.ports.tiers import StoreUnavailable
-from daemon.stores.sqlite.books import Books, Place
-from daemon.stores.sqlite.rows import CORRUPT, FAILED, QUEUED, pack_bits, unpack_bits
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.connection import RunAgain
+from daemon.stores.cold.keyed import Held, KeyedItem, KeyedRow, Released, Taking, phase_of, placed
+from daemon.stores.cold.rows import pack_bits, unpack_bits
+from daemon.stores.cold.statement import Now
+from daemon.stores.sqlite.books import Books
 from forebay.errors import BadRun
 from forebay.ids import unpack_item_id
 from forebay.limits import KEY_BYTES_MAX, RUN_ITEMS_MAX
@@ -42,29 +45,59 @@ assert RUN_ITEMS_MAX <= 1 << _INDEX_BITS
 assert KEY_BYTES_MAX < 1 << 8
 
 
-class Row(NamedTuple):
-    """The row of `runs` that an item is in."""
+class SqliteKeys:
+    """`KeyTable` for the steps."""
 
-    n: int
-    bits: int
-    place: Place
-    write: bytes | None
-    phase: Phase
-    due_ms: int
-    attempt: int
+    def __init__(self, db: sqlite3.Connection, now: Now) -> None:
+        self._db = db
+        self._now = now
 
+    async def find(
+        self, queue: str, keys: Collection[bytes], *, with_rows: bool, locks: bool = True
+    ) -> dict[bytes, Held]:
+        return find(self._db, queue, sorted(keys), with_rows=with_rows)
 
-class Where(NamedTuple):
-    """Where the item is that has a key."""
+    async def take(self, queue: str, takings: Sequence[Taking]) -> None:
+        # The neighbours of ordered keys are on the same page of the index.
+        taken: dict[bytes, int] = {}
+        for one in takings:
+            if not one.keys:
+                continue
+            base = home(self._db, one.body_id)
+            if one.run.head.flags & IDS or one.places:
+                refs = item_refs(one.run)
+                places = {key: one.places.get(i, i) for key, i in sorted(one.keys.items())}
+                items = {places[key]: refs[i] for key, i in one.keys.items()}
+                self._take(queue, base, places, items)
+            else:
+                taken.update({key: base + index for key, index in one.keys.items()})
+        self._take(queue, 0, {key: taken[key] for key in sorted(taken)})
 
-    n: int
-    body_id: bytes
-    place: int
-    row: Row | None = None
-    """Where it was asked for, and the item is not done."""
+    async def let_go(self, ended: Sequence[Released]) -> None:
+        for one in ended:
+            until = None if one.window_ms is None else self._now.wall + one.window_ms
+            let_go(self._db, one.body_id, one.bits, until)
 
+    async def follow(self, run: Run, bits: int) -> None:
+        follow(self._db, run, bits)
 
-Held = Known[Where]
+    async def release(self, queue: str, held: Collection[Held]) -> None:
+        release(self._db, held)
+
+    async def forget(self) -> int:
+        return forget(self._db, self._now.wall)
+
+    def _take(
+        self,
+        queue: str,
+        base: int,
+        taken: Mapping[bytes, int],
+        items: Mapping[int, ItemRef] | None = None,
+    ) -> None:
+        try:
+            take(self._db, queue, base, taken, items)
+        except KeyTaken as error:
+            raise RunAgain(str(error)) from error
 
 
 def find(
@@ -80,7 +113,9 @@ def find(
         phase: Phase = "waiting" if until is None else "done"
         body_id, place = bytes.fromhex(body), n & _PLACE
         ref = ItemRef(body_id, place) if item is None else ItemRef(bytes.fromhex(run_id), item)
-        found[wanted[which]] = Known(Holder(ref, phase, until), Where(n, body_id, place))
+        found[wanted[which]] = Known(
+            Holder(ref, phase, until), KeyedItem(wanted[which], body_id, place, n)
+        )
     return _with_rows(db, queue, found) if with_rows and found else found
 
 
@@ -188,7 +223,7 @@ def follow(db: sqlite3.Connection, run: Run, bits: int) -> None:
 
 def void(db: sqlite3.Connection, replaced: Sequence[Held], books: Books) -> None:
     """Deletes items that wait; whoever replaces them takes their keys."""
-    rows: dict[int, tuple[Row, bytes]] = {}
+    rows: dict[int, tuple[KeyedRow, bytes]] = {}
     gone: dict[int, int] = {}
     for held in replaced:
         where = held.where
@@ -241,7 +276,7 @@ def forget(db: sqlite3.Connection, now: int) -> int:
 
 def release(db: sqlite3.Connection, held: Collection[Held]) -> None:
     """Their keys are nobody's."""
-    _delete(db, [one.where.n for one in held])
+    _delete(db, [one.where.entry for one in held])
 
 
 def _delete(db: sqlite3.Connection, ns: Sequence[int]) -> None:
@@ -252,17 +287,17 @@ def _delete(db: sqlite3.Connection, ns: Sequence[int]) -> None:
 
 def _with_rows(db: sqlite3.Connection, queue: str, found: dict[bytes, Held]) -> dict[bytes, Held]:
     alive = {one.where.body_id for one in found.values() if one.holder.until_ms is None}
-    rows: dict[bytes, list[Row]] = {}
+    rows: dict[bytes, list[KeyedRow]] = {}
     for part in _parts(alive):
         value = db.execute(SELECT_ROWS.format(_marks(len(part))), part).fetchone()[0]
         for body_id, *columns in json.loads(value):
             rows.setdefault(bytes.fromhex(body_id), []).append(_row(queue, *columns))
-    return {key: _placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
+    return {key: placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
 
 
-def _row(queue: str, *columns: Any) -> Row:
+def _row(queue: str, *columns: Any) -> KeyedRow:
     n, bits, flow, action, write, state, is_locked, due_ms, attempt = columns
-    return Row(
+    return KeyedRow(
         n,
         unpack_bits(bytes.fromhex(bits)),
         Place(queue, flow, action),
@@ -271,25 +306,6 @@ def _row(queue: str, *columns: Any) -> Row:
         due_ms,
         attempt,
     )
-
-
-def _placed(held: Held, rows: Sequence[Row]) -> Held:
-    if held.holder.until_ms is not None:
-        return held
-    for row in rows:
-        if row.bits >> held.where.place & 1:
-            holder = replace(held.holder, phase=row.phase, due_ms=row.due_ms, attempt=row.attempt)
-            return Known(holder, held.where._replace(row=row))
-    return Known(replace(held.holder, phase="unreadable"), held.where)
-
-
-def phase_of(state: str, *, is_locked: bool) -> Phase:
-    if state == FAILED:
-        return "dead"
-    if state == CORRUPT:
-        return "unreadable"
-    # Claimed, leased, or of a lease that ran out: whoever had it may still say what became of it.
-    return "waiting" if state == QUEUED and not is_locked else "started"
 
 
 def _parts(values: Collection[bytes]) -> Iterator[Sequence[bytes]]:

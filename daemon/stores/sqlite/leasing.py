@@ -23,16 +23,10 @@ from actors.model.clock import JUMP_MS
 from actors.model.moves import ColdMove, guard, set_state
 from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook, StoreCorrupt
+from daemon.stores.cold.rows import BadRow, LeasedRow, pack_bits, place_of
+from daemon.stores.cold.statement import Now, padded
 from daemon.stores.sqlite.books import Books, lose_row
-from daemon.stores.sqlite.delivered import padded
-from daemon.stores.sqlite.rows import (
-    BadRow,
-    LeasedRow,
-    pack_bits,
-    place_of,
-    read_bodies,
-    read_body,
-)
+from daemon.stores.sqlite.rows import read_bodies, read_body
 from forebay.ids import new_run_id
 from forebay.run import RunHead
 
@@ -84,13 +78,6 @@ class Wanted:
 
     def _cost(self, pick: _Pick) -> int:
         return 1 if pick.body_id in self._bodies else 1 + pick.size
-
-
-class Now(NamedTuple):
-    """One moment on both clocks."""
-
-    wall: int
-    lease: int
 
 
 def move_due(db: sqlite3.Connection, queue: str, now: Now) -> bool:

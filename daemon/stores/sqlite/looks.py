@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from actors.model.cursors import read_pair
 from actors.ports.tiers import Look, SeenRow, SeenRows
+from daemon.stores.cold.rows import BadRow, unpack_bits
 from daemon.stores.sqlite.claims import BadClaimed, open_consumer
-from daemon.stores.sqlite.rows import BadRow, read_body, unpack_bits
+from daemon.stores.sqlite.rows import read_body
 
 SCANNED_MAX: Final = 5000
 

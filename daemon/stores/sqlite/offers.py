@@ -23,26 +23,24 @@ from actors.model.keys import KeyRule, KeyRules, Offer
 from actors.model.slices import indexes, item_bits, lowest_bit
 from actors.ports.tiers import NewRow
 from actors.spooler.intake import fingerprint
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.history import Cutter
+from daemon.stores.cold.keyed import Held, KeyedItem
 from daemon.stores.cold.repeats import Repeats
-from daemon.stores.sqlite import keys as table
-from daemon.stores.sqlite.books import Books, Place
-from daemon.stores.sqlite.delivered import padded
-from daemon.stores.sqlite.history import Cutter
-from daemon.stores.sqlite.keys import SHRINK, Held, KeyTaken, Where
-from daemon.stores.sqlite.rows import (
+from daemon.stores.cold.rows import (
     QUEUED,
     BadRow,
     Unpacked,
-    bodies_sql,
     content_of,
-    delete_row,
-    drop_body,
-    insert_row,
     pack_bits,
     place_of,
-    read_body,
     unpack_bits,
 )
+from daemon.stores.cold.statement import padded
+from daemon.stores.sqlite import keys as table
+from daemon.stores.sqlite.books import Books
+from daemon.stores.sqlite.keys import SHRINK, KeyTaken
+from daemon.stores.sqlite.rows import bodies_sql, delete_row, drop_body, insert_row, read_body
 from forebay.errors import BadRun
 from forebay.ids import new_run_id
 from forebay.keyed import count_outcomes
@@ -50,7 +48,7 @@ from forebay.run import IDS, Run
 
 OFFERED_MAX: Final = 32_768
 
-_Decided = Decided[Where]
+_Decided = Decided[KeyedItem]
 
 
 class _Stored(NamedTuple):

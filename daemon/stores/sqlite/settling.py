@@ -19,22 +19,22 @@ from actors.model.keys import KeyRules, no_keys, until
 from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import NewRow, RowOutcome
-from daemon.stores.sqlite.books import Books, Place
-from daemon.stores.sqlite.delivered import SHRINK, settle_delivered
-from daemon.stores.sqlite.history import Cutter, Ended, note_ended
-from daemon.stores.sqlite.keys import HAS_KEYS, follow, let_go
-from daemon.stores.sqlite.rows import (
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.history import Cutter
+from daemon.stores.cold.rows import (
     FAILED,
     HAS_FAILED,
     QUEUED,
     Unpacked,
-    delete_row,
-    drop_body,
-    insert_row,
     pack_bits,
     place_of,
     unpack_bits,
 )
+from daemon.stores.sqlite.books import Books
+from daemon.stores.sqlite.delivered import SHRINK, settle_delivered
+from daemon.stores.sqlite.history import Ended, note_ended
+from daemon.stores.sqlite.keys import HAS_KEYS, follow, let_go
+from daemon.stores.sqlite.rows import delete_row, drop_body, insert_row
 
 
 class Change(NamedTuple):

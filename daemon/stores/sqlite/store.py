@@ -23,8 +23,8 @@ from typing import Final
 
 from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
-from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
-from actors.model.keys import Holder, KeyRules, Offer, no_keys
+from actors.model.finished import Keeps
+from actors.model.keys import Holder, KeyRules, Offer
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import (
     ColdRow,
@@ -38,11 +38,14 @@ from actors.ports.tiers import (
     Stream,
     Unconfirmed,
 )
+from daemon.stores.cold.books import Place
 from daemon.stores.cold.repeats import Repeats
-from daemon.stores.sqlite import claims, history, keys, leasing, looks, offers, settling
+from daemon.stores.cold.rows import FAILED, QUEUED, STORED, Unpacked, under_own_ids
+from daemon.stores.cold.statement import Now, padded
+from daemon.stores.cold.store import ColdStore
+from daemon.stores.sqlite import claims, keys, leasing, looks, offers, settling
 from daemon.stores.sqlite.books import (
     Books,
-    Place,
     forget_receipts,
     read_flows,
     read_oldest,
@@ -51,25 +54,17 @@ from daemon.stores.sqlite.books import (
 )
 from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.stores.sqlite.dead import SqliteDeadLetters
-from daemon.stores.sqlite.delivered import padded
+from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.items import SqliteItems
-from daemon.stores.sqlite.rows import (
-    FAILED,
-    QUEUED,
-    STORED,
-    Unpacked,
-    bodies_sql,
-    drop_body,
-    insert_row,
-    under_own_ids,
-)
+from daemon.stores.sqlite.rows import bodies_sql, drop_body, insert_row
+from daemon.stores.sqlite.steps import SqliteSteps
 from daemon.stores.sqlite.ticks import SqliteTicks
 from daemon.stores.sqlite.triggers import SqliteTriggers
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
 
-class SqliteCold:
+class SqliteCold(ColdStore):
     def __init__(
         self,
         path: Path,
@@ -81,13 +76,12 @@ class SqliteCold:
         """`lease_ms` is the clock of leases; None: the steady one, or `now_ms` if it was given."""
         self._now_ms = now_ms
         self._lease_ms = lease_clock(now_ms, lease_ms)
-        self._keeps: Keeps = keep_nothing
-        self._rules: KeyRules = no_keys
         self._repeats = Repeats()
         self._use(Database(path, timeout_s, ballast_bytes))
 
     def _use(self, db: Database) -> None:
         self._db = db
+        super().__init__(SqliteSteps(db, self._now))
         self.dead_letters = SqliteDeadLetters(db, self._now_ms)
         self.items = SqliteItems(db, self._now_ms)
         self.ticks = SqliteTicks(db, self._now_ms)
@@ -160,7 +154,7 @@ class SqliteCold:
         return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
 
     async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
-        now, kept = self._now_ms(), history.tries(self._keeps)
+        now, kept = self._now_ms(), tries(self._keeps)
         return await self._db.write(
             lambda db: settling.settle(db, outcomes, now, next(kept), self._rules),
             is_durable=any(outcome.moved for outcome in outcomes),
@@ -203,7 +197,7 @@ class SqliteCold:
             return claims.claim(db, queue, consumer, after, items_max, except_flows, noted)
 
         while True:
-            stream = await self._db.write(partial(work, kept=history.tries(self._keeps)))
+            stream = await self._db.write(partial(work, kept=tries(self._keeps)))
             if stream is not None:
                 return stream
 
@@ -236,9 +230,6 @@ class SqliteCold:
             )
         return looks.as_look(page, span)
 
-    def keep_keys(self, rules: KeyRules) -> None:
-        self._rules = rules
-
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
         """`offers.OFFERED_MAX` runs are remembered."""
         work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
@@ -263,24 +254,6 @@ class SqliteCold:
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
 
-    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
-        """Nothing that must have room on a full disk: the ballast is not for it."""
-        await self._db.write(
-            lambda db: history.note(db, rows, self._keeps), is_durable=False, is_new_work=True
-        )
-
-    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
-        return await self._db.read(lambda db: history.look(db, queue, cursor, rows_max, bytes_max))
-
-    async def history_queues(self) -> list[str]:
-        return await self._db.read(history.queues)
-
-    async def forget_history(self, queue: str, before_ms: int) -> int:
-        """One step forgets `history.FORGOTTEN_ROWS_MAX` rows at most."""
-        return await self._db.write(
-            lambda db: history.forget(db, queue, before_ms), is_durable=False
-        )
-
     async def put_off_anew(self) -> None:
         await self._db.write(partial(leasing.put_off_anew, now=self._now_ms()))
 
@@ -297,8 +270,8 @@ class SqliteCold:
     async def close(self) -> None:
         await self._db.close()
 
-    def _now(self) -> leasing.Now:
-        return leasing.Now(self._now_ms(), self._lease_ms())
+    def _now(self) -> Now:
+        return Now(self._now_ms(), self._lease_ms())
 
 
 def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:

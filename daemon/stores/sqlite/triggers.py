@@ -35,12 +35,15 @@ from actors.ports.trigger_jobs import (
     job_offer,
     next_step,
 )
+from daemon.stores.cold.books import Place
+from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
+from daemon.stores.cold.statement import Now
 from daemon.stores.sqlite import claims, leasing, offers
-from daemon.stores.sqlite.books import Books, Place, forget_receipts, read_receipt
+from daemon.stores.sqlite.books import Books, forget_receipts, read_receipt
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.job_failures import fail_claimed, letter_error
-from daemon.stores.sqlite.rows import BadRow, pack_bits, read_body, unpack_bits
+from daemon.stores.sqlite.rows import read_body
 from forebay.errors import BadRun
 from forebay.head import FIXED
 from forebay.ids import format_item_id, new_run_id
@@ -54,7 +57,7 @@ class SqliteTriggers:
     def __init__(
         self,
         db: Database,
-        now: Callable[[], leasing.Now],
+        now: Callable[[], Now],
         keeps: Callable[[], Keeps],
         rules: Callable[[], KeyRules],
     ) -> None:
@@ -113,9 +116,7 @@ def job_of(row: tuple[Any, ...]) -> TriggerJob:
     return TriggerJob._make((*row[:6], fate_of(receipt)))
 
 
-def _outlook(
-    db: sqlite3.Connection, poll: Poll, now: leasing.Now
-) -> tuple[TriggerLease | None, bool]:
+def _outlook(db: sqlite3.Connection, poll: Poll, now: Now) -> tuple[TriggerLease | None, bool]:
     claim = poll.claim
     has_due = claim is not None and leasing.outlook(db, claim.queue, now, frozenset()).has_due
     return _lease(db, poll.name), has_due
@@ -126,7 +127,7 @@ def _lease(db: sqlite3.Connection, name: str) -> TriggerLease | None:
     return None if row is None else TriggerLease._make((*row[:3], bool(row[3])))
 
 
-def _poll(db: sqlite3.Connection, poll: Poll, now: leasing.Now) -> Polled:
+def _poll(db: sqlite3.Connection, poll: Poll, now: Now) -> Polled:
     lease = _lease(db, poll.name)
     step = next_step(lease, poll, now.wall)
     if not step.is_ours:

@@ -6,16 +6,16 @@ are changed on the way are hardly ever in one.
 
 from typing import Final
 
-_ESCAPE: Final = "\x1a"
+ESCAPE: Final = "\x1a"
 
 
 def to_text(text: str) -> str:
-    if "\0" in text or _ESCAPE in text:
-        return text.replace(_ESCAPE, _ESCAPE + "S").replace("\0", _ESCAPE + "0")
+    if "\0" in text or ESCAPE in text:
+        return text.replace(ESCAPE, ESCAPE + "S").replace("\0", ESCAPE + "0")
     return text
 
 
 def from_text(text: str) -> str:
-    if _ESCAPE in text:
-        return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "S", _ESCAPE)
+    if ESCAPE in text:
+        return text.replace(ESCAPE + "0", "\0").replace(ESCAPE + "S", ESCAPE)
     return text

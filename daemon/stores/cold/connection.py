@@ -1,0 +1,168 @@
+"""What the steps of the cold store are written against: one transaction on one connection.
+
+A step is a coroutine that takes a `Connection`. It reads and locks its rows, decides in plain code,
+and writes by kind: as many statements as there are kinds of change, not as there are rows. It
+awaits nothing but its connection, and has no effect outside before it returns: PostgreSQL may run
+it again, and SQLite may when the disk is full.
+
+asyncpg runs a step on its loop, one hop per step. For SQLite `drive` runs the same step to its end
+in the connection's thread: its connection never waits (0.28 µs per statement).
+"""
+
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from actors.model.finished import Keeps
+from actors.ports.tiers import NewRow, RowOutcome
+from daemon.stores.cold.books import Books
+from daemon.stores.cold.keyed import Held, Released, Taking
+from daemon.stores.cold.rows import Bodies, Unpacked
+from daemon.stores.cold.statement import Statement
+from forebay.run import Run
+
+T = TypeVar("T")
+
+Row = Sequence[Any]
+
+
+class RowTable(Protocol):
+    """The tables `runs` and `bodies`, written many rows at once."""
+
+    async def insert(
+        self,
+        rows: Sequence[NewRow],
+        runs: Unpacked,
+        *,
+        is_stored: bool = False,
+        known_bodies: Collection[bytes] = (),
+    ) -> set[bytes]:
+        """The ids of those that are new, with their bodies. `is_stored`: not visible yet.
+        `known_bodies` are there. ValueError if a row's items are not its run's."""
+
+    async def shrink(self, rests: Mapping[int, int]) -> None:
+        """Rows keep these bits of theirs, by number."""
+
+    async def delete(self, ns: Collection[int]) -> None:
+        """The caller drops the bodies afterwards."""
+
+    async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
+        """Those that are not there."""
+
+    async def lock_bodies(self, ids: Iterable[bytes]) -> None:
+        """For steps that store rows on these bodies and then drop some of them: two that only
+        found out at the second statement would wait for each other."""
+
+    async def drop_bodies(self, ids: Iterable[bytes]) -> None:
+        """Removes bodies, unless a row needs them, of runs or of history."""
+
+    async def read_bodies(self, ids: Iterable[bytes]) -> Bodies:
+        """Those that are there; each is verified when it is looked at."""
+
+
+class KeyTable(Protocol):
+    """The table of unique keys. It decides nothing: `offers` does, with actors/keys/arbiter.py."""
+
+    async def find(
+        self, queue: str, keys: Collection[bytes], *, with_rows: bool, locks: bool = True
+    ) -> dict[bytes, Held]:
+        """Those of the keys that have an entry. Without rows, who is not done seems to wait."""
+
+    async def take(self, queue: str, takings: Sequence[Taking]) -> None:
+        """These keys, which nobody has, belong to these items from now on. RunAgain if one is
+        taken after all."""
+
+    async def let_go(self, ended: Sequence[Released]) -> None:
+        """Items have ended: their keys are free, at once or after the window."""
+
+    async def follow(self, run: Run, bits: int) -> None:
+        """These items of a run have come from another body: their keys are where they are."""
+
+    async def release(self, queue: str, held: Collection[Held]) -> None:
+        """Their keys are nobody's."""
+
+    async def forget(self) -> int:
+        """Some of the keys that are free again, and of the runs that nobody will offer again; how
+        many keys."""
+
+
+class Connection(Protocol):
+    """One transaction."""
+
+    @property
+    def daemon(self) -> bytes:
+        """The id of this daemon: rows that it holds carry it, where daemons share them."""
+
+    @property
+    def makes_room(self) -> bool:
+        """The step is run again because the disk is full: nothing is to be kept that need not."""
+
+    @property
+    def rows(self) -> RowTable: ...
+
+    @property
+    def keys(self) -> KeyTable: ...
+
+    async def fetch(self, statement: Statement, *values: Any) -> Sequence[Row]: ...
+
+    async def first(self, statement: Statement, *values: Any) -> Row | None: ...
+
+    async def execute(self, statement: Statement, *values: Any) -> int:
+        """How many rows it has changed."""
+
+    async def each(self, statement: Statement, rows: Sequence[Row]) -> None:
+        """Carries out a statement without lists for each row, in one round trip."""
+
+    async def now(self) -> int:
+        """The wall clock in ms, the same throughout the step."""
+
+    async def record(self, books: Books) -> None:
+        """At the end of the step: from here on others of this daemon's wait."""
+
+    async def settle_delivered(
+        self, outcomes: Sequence[RowOutcome], keeps: Keeps
+    ) -> list[bool] | None:
+        """The outcomes, if all of them say nothing but that items were delivered, and nothing
+        hangs on their rows. None: nothing was changed, and the step goes the long way."""
+
+    def wake(self, queue: str) -> None:
+        """Once this is committed, other daemons hear that the queue has something due."""
+
+
+class RunAgain(Exception):
+    """The step was in another's way, or guessed wrong: it is undone, and run again."""
+
+
+Step = Callable[[Connection], Coroutine[Any, Any, T]]
+
+
+class Database(Protocol):
+    """Runs steps, one transaction each."""
+
+    async def read(self, step: Step[T]) -> T:
+        """On one state of the database."""
+
+    async def write(
+        self,
+        step: Step[T],
+        *,
+        is_durable: bool = True,
+        is_new_work: bool = False,
+        is_repeatable: bool = True,
+    ) -> T:
+        """`is_new_work`: it brings work that was not here before: it is refused where it would
+        take the last of the disk. `is_repeatable`: it may be run again when nobody knows whether
+        it was committed."""
+
+    async def sync(self) -> None:
+        """What was written is durable on return. Free if it is already."""
+
+
+def drive(step: Coroutine[Any, Any, T]) -> T:
+    """Runs a step to its end, on a connection that never waits."""
+    try:
+        step.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    step.close()
+    raise RuntimeError("a step of the cold store awaits something other than its connection")

@@ -1,0 +1,46 @@
+"""The cold store: what SQLite's and PostgreSQL's have in common.
+
+Every method is one transaction, unless it says otherwise: a step of one of the modules beside this
+one (`history`, ...), run by the store's `Database`. Durable on return, or within a second: as the
+port says (actors/ports/tiers.py).
+"""
+
+from collections.abc import Sequence
+
+from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
+from actors.model.keys import KeyRules, no_keys
+from daemon.stores.cold import history
+from daemon.stores.cold.connection import Database
+
+
+class ColdStore:
+    def __init__(self, steps: Database) -> None:
+        self._steps = steps
+        self._keeps: Keeps = keep_nothing
+        self._rules: KeyRules = no_keys
+
+    def keep_keys(self, rules: KeyRules) -> None:
+        self._rules = rules
+
+    def keep_history(self, keeps: Keeps) -> None:
+        self._keeps = keeps
+
+    async def note_history(self, rows: Sequence[FinishedRow]) -> None:
+        """Nothing that must have room on a full disk: the ballast is not for it."""
+        await self._steps.write(
+            lambda con: history.note(con, rows, self._keeps), is_durable=False, is_new_work=True
+        )
+
+    async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
+        return await self._steps.read(
+            lambda con: history.look(con, queue, cursor, rows_max, bytes_max)
+        )
+
+    async def history_queues(self) -> list[str]:
+        return await self._steps.read(history.queues)
+
+    async def forget_history(self, queue: str, before_ms: int) -> int:
+        """One step forgets at most `history.FORGOTTEN_ROWS_MAX` rows."""
+        return await self._steps.write(
+            lambda con: history.forget(con, queue, before_ms), is_durable=False
+        )
