@@ -403,10 +403,13 @@ class ColdQueue(Protocol):
     async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
         """Gives back rows that were not tried; they are due again at once."""
 
-    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+    async def settle(
+        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
+    ) -> list[bool]:
         """Records outcomes, all in one transaction. False: the lock had moved on, nothing changed.
 
-        A power loss within a second may deliver again what was delivered; it affects nothing else.
+        Outcomes that move items, and all if `is_durable`, are durable on return. A power loss
+        within a second may undo the others, which only delivers again.
         """
 
     async def sync(self) -> None:

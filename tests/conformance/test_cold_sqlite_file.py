@@ -147,7 +147,7 @@ async def test_only_what_may_come_again_is_written_without_a_sync(stores: Sqlite
         return noted
 
     await levels()
-    first, second = new_row(), dead_row()
+    first, second = new_row(4), dead_row()
     for name, step, expected in (
         ("store", lambda: cold.store([first, second]), ["FULL"]),
         ("confirm", lambda: cold.confirm([first.row, second.row]), ["FULL"]),
@@ -156,6 +156,12 @@ async def test_only_what_may_come_again_is_written_without_a_sync(stores: Sqlite
         ("settle", lambda: cold.settle([RowOutcome(first.row, LOCK, 0b1)]), ["NORMAL"]),
         ("sync", cold.sync, ["FULL"]),
         ("sync again", cold.sync, []),
+        (
+            "settle durably",
+            lambda: cold.settle([RowOutcome(first.row, LOCK, 0b1000)], is_durable=True),
+            ["FULL"],
+        ),
+        ("sync after settle", cold.sync, []),
         (
             "move",
             lambda: cold.settle([RowOutcome(first.row, LOCK, 0, (part_of(first, 0b10),), 0b10)]),
@@ -168,6 +174,9 @@ async def test_only_what_may_come_again_is_written_without_a_sync(stores: Sqlite
         ("retry", lambda: letters.retry(DeadFilter(), 1), ["FULL"]),
         ("sync after retry", cold.sync, []),
         ("remove", lambda: letters.remove(DeadFilter(), 1), ["FULL"]),
+        ("claim", lambda: cold.claim("q", "reader", 0, 10), ["FULL"]),
+        ("acknowledge", lambda: cold.claim("q", "reader", 1, 0), ["FULL"]),
+        ("drop stream", lambda: cold.drop_stream("q", "reader"), ["FULL"]),
         ("forget", lambda: cold.forget([]), ["FULL"]),
     ):
         await step()

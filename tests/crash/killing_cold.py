@@ -119,13 +119,17 @@ class KillingCold(SqliteCold):
             self._killer.reach("after_acquire")
         return rows
 
-    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+    async def settle(
+        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
+    ) -> list[bool]:
         moved = [row for outcome in outcomes for row in outcome.moved]
         step = "settle_moved" if moved else "settle_delivered"
         if any(row.is_dead for row in moved):
             step = "settle_dead"
         return await take_step(
-            self._killer, step, lambda: super(KillingCold, self).settle(outcomes)
+            self._killer,
+            step,
+            lambda: super(KillingCold, self).settle(outcomes, is_durable=is_durable),
         )
 
     async def close(self) -> None:

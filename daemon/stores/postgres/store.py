@@ -3,8 +3,8 @@
 Owns a few connections (daemon/stores/postgres/connection.py) and the confirmed rows of the
 database. Every method is one transaction. Durable on return (`synchronous_commit=on`): `store`,
 `confirm`, `forget`, `claim`, `drop_stream`, every change of dead letters, and `settle` where items
-move to other rows. Within a second: `acquire`, `renew`, `release`, `note_history`, and `settle` of
-delivered items; losing one of these can only deliver again.
+move to other rows or the caller asks for it. Within a second: `acquire`, `renew`, `release`,
+`note_history`, and any other `settle`; losing one of these can only deliver again.
 
 Leases and due times use the server's clock. Rows that this daemon stored and did not confirm, and
 rows that it holds, carry its id and outlive its process: call `release_all` after `open`.
@@ -233,13 +233,15 @@ class PostgresCold(ColdStore):
         )
         return len(queues)
 
-    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+    async def settle(
+        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
+    ) -> list[bool]:
         keeps = self._keeps
         return await self._db.write(
             lambda con: settling.settle(
                 con, outcomes, self._daemon, keeps, self._rules, self._now_ms()
             ),
-            is_durable=any(outcome.moved for outcome in outcomes),
+            is_durable=is_durable or any(outcome.moved for outcome in outcomes),
         )
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:

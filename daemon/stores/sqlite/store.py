@@ -3,9 +3,9 @@
 Owns one file in WAL mode, and what was confirmed in it. Every method is one transaction in the
 connection's thread (daemon/stores/sqlite/connection.py). Durable on return: `store`, `confirm`,
 `forget`, `claim`, `drop_stream`, every change of dead letters, and `settle` where items move to
-other rows. Within a second, given that somebody calls `sync`: `acquire`, `renew`, `release`,
-`note_history`, and `settle` of delivered items; losing one of these can only deliver again, and the
-books go back with it.
+other rows or the caller asks for it. Within a second, given that somebody calls `sync`: `acquire`,
+`renew`, `release`, `note_history`, and any other `settle`; losing one of these can only deliver
+again, and the books go back with it.
 
 Leases run on a clock of this process that nobody sets (actors/model/clock.py), and so mean nothing
 to the next life: `release_all` comes after `open` and before anything else. What is due goes by the
@@ -153,11 +153,13 @@ class SqliteCold(ColdStore):
         now = self._now_ms()
         return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
 
-    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+    async def settle(
+        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
+    ) -> list[bool]:
         now, kept = self._now_ms(), tries(self._keeps)
         return await self._db.write(
             lambda db: settling.settle(db, outcomes, now, next(kept), self._rules),
-            is_durable=any(outcome.moved for outcome in outcomes),
+            is_durable=is_durable or any(outcome.moved for outcome in outcomes),
         )
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:

@@ -39,7 +39,9 @@ class Hanging:
             raise StoreUnavailable("hanging")
         return [1] * len(locks)
 
-    async def settle(self, outcomes: Sequence[RowOutcome]) -> list[bool]:
+    async def settle(
+        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
+    ) -> list[bool]:
         if self.is_away:
             await trio.sleep(10)
             raise StoreUnavailable("it hangs")
