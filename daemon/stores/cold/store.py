@@ -8,8 +8,8 @@ port says (actors/ports/tiers.py).
 from collections.abc import Sequence
 
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
-from actors.model.keys import KeyRules, no_keys
-from daemon.stores.cold import history
+from actors.model.keys import Holder, KeyRules, no_keys
+from daemon.stores.cold import history, keys
 from daemon.stores.cold.connection import Database
 
 
@@ -21,6 +21,16 @@ class ColdStore:
 
     def keep_keys(self, rules: KeyRules) -> None:
         self._rules = rules
+
+    async def key(self, queue: str, key: bytes) -> Holder | None:
+        return await self._steps.read(lambda con: keys.show(con, queue, key))
+
+    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
+        return await self._steps.write(lambda con: keys.drop(con, queue, key), is_repeatable=False)
+
+    async def forget_keys(self) -> int:
+        """One step forgets a few thousand keys at most: others wait for it."""
+        return await self._steps.write(lambda con: con.keys.forget(), is_durable=False)
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = keeps

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from actors.keys.arbiter import Known, item_refs
-from actors.model.keys import Holder, ItemRef, Phase, is_free
+from actors.model.keys import Holder, ItemRef, Phase
 from actors.model.slices import indexes, lowest_bit
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.keyed import Held, KeyedItem, KeyedRow, Released, Taking, phase_of, placed
@@ -95,7 +95,9 @@ class PostgresKeys:
         await release(self._con, queue, held)
 
     async def forget(self) -> int:
-        return await forget(self._con, self._now_ms)
+        done = await self._con.execute(FORGET, self._now_ms, FORGOTTEN_MAX)
+        await self._con.execute(FORGET_OFFERED, OFFERED_MAX, FORGOTTEN_MAX)
+        return int(done.rpartition(" ")[2])
 
 
 async def now(con: Connection, now_ms: int | None) -> int:
@@ -218,39 +220,10 @@ async def shrink(con: Connection, rests: dict[int, int]) -> None:
         )
 
 
-async def show(con: Connection, queue: str, key: bytes, now_ms: int | None) -> Holder | None:
-    held = (await find(con, queue, [key], with_rows=True, locks=False)).get(key)
-    at = await now(con, now_ms)
-    return None if held is None or is_free(held.holder, at) else held.holder
-
-
-async def drop(
-    con: Connection, queue: str, key: bytes, daemon: bytes, now_ms: int | None
-) -> Holder | None:
-    held = (await find(con, queue, [key], with_rows=True)).get(key)
-    if held is None:
-        return None
-    if held.holder.phase in ("started", "dead"):
-        return held.holder
-    if held.holder.phase == "waiting":
-        books = SharedBooks()
-        await void(con, [held], books)
-        await books.record(con, daemon)
-    await release(con, queue, [held])
-    return None if is_free(held.holder, await now(con, now_ms)) else held.holder
-
-
 async def release(con: Connection, queue: str, held: Collection[Held]) -> None:
     """Their keys are nobody's."""
     if held:
         await con.execute(DELETE_KEYS, queue, [one.where.key for one in held])
-
-
-async def forget(con: Connection, now_ms: int | None) -> int:
-    """Some of the keys that are free again; how many. And runs that nobody will offer again."""
-    done = await con.execute(FORGET, now_ms, FORGOTTEN_MAX)
-    await con.execute(FORGET_OFFERED, OFFERED_MAX, FORGOTTEN_MAX)
-    return int(done.rpartition(" ")[2])
 
 
 def _row(queue: str, columns: Sequence[Any]) -> KeyedRow:

@@ -23,7 +23,7 @@ import trio
 
 from actors.model.books import ColdReceipt
 from actors.model.finished import Keeps
-from actors.model.keys import Holder, Offer
+from actors.model.keys import Offer
 from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
@@ -44,7 +44,6 @@ from daemon.stores.postgres import (
     books,
     claims,
     hand_over,
-    keys,
     leasing,
     looks,
     offers,
@@ -336,19 +335,6 @@ class PostgresCold(ColdStore):
 
         answers, _ = await self._db.write(work, after=lambda said: self.wakes.notices(said[1]))
         return answers
-
-    async def key(self, queue: str, key: bytes) -> Holder | None:
-        return await self._db.read(lambda con: keys.show(con, queue, key, self._now_ms()))
-
-    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
-        return await self._db.write(
-            lambda con: keys.drop(con, queue, key, self._daemon, self._now_ms()),
-            is_repeatable=False,
-        )
-
-    async def forget_keys(self) -> int:
-        """One step forgets at most `keys.FORGOTTEN_MAX` keys."""
-        return await self._db.write(lambda con: keys.forget(con, self._now_ms()), is_durable=False)
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = self.dead_letters.keeps = self.items.keeps = keeps

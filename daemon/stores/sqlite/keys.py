@@ -20,7 +20,7 @@ from itertools import accumulate, islice
 from typing import Any, Final
 
 from actors.keys.arbiter import Known, item_refs
-from actors.model.keys import Holder, ItemRef, Phase, is_free
+from actors.model.keys import Holder, ItemRef, Phase
 from actors.model.slices import indexes, lowest_bit, ranges
 from actors.ports.tiers import StoreUnavailable
 from daemon.stores.cold.books import Place
@@ -85,7 +85,9 @@ class SqliteKeys:
         release(self._db, held)
 
     async def forget(self) -> int:
-        return forget(self._db, self._now.wall)
+        old = [n for (n,) in self._db.execute(SELECT_OLD, (self._now.wall, FORGOTTEN_MAX))]
+        _delete(self._db, old)
+        return len(old)
 
     def _take(
         self,
@@ -247,31 +249,6 @@ def void(db: sqlite3.Connection, replaced: Sequence[Held], books: Books) -> None
         db.execute(DELETE_ROWS, (json.dumps(ended),))
     for part in _parts(bodies):
         db.execute(DROP_BODIES.format(_marks(len(part))), part)
-
-
-def show(db: sqlite3.Connection, queue: str, key: bytes, now: int) -> Holder | None:
-    held = find(db, queue, [key], with_rows=True).get(key)
-    return None if held is None or is_free(held.holder, now) else held.holder
-
-
-def drop(db: sqlite3.Connection, queue: str, key: bytes, now: int) -> Holder | None:
-    held = find(db, queue, [key], with_rows=True).get(key)
-    if held is None:
-        return None
-    if held.holder.phase in ("started", "dead"):
-        return held.holder
-    if held.holder.phase == "waiting":
-        books = Books()
-        void(db, [held], books)
-        books.write(db)
-    release(db, [held])
-    return None if is_free(held.holder, now) else held.holder
-
-
-def forget(db: sqlite3.Connection, now: int) -> int:
-    old = [n for (n,) in db.execute(SELECT_OLD, (now, FORGOTTEN_MAX)).fetchall()]
-    _delete(db, old)
-    return len(old)
 
 
 def release(db: sqlite3.Connection, held: Collection[Held]) -> None:

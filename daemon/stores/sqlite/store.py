@@ -24,7 +24,7 @@ from typing import Final
 from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
 from actors.model.finished import Keeps
-from actors.model.keys import Holder, KeyRules, Offer
+from actors.model.keys import KeyRules, Offer
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import (
     ColdRow,
@@ -239,19 +239,6 @@ class SqliteCold(ColdStore):
             return await self._db.write(partial(work, repeats=self._repeats), is_new_work=True)
         # Now all keys are looked for.
         return await self._db.write(work, is_new_work=True)
-
-    async def key(self, queue: str, key: bytes) -> Holder | None:
-        now = self._now_ms()
-        return await self._db.read(lambda db: keys.show(db, queue, key, now))
-
-    async def drop_key(self, queue: str, key: bytes) -> Holder | None:
-        now = self._now_ms()
-        return await self._db.write(lambda db: keys.drop(db, queue, key, now))
-
-    async def forget_keys(self) -> int:
-        """One step forgets `keys.FORGOTTEN_MAX` at most."""
-        now = self._now_ms()
-        return await self._db.write(lambda db: keys.forget(db, now), is_durable=False)
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
