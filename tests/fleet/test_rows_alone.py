@@ -67,12 +67,13 @@ def test_items_due_later_are_all_polled_at_one_daemon(hosts: tuple[Host, Host]) 
     assert len(set(take(b, "later", 12))) == 12
 
 
-def test_an_offered_item_can_be_polled_immediately(hosts: tuple[Host, Host]) -> None:
+@pytest.mark.parametrize("offers", [50, pytest.param(200, marks=pytest.mark.long)])
+def test_an_offered_item_can_be_polled_immediately(offers: int, hosts: tuple[Host, Host]) -> None:
     a, b = hosts
     with connect(a.socket, TIMEOUT_S) as one, connect(b.socket, TIMEOUT_S) as other:
-        for at in range(50):
+        for at in range(offers):
             offered, polling = (one, other) if at % 2 else (other, one)
-            assert offered.offer("keyed", f"key-{at}", "payload") is KeyOutcome.CREATED
+            assert offered.offer("keyed", f"key-{offers}-{at}", "payload") is KeyOutcome.CREATED
             with polling.lease("keyed", 1) as lease:
                 assert len(lease) == 1, f"after offer {at}"
 

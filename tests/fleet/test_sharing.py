@@ -9,9 +9,11 @@ from forebay import Control, KeyOutcome, LeaseLost
 from tests.fleet.world import Member, World, until
 
 PULLED = ("mixed", "returned", "restart", "survivor", "fenced", "stopped", "any")
-ROUNDS, ITEMS, RUN = 2, 2_000, 7
+RUN = 7
+ROUNDS = [*[2_000] * 2, *[pytest.param(8_000, marks=pytest.mark.long)] * 20]
+"""The items of each."""
 QUEUES = {
-    **{f"small-{at}": {"handler": {"type": "pull"}, "warm_max_items": 100} for at in range(ROUNDS)},
+    "small": {"handler": {"type": "pull"}, "warm_max_items": 100},
     "keyed": {"handler": {"type": "pull"}, "unique": "replace"},
 }
 
@@ -33,29 +35,29 @@ def test_daemons_that_share_rates_are_counted(both: World) -> None:
     until(lambda: both.valkey.command("ZCARD", "forebay:daemons") == len(both.hosts))
 
 
-@pytest.mark.parametrize("at", range(ROUNDS))
+@pytest.mark.parametrize("items", ROUNDS)
 def test_consumers_of_two_hosts_never_get_the_same_item(
-    at: int, both: World, a: Member, b: Member
+    items: int, both: World, a: Member, b: Member
 ) -> None:
     """Most of it overflows, so that rows go through cold, warm and both daemons."""
-    queue = f"small-{at}"
+    wanted = both.books("small")["delivered"] + items
 
     def consume(host: Member) -> list[str]:
         found: list[str] = []
         with host.client() as client:
-            while both.books(queue)["delivered"] < ITEMS:
-                with client.lease(queue, 50, wait_s=0.2) as lease:
+            while both.books("small")["delivered"] < wanted:
+                with client.lease("small", 50, wait_s=0.2) as lease:
                     found += [item.id for item in lease]
         return found
 
     with ThreadPoolExecutor() as pool:
         consumers = [pool.submit(consume, host) for host in (a, b)]
-        a.push(queue, ITEMS // 2, run_items=RUN)
-        b.push(queue, ITEMS // 2, run_items=RUN)
+        a.push("small", items // 2, run_items=RUN)
+        b.push("small", items // 2, run_items=RUN)
         leased = Counter(item for consumer in consumers for item in consumer.result())
     assert [item for item, times in leased.items() if times > 1] == []
-    assert len(leased) == ITEMS
-    assert both.wait_settled(queue)["delivered"] == ITEMS
+    assert len(leased) == items
+    assert both.wait_settled("small")["delivered"] == wanted
 
 
 def test_outcomes_of_all_kinds_are_recorded(both: World, a: Member, b: Member) -> None:
