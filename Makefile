@@ -11,8 +11,8 @@ JAVA := .venv/java_home
 WITH_JAVA := JAVA_HOME="$$(cat $(JAVA))"
 CHROMIUM := .venv/chromium
 WITH_CHROMIUM := CHROMIUM="$$(cat $(CHROMIUM))"
-PROMTOOL := .venv/promtool_path
-WITH_PROMTOOL := PATH="$$PATH$$(sed 's/^/:/' $(PROMTOOL))"
+TOOLS := .venv/tools_path
+WITH_TOOLS := PATH="$$PATH:$$(cat $(TOOLS))"
 # Nothing is compiled ahead: compiling everything takes 18 s; each module is compiled when first used.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # Four processes on two cores: many tests wait for a JVM, a disk, or a server that was broken. Six
@@ -57,9 +57,9 @@ $(JAVA): $(VENV)
 $(CHROMIUM): $(VENV)
 	@$(BIN)/python -m bench.chromium --install > $@
 
-# Prometheus' own checker for /metrics; empty if it cannot be had: two tests skip then.
-$(PROMTOOL): $(VENV)
-	@$(BIN)/python -m bench.observe_promtool .venv/promtool > $@
+# Prometheus' own checker for /metrics, and PgBouncer. Tests skip if one cannot be had.
+$(TOOLS): $(VENV)
+	@$(BIN)/python -m bench.debian .venv/tools promtool pgbouncer > $@
 
 $(VENV_BENCH): $(VENV)
 	$(PIP_INSTALL) --editable 'client[spark]' --editable '.[dev,bench]'
@@ -85,7 +85,7 @@ endif
 ifdef ARGS
 test: pytest
 else
-test: venv $(JAVA) $(CHROMIUM) $(PROMTOOL) ## lint, types, imports and tests; ARGS='tests/actors -k spool -x' runs pytest alone, with these arguments
+test: venv $(JAVA) $(CHROMIUM) $(TOOLS) ## lint, types, imports and tests; ARGS='tests/actors -k spool -x' runs pytest alone, with these arguments
 	@$(MAKE) --no-print-directory --jobs=4 lint types imports pytest
 endif
 
@@ -107,8 +107,8 @@ types: venv ## mypy --strict
 imports: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
-pytest: $(JAVA) $(CHROMIUM) $(PROMTOOL)
-	@$(WITH_JAVA) $(WITH_CHROMIUM) $(WITH_PROMTOOL) $(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
+pytest: $(JAVA) $(CHROMIUM) $(TOOLS)
+	@$(WITH_JAVA) $(WITH_CHROMIUM) $(WITH_TOOLS) $(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL))
 
 torture: venv ## three daemons, a fault each second; make torture SECONDS=3600 [SEED=N]
 	$(BIN)/python -m tests.fleet.torture --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

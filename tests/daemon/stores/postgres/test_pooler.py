@@ -21,6 +21,7 @@ from tests.eventually import eventually, eventually_sync
 from tests.servers.postgres import PORT, USER, PostgresServer, postgres_server
 
 LOCK = b"L" * 16
+EPOCH, NEXT_EPOCH = b"E" * 16, b"F" * 16
 DAEMON = b"behind a pooler."
 START_S = 120.0
 
@@ -38,8 +39,21 @@ async def use(cold: PostgresCold) -> None:
     assert await cold.settle(done) == [True] * 8
     await cold.dead_letters.remove(DeadFilter(), 10)
     await cold.claim("q", "c", 0, 10)
+    await use_shared_rows(cold)
     assert (await cold.outlook("q")).has_due is False
-    assert (await cold.totals())["q"] == ColdTotals(taken=25, delivered=24, deleted=1)
+    assert (await cold.totals())["q"] == ColdTotals(taken=28, delivered=27, deleted=1)
+
+
+async def use_shared_rows(cold: PostgresCold) -> None:
+    """A row enters a shared warm queue, which forgets it."""
+    rows, row = cold.shared_rows, new_row()
+    await cold.store([row])
+    await rows.confirm([], {EPOCH: [row.row]})
+    assert await rows.left(EPOCH, [row.row]) == {row.row: row.bits}
+    assert await rows.entered("q", EPOCH, -LEASE_S, 10) == [row.row]
+    assert await rows.end_epochs("q", NEXT_EPOCH, -LEASE_S) == 1
+    [again] = await rows.acquire("q", NEXT_EPOCH, PLENTY, PLENTY, frozenset())
+    assert await cold.settle([RowOutcome(again.row, NEXT_EPOCH, delivered=again.bits)]) == [True]
 
 
 async def put(cold: PostgresCold, row: Any) -> None:
@@ -76,7 +90,7 @@ def pooler() -> Iterator[tuple[PostgresServer, str]]:
     """A server, and the URL of a PgBouncer before it that has two sessions for everybody."""
     binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if binary is None:
-        pytest.skip("pgbouncer is not installed")
+        pytest.skip("pgbouncer is not installed, and `make` could not fetch it")
     directory = Path(tempfile.mkdtemp(prefix="fbpb-", dir="/tmp"))
     directory.chmod(0o777)
     with postgres_server() as server:
