@@ -5,27 +5,32 @@ Hypothesis makes rows (of shared bodies, of writes, with failures, unlocked, run
 """
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.model.finished import Keep
+from actors.model.finished import Keep, Keeps
+from actors.model.keys import no_keys
 from actors.model.slices import ItemError
 from actors.ports.tiers import NewRow, RowOutcome
+from daemon.stores.cold import settling
+from daemon.stores.cold.connection import drive
 from daemon.stores.cold.rows import QUEUED, Unpacked, place_of
-from daemon.stores.sqlite import settling
+from daemon.stores.cold.statement import Now
 from daemon.stores.sqlite.books import Books
 from daemon.stores.sqlite.delivered import settle_delivered
 from daemon.stores.sqlite.rows import insert_row
 from daemon.stores.sqlite.schema import migrate
 from daemon.stores.sqlite.settled_view import prepare
+from daemon.stores.sqlite.steps import SqliteConnection
 from forebay import encode_run
 from forebay.run import RunHead, read_head
 from forebay.stage_frames import WRITE_HEADER
 
 NOW = 1_000_000
+CLOCKS = Now(NOW, NOW)
 COUNT = 5
 ALL = (1 << COUNT) - 1
 LOCKS = [bytes([number]) * 16 for number in (1, 2)]
@@ -125,6 +130,15 @@ def keeps(queue: str) -> Keep:
     return KEEPS[queue]
 
 
+class LongWay(SqliteConnection):
+    async def settle_delivered(self, outcomes: Sequence[RowOutcome], keeps: Keeps) -> None:
+        return None
+
+
+def settle(con: SqliteConnection, wanted: list[RowOutcome]) -> list[bool]:
+    return drive(settling.settle(con, wanted, keeps, no_keys))
+
+
 @settings(deadline=None)
 @given(cases())
 def test_both_ways_of_settling_answer_and_leave_the_same(
@@ -133,10 +147,8 @@ def test_both_ways_of_settling_answer_and_leave_the_same(
     rows, wanted = case
     short, long = filled(rows), filled(rows)
     try:
-        answers = settling.settle(short, wanted, NOW, keeps)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(settling, "settle_delivered", lambda *_: None)
-            assert answers == settling.settle(long, wanted, NOW, keeps)
+        answers = settle(SqliteConnection(short, CLOCKS, makes_room=False), wanted)
+        assert answers == settle(LongWay(long, CLOCKS, makes_room=False), wanted)
         assert all_of(short) == all_of(long)
     finally:
         short.close()

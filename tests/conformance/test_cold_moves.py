@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+import daemon.stores.cold
 import daemon.stores.postgres
 import daemon.stores.sqlite
 from daemon.stores.bridge import Bridge
@@ -88,7 +89,9 @@ class TestPostgresMoves(MoveSuite):
                 await stores.drop()
 
 
-@pytest.mark.parametrize("store", [daemon.stores.sqlite, daemon.stores.postgres])
+@pytest.mark.parametrize(
+    "store", [daemon.stores.cold, daemon.stores.sqlite, daemon.stores.postgres]
+)
 def test_no_statement_sets_a_state_that_is_not_a_moves(store: object) -> None:
     (directory,) = store.__path__  # type: ignore[attr-defined]
     files = [path for path in Path(directory).glob("*.py") if path.name != "schema.py"]

@@ -53,6 +53,7 @@ _FOR_POSTGRES: Final = (
     (re.compile(r":raw\(([\w.]+)\)"), r"\1"),
 )
 _LIST: Final = re.compile(r"(= ANY|<> ALL) \(\$(\d+)\)")
+_MARK: Final = re.compile(r"\?(\d+)")
 _WORDS: Final = {"= ANY": "IN", "<> ALL": "NOT IN"}
 _TEXTS_MAX: Final = 64
 """How many texts of one statement are kept: one for each length of its lists, rounded up."""
@@ -79,6 +80,11 @@ class Statement:
         self._clocks: list[str] = []
         """Which of the clocks SQLite's text reads: their times are its last fixed parameters."""
         self._pieces = self._for_sqlite(text if sqlite is None else sqlite)
+        self._fixed = max(
+            (int(n) for piece in self._pieces if type(piece) is str for n in _MARK.findall(piece)),
+            default=0,
+        )
+        """The last of SQLite's marks that are no list's."""
         self._texts: dict[tuple[int, ...], str] = {}
 
     def __repr__(self) -> str:
@@ -95,6 +101,9 @@ class Statement:
                 bound[one.parameter - 1] = None
         for given in lists:
             bound += given
+        if not any(lists):
+            # The parameter of an empty list has no mark, and SQLite counts up to the last mark.
+            del bound[self._fixed :]
         return self._text(tuple(map(len, lists))), bound
 
     def bound(self, values: Sequence[Any], now: Now) -> list[Any]:

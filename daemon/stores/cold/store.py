@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, no_keys
-from daemon.stores.cold import history, keys
+from actors.ports.tiers import RowOutcome
+from daemon.stores.cold import history, keys, settling
 from daemon.stores.cold.connection import Database
 
 
@@ -34,6 +35,15 @@ class ColdStore:
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = keeps
+
+    async def settle(
+        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
+    ) -> list[bool]:
+        keeps, rules = self._keeps, self._rules
+        return await self._steps.write(
+            lambda con: settling.settle(con, outcomes, keeps, rules),
+            is_durable=is_durable or any(outcome.moved for outcome in outcomes),
+        )
 
     async def note_history(self, rows: Sequence[FinishedRow]) -> None:
         """Nothing that must have room on a full disk: the ballast is not for it."""

@@ -31,7 +31,6 @@ from actors.ports.tiers import (
     Look,
     NewRow,
     Outlook,
-    RowOutcome,
     SeenRows,
     Stream,
     Unconfirmed,
@@ -47,7 +46,6 @@ from daemon.stores.postgres import (
     leasing,
     looks,
     offers,
-    settling,
 )
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.dead import PostgresDeadLetters
@@ -231,17 +229,6 @@ class PostgresCold(ColdStore):
             after=lambda queues: self.wakes.notices(set(queues)),
         )
         return len(queues)
-
-    async def settle(
-        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
-    ) -> list[bool]:
-        keeps = self._keeps
-        return await self._db.write(
-            lambda con: settling.settle(
-                con, outcomes, self._daemon, keeps, self._rules, self._now_ms()
-            ),
-            is_durable=is_durable or any(outcome.moved for outcome in outcomes),
-        )
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
         return await self._db.read(

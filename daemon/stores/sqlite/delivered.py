@@ -4,8 +4,8 @@ That is what most of settling is. Each step of a statement lets another thread h
 and gets it back half a millisecond later while workers keep it busy: a statement for each row made
 out of cold 0.6 of the rate from warm, one for each table 0.75. So rows are read as one value, and
 what goes leaves in one step together with its part of the books
-(daemon/stores/sqlite/settled_view.py). Whatever needs more than that is left to `settling`, row by
-row.
+(daemon/stores/sqlite/settled_view.py). Whatever needs more than that is left to
+daemon/stores/cold/settling.py.
 """
 
 import json
@@ -22,6 +22,7 @@ from daemon.stores.cold.books import Place
 from daemon.stores.cold.rows import HAS_FAILED, pack_bits, unpack_bits
 from daemon.stores.cold.statement import padded
 from daemon.stores.sqlite.keys import HAS_KEYS
+from daemon.stores.sqlite.rows import SHRINK
 from daemon.stores.sqlite.settled_view import SETTLE
 
 ROWS_MAX: Final = 256
@@ -125,4 +126,3 @@ def read_sql(count: int) -> str:
 
 HAS_MORE: Final = HAS_KEYS
 """Whether something else hangs on a row, which ends with it. Then it is settled by itself."""
-SHRINK: Final = "UPDATE runs SET bits = ?, count = ?, first_item = ? WHERE n = ?"

@@ -25,7 +25,14 @@ from daemon.stores.sqlite.connection import is_corrupt
 from forebay.run import RunHead
 
 
-def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
+def insert_row(
+    db: sqlite3.Connection,
+    new: NewRow,
+    state: str,
+    now: int,
+    runs: Unpacked,
+    known_bodies: Collection[bytes] = (),
+) -> bool:
     """False: there is a row with this id already."""
     values = row_values(new, runs)
     if new.errors and new.due_ms:
@@ -40,7 +47,8 @@ def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: 
     }
     if not db.execute(_INSERT_ROW, values).rowcount:
         return False
-    insert_body(db, new.head.run_id, new.data)
+    if new.head.run_id not in known_bodies:
+        insert_body(db, new.head.run_id, new.data)
     return True
 
 
@@ -103,7 +111,7 @@ class SqliteRows:
         new = set()
         for row in rows:
             state = STORED if is_stored else FAILED if row.is_dead else QUEUED
-            if insert_row(self._db, row, state, self._now.wall, runs):
+            if insert_row(self._db, row, state, self._now.wall, runs, known_bodies):
                 new.add(row.row)
         return new
 

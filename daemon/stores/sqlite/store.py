@@ -33,7 +33,6 @@ from actors.ports.tiers import (
     Look,
     NewRow,
     Outlook,
-    RowOutcome,
     SeenRows,
     Stream,
     Unconfirmed,
@@ -43,7 +42,7 @@ from daemon.stores.cold.repeats import Repeats
 from daemon.stores.cold.rows import FAILED, QUEUED, STORED, Unpacked, under_own_ids
 from daemon.stores.cold.statement import Now, padded
 from daemon.stores.cold.store import ColdStore
-from daemon.stores.sqlite import claims, keys, leasing, looks, offers, settling
+from daemon.stores.sqlite import claims, keys, leasing, looks, offers
 from daemon.stores.sqlite.books import (
     Books,
     forget_receipts,
@@ -152,15 +151,6 @@ class SqliteCold(ColdStore):
         """Frees what an earlier life had acquired: nobody else can have it. How many rows."""
         now = self._now_ms()
         return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
-
-    async def settle(
-        self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False
-    ) -> list[bool]:
-        now, kept = self._now_ms(), tries(self._keeps)
-        return await self._db.write(
-            lambda db: settling.settle(db, outcomes, now, next(kept), self._rules),
-            is_durable=is_durable or any(outcome.moved for outcome in outcomes),
-        )
 
     async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
         now = self._now()

@@ -52,6 +52,9 @@ def test_lists_match_what_they_name(wanted: list[int]) -> None:
     others = Statement("SELECT n FROM t WHERE is_odd = $2 AND n <> ALL ($1) ORDER BY n")
     rows = db.execute(*others.sqlite([wanted, 0], NOW)).fetchall()
     assert [n for (n,) in rows] == [n for n in range(8) if n not in wanted and not n % 2]
+    alone = Statement("SELECT count(*) FROM t WHERE n = ANY ($1)")
+    (found,) = db.execute(*alone.sqlite([wanted], NOW)).fetchone()
+    assert found == sum(n in wanted for n in range(8))
 
 
 def test_lists_of_several_lengths_share_few_texts() -> None:
