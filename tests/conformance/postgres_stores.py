@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.dead import PostgresDeadLetters
+from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.postgres.store import PostgresCold, PostgresSettings, ignore_wake
 from tests.conformance.cold_stores import START_MS
 from tests.servers.postgres import shared_server
@@ -45,7 +45,7 @@ class PostgresStores:
         self.cold = self.make()
 
     @property
-    def dead(self) -> PostgresDeadLetters:
+    def dead(self) -> ColdDeadLetters:
         return self.cold.dead_letters
 
     def now_ms(self) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.statement import Now, Statement
-from daemon.stores.sqlite.dead import SqliteDeadLetters
 from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_stores import START_MS
 
@@ -49,7 +49,7 @@ class SqliteStores:
         return self._directory / str(self._lives) / "cold.db"
 
     @property
-    def dead(self) -> SqliteDeadLetters:
+    def dead(self) -> ColdDeadLetters:
         return self.cold.dead_letters
 
     def now_ms(self) -> int:

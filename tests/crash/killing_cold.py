@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, TypeVar
 
-from actors.model.clock import wall_ms
+from actors.model.finished import Keeps
 from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
@@ -26,8 +26,9 @@ from actors.ports.tiers import (
     StoreUnavailable,
     Unconfirmed,
 )
+from daemon.stores.cold.connection import Database as Steps
+from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.sqlite.connection import Database
-from daemon.stores.sqlite.dead import SqliteDeadLetters
 from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from tests.crash.killer import Killer, die
 
@@ -70,7 +71,7 @@ class KillingCold(SqliteCold):
         super().__init__(path, timeout_s)
         self._killer = killer
         self._use(KillingDatabase(path, timeout_s, killer))
-        self.dead_letters = KillingDeadLetters(self._db, killer)
+        self.dead_letters = KillingDeadLetters(self._steps, lambda: self._keeps, killer)
         self._is_recovering = True
         self._forgets = True
 
@@ -162,9 +163,9 @@ class KillingDatabase(Database):
         return await super().write(work_and_die, is_durable=is_durable, is_new_work=is_new_work)
 
 
-class KillingDeadLetters(SqliteDeadLetters):
-    def __init__(self, db: Database, killer: Killer) -> None:
-        super().__init__(db, wall_ms)
+class KillingDeadLetters(ColdDeadLetters):
+    def __init__(self, steps: Steps, keeps: Callable[[], Keeps], killer: Killer) -> None:
+        super().__init__(steps, keeps)
         self._killer = killer
 
     async def retry(self, which: DeadFilter, limit: int, cursor: bytes | None = None) -> DeadChange:

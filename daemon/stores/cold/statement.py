@@ -8,6 +8,7 @@ other words is translated when the module is imported:
     $1::bytea                   the cast is left out
     = TRUE, = FALSE             = 1, = 0: SQLite's indexes are declared so
     least(), greatest()         min(), max()
+    strpos()                    instr()
     FOR UPDATE, SKIP LOCKED     left out: one thread writes
     INDEXED BY name             SQLite's alone; PostgreSQL's planner is held by its settings
 
@@ -42,6 +43,7 @@ _FOR_SQLITE: Final = (
     (re.compile(r"= FALSE\b"), "= 0"),
     (re.compile(r"\bleast\("), "min("),
     (re.compile(r"\bgreatest\("), "max("),
+    (re.compile(r"\bstrpos\("), "instr("),
     (re.compile(r":raw\(([\w.]+)\)"), r"CAST(\1 AS BLOB)"),
 )
 _FOR_POSTGRES: Final = (

@@ -12,6 +12,7 @@ from actors.model.keys import Holder, KeyRules, no_keys
 from actors.ports.tiers import RowOutcome
 from daemon.stores.cold import history, keys, settling
 from daemon.stores.cold.connection import Database
+from daemon.stores.cold.dead import ColdDeadLetters
 
 
 class ColdStore:
@@ -19,6 +20,7 @@ class ColdStore:
         self._steps = steps
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
+        self.dead_letters = ColdDeadLetters(steps, lambda: self._keeps)
 
     def keep_keys(self, rules: KeyRules) -> None:
         self._rules = rules

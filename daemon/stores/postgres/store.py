@@ -48,7 +48,6 @@ from daemon.stores.postgres import (
     offers,
 )
 from daemon.stores.postgres.connection import Connection, Database
-from daemon.stores.postgres.dead import PostgresDeadLetters
 from daemon.stores.postgres.items import PostgresItems
 from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
@@ -137,7 +136,6 @@ class PostgresCold(ColdStore):
             needs_standby=settings.require_sync_standby,
         )
         super().__init__(steps)
-        self.dead_letters = PostgresDeadLetters(self._db, daemon, now_ms, self.wakes.notices)
         self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
         self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
         kept = (lambda: self._keeps, lambda: self._rules)
@@ -324,7 +322,7 @@ class PostgresCold(ColdStore):
         return answers
 
     def keep_history(self, keeps: Keeps) -> None:
-        self._keeps = self.dead_letters.keeps = self.items.keeps = keeps
+        self._keeps = self.items.keeps = keeps
 
     async def put_off_anew(self) -> None:
         """Nothing to do: rows follow the server's clock."""

@@ -23,12 +23,12 @@ def test_casts_and_locks_are_left_out() -> None:
 
 def test_words_that_one_database_has() -> None:
     postgres, sqlite = both(
-        "SELECT :raw(r.error_history), least(a, b) FROM runs INDEXED BY runs_due"
+        "SELECT :raw(r.error_history), least(a, b), strpos(b, c) FROM runs INDEXED BY runs_due"
         " WHERE is_due = TRUE AND :has_keys"
     )
     assert "INDEXED" not in postgres
     assert "FROM keys" in postgres
-    assert "CAST(r.error_history AS BLOB), min(a, b)" in sqlite
+    assert "CAST(r.error_history AS BLOB), min(a, b), instr(b, c)" in sqlite
     assert "INDEXED BY runs_due WHERE is_due = 1 AND EXISTS (SELECT 1 FROM homes" in sqlite
 
 
