@@ -119,7 +119,7 @@ def build(
     if stores.remote is not None and stores.fleet.rows is not None:
         warm = SharedWarm(stores.remote, own_warm, stores.fleet.rows, stores.cold, now_ms)
 
-    catalogue = Catalogue(settings, *stores.definitions, now_ms, stores.open_handler)
+    catalogue = Catalogue(settings, stores.definitions, now_ms, stores.open_handler)
     decides = not stores.is_shared
     spooler = Spooler(spool, stores.journal, catalogue, Arrivals(catalogue), decides=decides)
     ways = make_ways(catalogue, spooler.client)

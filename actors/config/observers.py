@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from actors.config.http import check_headers, check_url, header_texts
-from actors.config.schedules import check_name, check_queue
+from actors.config.queue import QueueName
+from actors.config.schedules import check_name
 from actors.config.secrets import Secret, TextOrSecret
 from actors.config.section import GIB, MIB, Clash, Count, Number, Section
 from actors.model.units import Duration, Size, durations, format_size, numbers, sizes
@@ -112,7 +113,7 @@ class NotificationSettings(Section):
     """Names or patterns (`crm-*`) of the queues whose dead letters and triggers are reported;
     empty: all."""
     webhook: WebhookSettings | None = None
-    queue: Annotated[str, AfterValidator(check_queue)] | None = None
+    queue: QueueName | None = None
     """The queue to which an item is pushed for each notice."""
     group_by: tuple[GroupKey, ...] = ("queue", "error_type")
     """Incidents that agree in all of these share a notice. Empty: all incidents do."""

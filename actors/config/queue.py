@@ -3,15 +3,28 @@
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from actors.config.handlers import Handler, PullHandler
 from actors.config.section import MIB, Clash, Count, Flag, Number, Section
 from actors.model.patterns import check_pattern
 from actors.model.rates import NO_LIMIT, RateLimit
 from actors.model.units import Duration, Size, durations, format_duration, numbers, sizes
+from forebay.errors import BadRun
+from forebay.run import check_queue_name
 
 RETRY_RULES_MAX: Final = 100
+
+
+def check_queue(name: str) -> str:
+    try:
+        check_queue_name(name)
+    except BadRun as problem:
+        raise ValueError(str(problem)) from problem
+    return name
+
+
+QueueName = Annotated[str, AfterValidator(check_queue)]
 
 
 class BackoffSettings(Section):

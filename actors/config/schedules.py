@@ -8,22 +8,24 @@ tick, but not its description.
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import time
 from functools import cache
 from hashlib import sha256
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from actors.config.book import Keys, Kind
 from actors.config.grids import Grid, Period, cron_grid, daily_grid
-from actors.config.section import Clash, Count, Flag, Section
+from actors.config.queue import QueueName
+from actors.config.section import Clash, Count, Flag, Section, bad_setting
 from actors.model.units import Duration, durations, numbers
 from forebay import strict_json
 from forebay.errors import BadRun
 from forebay.head import pack_headers, short_text
 from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
-from forebay.run import check_queue_name
 
 SCHEDULES_MAX: Final = 1000
 """Per daemon, for the configuration and for run time separately."""
@@ -49,14 +51,6 @@ def check_name(name: str) -> str:
 
 def check_zone(name: str) -> str:
     find_zone(name)
-    return name
-
-
-def check_queue(name: str) -> str:
-    try:
-        check_queue_name(name)
-    except BadRun as problem:
-        raise ValueError(str(problem)) from problem
     return name
 
 
@@ -90,7 +84,7 @@ class Daily(Section):
 
 class ScheduleSettings(Section):
     description: str = ""
-    queue: Annotated[str, AfterValidator(check_queue)]
+    queue: QueueName
     cron: str | None = None
     zone: Zone | None = None
     """The zone of `cron`; None: UTC."""
@@ -175,6 +169,34 @@ class ScheduleSettings(Section):
         if self.daily is not None:
             return f"daily at {self.daily.at} ({self.daily.zone})"
         return f"every {self.model_dump(mode='json')['every']}"
+
+
+class Installed(NamedTuple):
+    fingerprint: str
+    is_done: bool
+    """False: the installation had only begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSchedules:
+    """What is kept across restarts (schedules.json)."""
+
+    schedules: Mapping[str, Keys] = field(default_factory=dict)
+    """Those that were defined at run time."""
+    installed: Mapping[str, Installed] = field(default_factory=dict)
+    """What this daemon has installed, so that a schedule that disappears from the configuration is
+    found and removed."""
+
+
+def read_schedule(name: str, keys: Keys) -> ScheduleSettings:
+    try:
+        check_name(name)
+        return ScheduleSettings.model_validate(dict(keys))
+    except ValueError as problem:
+        raise bad_setting(name, problem) from problem
+
+
+SCHEDULE: Final = Kind("schedule", SCHEDULES_MAX, "cron.definition_unusable", read_schedule)
 
 
 def check_schedules(schedules: Mapping[str, ScheduleSettings], labels: Mapping[str, int]) -> None:

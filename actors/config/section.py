@@ -23,14 +23,16 @@ class BadSetting(Refused):
 
 def bad_setting(name: str, problem: ValueError) -> BadSetting:
     """The problem with the definition of this name; the first one if there are several."""
+    if isinstance(problem, Clash):
+        return BadSetting(f"{name}: {problem}", problem.keys[0] if len(problem.keys) == 1 else "")
     if not isinstance(problem, ValidationError):
         return BadSetting(f"{name}: {problem}", "name")
     first = problem.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
-    text = first["msg"].removeprefix("Value error, ")
     cause = first.get("ctx", {}).get("error")
     if not field and isinstance(cause, Clash):
-        return BadSetting(f"{name}: {text}", cause.keys[0] if len(cause.keys) == 1 else "")
+        return bad_setting(name, cause)
+    text = first["msg"].removeprefix("Value error, ")
     return BadSetting(f"{name}: {field}: {text}" if field else f"{name}: {text}", field)
 
 
@@ -67,13 +69,14 @@ class Clash(ValueError):
         self.keys = keys
 
 
-_TEMPLATES: Final = frozenset(["item", "body"])
+_WHOLE: Final = frozenset(["item", "body", "payload"])
+"""Templates and payloads: what they have are data, not settings."""
 
 
 def merge(base: Any, over: Any) -> Any:
     """`over` laid over `base`, key by key. If both have a `type`, or both name a `preset`, and they
-    differ, `over` alone: the keys of a file handler do not fit an http handler. Templates are
-    replaced whole: their keys are not settings. So are references to secrets."""
+    differ, `over` alone: the keys of a file handler do not fit an http handler. Templates, payloads
+    and references to secrets are replaced whole."""
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
     if "type" in base and "type" in over and base["type"] != over["type"]:
@@ -83,6 +86,6 @@ def merge(base: Any, over: Any) -> Any:
     if is_reference(base) and is_reference(over):
         return over
     return base | {
-        key: merge(base[key], own) if key in base and key not in _TEMPLATES else own
+        key: merge(base[key], own) if key in base and key not in _WHOLE else own
         for key, own in over.items()
     }

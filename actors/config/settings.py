@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -26,7 +25,7 @@ from actors.config.observers import (
     check_notifications,
 )
 from actors.config.presets import with_preset
-from actors.config.queue import QueueSettings
+from actors.config.queue import QueueName, QueueSettings
 from actors.config.schedules import ScheduleName, ScheduleSettings, check_schedules
 from actors.config.secrets import Secret
 from actors.config.section import (
@@ -42,14 +41,12 @@ from actors.config.section import (
 )
 from actors.config.triggers import Trigger, all_schedules, check_triggers
 from actors.model.units import Duration, Size, durations, format_size, numbers, sizes
-from forebay.errors import BadRun
 from forebay.limits import (
     FRAME_HEAD_BYTES,
     PRIORITY_MAX,
     RUN_HEAD_BYTES_MAX,
     RUN_RAW_BYTES_MAX,
 )
-from forebay.run import check_queue_name
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """The length that fits into sun_path with its final zero."""
@@ -292,17 +289,6 @@ class MemorySettings(Section):
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
-
-
-def check_queue(name: str) -> str:
-    try:
-        check_queue_name(name)
-    except BadRun as error:
-        raise ValueError(str(error)) from error
-    return name
-
-
-QueueName = Annotated[str, AfterValidator(check_queue)]
 
 
 def filled_in(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,15 @@ its items, and creates one job item in its target that lists them (actors/cron/t
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from actors.config.schedules import ScheduleSettings, check_queue
-from actors.config.section import Clash, Count, Flag, Section
+from actors.config.book import Keys, Kind
+from actors.config.queue import QueueName
+from actors.config.schedules import ScheduleName, ScheduleSettings, check_name
+from actors.config.section import Clash, Count, Flag, Section, bad_setting
 from actors.model.units import Duration, durations, numbers
 from forebay.errors import BadRun
 from forebay.head import pack_headers, short_text
@@ -28,8 +31,6 @@ JOBS_MAX: Final = 1000
 TRIGGER_HEADER: Final = "trigger"
 CIRCLE: Final = "jobs of triggers come back to the queue that they were made of"
 OWN_HEADERS: Final = frozenset({TRIGGER_HEADER, WRITE_HEADER})
-
-QueueName = Annotated[str, AfterValidator(check_queue)]
 
 
 class QueueTrigger(Section):
@@ -126,6 +127,36 @@ def in_circles(triggers: Mapping[str, QueueTrigger]) -> frozenset[str]:
         return False
 
     return frozenset(name for name, trigger in triggers.items() if leads_back(trigger))
+
+
+class Hold(NamedTuple):
+    """A queue that is held for a trigger."""
+
+    queue: QueueName
+    name: ScheduleName
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTriggers:
+    """What is kept across restarts (triggers.json)."""
+
+    triggers: Mapping[str, Keys] = field(default_factory=dict)
+    """Those of type QUEUE that were defined at run time."""
+    held: frozenset[Hold] = frozenset()
+    """Recorded so that a queue whose trigger disappears from the configuration is released."""
+
+
+def read_trigger(name: str, keys: Keys) -> QueueTrigger:
+    try:
+        check_name(name)
+        if len(name) > NAME_CHARS_MAX:
+            raise ValueError(f"a name has at most {NAME_CHARS_MAX} characters")
+        return QueueTrigger.model_validate(dict(keys))
+    except ValueError as problem:
+        raise bad_setting(name, problem) from problem
+
+
+TRIGGER: Final = Kind("trigger", TRIGGERS_MAX, "triggers.definition_unusable", read_trigger)
 
 
 def check_triggers(

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from actors.breaker.breaker import Breakers
-from actors.config.catalogue import UNSEEN, Catalogue, QueueCounts, not_found
+from actors.config.catalogue import UNSEEN, Catalogue, QueueCounts
 from actors.control.fields import (
     LIMIT_MAX,
     STOP_AT,
@@ -23,7 +23,7 @@ from actors.control.fields import (
     read_filter,
 )
 from actors.metrics.books import Books
-from actors.model.refusals import bad_request, spent_job
+from actors.model.refusals import bad_request, not_found, spent_job
 from actors.tiers.tiers import Tiers
 from forebay.errors import Refused
 
@@ -167,7 +167,7 @@ class QueueControl:
         """The counts of a queue in the books; raises NOT_FOUND if the queue does not exist."""
         entry = (await self._books.seen()).get(queue, UNSEEN)
         if not self._catalogue.exists(queue, entry):
-            raise not_found(queue)
+            raise not_found(f"queue {queue}")
         return entry
 
     async def _queue_object(self, queue: str) -> dict[str, Any]:

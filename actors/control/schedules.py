@@ -8,8 +8,9 @@ host's clock and are those of the grid, also for a disabled schedule.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from actors.config.book import Book
 from actors.config.grids import next_ticks
-from actors.config.trigger_book import TriggerBook
+from actors.config.triggers import QueueTrigger
 from actors.control.fields import Fields, Operation
 from actors.cron.last_ticks import LastTick, LastTicks
 from actors.cron.schedules import Schedules
@@ -25,7 +26,7 @@ class CronControl:
     def __init__(
         self,
         schedules: Schedules,
-        triggers: TriggerBook,
+        triggers: Book[QueueTrigger],
         now_ms: Clock,
     ) -> None:
         self._cron = schedules
@@ -49,7 +50,7 @@ class CronControl:
         fields.end()
         last = await self._last.of_all()
         # Some schedules may have been removed during the look.
-        names = sorted(last.keys() & self._cron.book.schedules.keys())
+        names = sorted(last.keys() & self._cron.book.definitions.keys())
         return {"schedules": [self._object(name, last[name]) for name in names]}
 
     async def _show(self, fields: Fields) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class CronControl:
         name, settings = fields.text("name"), fields.settings()
         fields.end()
         # Names are shared: a schedule is a trigger of type TIME.
-        if name in self._triggers.triggers:
+        if name in self._triggers.definitions:
             raise Refused("CONFLICT", f"there is a trigger {name} already, of type QUEUE")
         await self._cron.add(name, settings)
         return await self._shown(name)

@@ -4,11 +4,11 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from actors.config.catalogue import Catalogue, not_found
+from actors.config.catalogue import Catalogue
 from actors.config.queue import QueueSettings
 from actors.control.fields import Fields, Operation
 from actors.model.outcomes import HandlerUnusable
-from actors.model.refusals import bad_request
+from actors.model.refusals import bad_request, not_found
 from actors.model.slices import InJournal, LentRun, Slice
 from actors.ports.handler import Handler, Triable, Trial, TriedRequest
 from actors.ports.tiers import DeadFilter, DeadLetters
@@ -34,7 +34,7 @@ class TrialControl:
         fields.end()
         settings = self._catalogue.queue(queue)
         if settings is None:
-            raise not_found(queue)
+            raise not_found(f"queue {queue}")
         if dead_id is not None:
             page = await self._dead.find(DeadFilter(ids=(dead_id,)), 1, payloads=True)
             if not page.letters:

@@ -45,7 +45,7 @@ class TriggerControl:
 
     async def _list(self, fields: Fields) -> dict[str, Any]:
         fields.end()
-        names = {*self._triggers.book.triggers, *self._cron.book.schedules}
+        names = {*self._triggers.book.definitions, *self._cron.book.definitions}
         jobs = self._triggers.jobs_by_name()
         return {"triggers": [self._object(name, jobs) for name in sorted(names)]}
 
@@ -119,9 +119,9 @@ class TriggerControl:
         return self._shown(name)
 
     def _type(self, name: str) -> Literal["TIME", "QUEUE"] | None:
-        if name in self._triggers.book.triggers:
+        if name in self._triggers.book.definitions:
             return "QUEUE"
-        return "TIME" if name in self._cron.book.schedules else None
+        return "TIME" if name in self._cron.book.definitions else None
 
     def _known(self, name: str) -> Literal["TIME", "QUEUE"]:
         found = self._type(name)

@@ -1,7 +1,7 @@
 """Cron: makes items at given times (schedules) or from other items (triggers).
 
-This is the door of the package. It builds the two actors and their books of definitions. Both keep
-what they make in the cold store, so that it comes due even while this daemon is down.
+This is the door of the package. It builds the two actors. Both keep what they make in the cold
+store, so that it comes due even while this daemon is down.
 
 `run` returns from its start when missed ticks are decided, before anything is delivered. On `drain`
 triggers claim nothing more. On cancel the store completes a step that has begun.
@@ -11,20 +11,18 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from actors.config import schedule_book
-from actors.config.catalogue import Catalogue, not_found
-from actors.config.kept import Kept
-from actors.config.schedule_book import ScheduleBook
-from actors.config.schedules import ScheduleSettings
+from actors.config.book import Kept
+from actors.config.catalogue import Catalogue
+from actors.config.schedules import KeptSchedules, ScheduleSettings
 from actors.config.settings import Settings
-from actors.config.trigger_book import KeptTriggers, TriggerBook
-from actors.config.triggers import QueueTrigger, all_schedules, queue_triggers
+from actors.config.triggers import KeptTriggers, QueueTrigger, all_schedules, queue_triggers
 from actors.cron.schedules import Schedules
 from actors.cron.trigger_ports import TriggerPorts, Withdrawing
 from actors.cron.triggers import Triggers
+from actors.model.refusals import bad_request, not_found
 from actors.observers.observers import Observers
 from actors.tiers.tiers import Tiers
-from forebay.errors import BadRun, Refused
+from forebay.errors import BadRun
 from forebay.priorities import resolve
 
 TICK_STEPS: Final = ("marks", "change")
@@ -34,7 +32,7 @@ TRIGGER_STEPS: Final = ("poll", "jobs", "end")
 class KeptCron(NamedTuple):
     """What was defined at run time."""
 
-    schedules: Kept[schedule_book.KeptSchedules]
+    schedules: Kept[KeptSchedules]
     triggers: Kept[KeptTriggers]
     daemon: bytes = b""
     """This daemon's id: the owner of leases on triggers, the same after a restart."""
@@ -52,18 +50,17 @@ class Cron:
     ) -> None:
         self._catalogue = catalogue
         self.schedules = Schedules(
-            ScheduleBook(
-                all_schedules(settings.schedules, settings.triggers),
-                *kept.schedules,
-                self.check_schedule,
-            ),
+            all_schedules(settings.schedules, settings.triggers),
+            kept.schedules,
             tiers.watch(tiers.cold.ticks, TICK_STEPS),
             self.check_schedule,
             tiers.announce,
             observers.notifier.trigger_failed,
         )
         self.triggers = Triggers(
-            TriggerBook(queue_triggers(settings.triggers), *kept.triggers, self.check_trigger),
+            queue_triggers(settings.triggers),
+            kept.triggers,
+            self.check_trigger,
             tiers.watch(tiers.cold.triggers, TRIGGER_STEPS),
             kept.daemon,
             TriggerPorts(tiers, catalogue, observers, items),
@@ -80,11 +77,11 @@ class Cron:
     def _checked_priority(self, priority: int | str, *queues: str) -> int:
         for queue in queues:
             if self._catalogue.queue(queue) is None:
-                raise not_found(queue)
+                raise not_found(f"queue {queue}")
         try:
             return resolve(priority, lambda: self._catalogue.priorities)
         except BadRun as problem:
-            raise Refused("BAD_REQUEST", str(problem)) from problem
+            raise bad_request(str(problem)) from problem
 
     async def reload(self, settings: Settings) -> None:
         await self.schedules.reload(all_schedules(settings.schedules, settings.triggers))

@@ -81,7 +81,7 @@ class LastTicks:
         """The last tick of each schedule that is known to be done."""
 
     async def of_all(self) -> dict[str, LastTick]:
-        schedules = self._cron.book.schedules
+        schedules = self._cron.book.definitions
         self._looked = {name: look for name, look in self._looked.items() if name in schedules}
         self._done = {name: at_ms for name, at_ms in self._done.items() if name in schedules}
         return await self._of(schedules)

@@ -1,9 +1,10 @@
 """Schedules: looks after schedules, so that the next ticks of each are always in the cold store.
 
-It owns the book of schedules (actors/config/schedule_book.py). The cold store owns the ticks, which
-are delayed items like any other: workers need not know of schedules, and ticks come due even while
-this daemon is down. actors/cron/look_ahead.py decides what to install; the store's marks
-(actors/ports/ticks.py) ensure that each tick is installed once in a fleet.
+It owns the book of schedules (actors/config/book.py), and the list of schedules that are installed.
+The cold store owns the ticks, which are delayed items like any other: workers need not know of
+schedules, and ticks come due even while this daemon is down. actors/cron/look_ahead.py decides what
+to install; the store's marks (actors/ports/ticks.py) ensure that each tick is installed once in a
+fleet.
 
 The first look comes before anything is delivered, so that missed ticks are decided first. While the
 store is away nothing happens; the first look after that makes up for it. On cancel the store
@@ -14,14 +15,21 @@ It cannot tick more often than once per second, or tell how late a tick was deli
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 import trio
 
-from actors.config.schedule_book import Check, Installed, ScheduleBook
-from actors.config.schedules import SCHEDULE_HEADER, TICK_HEADER, ScheduleSettings
+from actors.config.book import Book, Kept, Keys
+from actors.config.schedules import (
+    SCHEDULE,
+    SCHEDULE_HEADER,
+    TICK_HEADER,
+    Installed,
+    KeptSchedules,
+    ScheduleSettings,
+)
 from actors.cron.look_ahead import FOREVER_MS, REFRESH_S_MAX, TickStep, Wanted, next_step
 from actors.model.internal_errors import INTERNAL_ERRORS
 from actors.model.keys import ItemRef, Offer, Phase
@@ -59,16 +67,25 @@ class _Planned:
 class Schedules:
     def __init__(
         self,
-        book: ScheduleBook,
+        configured: Mapping[str, ScheduleSettings],
+        kept: Kept[KeptSchedules],
         ticks: TickStore,
-        check: Check,
+        check: Callable[[ScheduleSettings], int],
         has_come: Callable[[str], None],
         failed: Callable[[str, str, str], None],
     ) -> None:
-        """`has_come` is called with each queue that has new ticks; `failed` with a schedule that
-        cannot be installed, the reason, and its queue."""
+        """`check` returns the priority of a schedule's ticks, and raises Refused if its queue or
+        priority does not exist. `has_come` is called with each queue that has new ticks; `failed`
+        with a schedule that cannot be installed, the reason, and its queue."""
         self._failed = failed
-        self._book = book
+        self._kept = kept
+        self.book = Book(
+            SCHEDULE,
+            configured,
+            kept.value.schedules,
+            lambda schedules: kept.save(replace(kept.value, schedules=schedules)),
+            lambda _, schedule: check(schedule),
+        )
         self._ticks = ticks
         self._check = check
         self._has_come = has_come
@@ -86,10 +103,6 @@ class Schedules:
         self.installed_total = 0
         self.missed_total = 0
 
-    @property
-    def book(self) -> ScheduleBook:
-        return self._book
-
     def problem(self, name: str) -> str:
         """Why a schedule is not installed; empty if it is."""
         return self._problems.get(name, "")
@@ -105,7 +118,7 @@ class Schedules:
 
     def figures(self) -> dict[str, int]:
         return {
-            "schedules": len(self._book.schedules),
+            "schedules": len(self.book.definitions),
             "installed_total": self.installed_total,
             "missed_total": self.missed_total,
         }
@@ -129,24 +142,24 @@ class Schedules:
     # Requests of operators. The book is changed durably first; if the store is away, the ticks
     # follow when it is back.
 
-    async def add(self, name: str, keys: Mapping[str, Any]) -> None:
+    async def add(self, name: str, keys: Keys) -> None:
         async with self._changing:
-            await self._book.add(name, keys)
+            await self.book.add(name, keys)
         await self._look_at_once(name)
 
-    async def change(self, name: str, keys: Mapping[str, Any]) -> None:
+    async def change(self, name: str, keys: Keys) -> None:
         async with self._changing:
-            await self._book.change(name, keys)
+            await self.book.change(name, keys)
         await self._look_at_once(name)
 
     async def remove(self, name: str) -> None:
         async with self._changing:
-            await self._book.remove(name)
+            await self.book.remove(name)
         await self._look_at_once(name)
 
     async def run_now(self, name: str) -> ItemRef:
         """Pushes what a tick would push, in addition to the ticks. May raise StoreUnavailable."""
-        settings = self._book.find(name)
+        settings = self.book.find(name)
         priority = self._check(settings)
         async with self._changing:
             for more_ms in range(TRIES_MAX):
@@ -164,7 +177,7 @@ class Schedules:
 
     async def reload(self, configured: Mapping[str, ScheduleSettings]) -> None:
         async with self._changing:
-            self._book.reload(configured)
+            self.book.reload(configured)
             self._look_at.clear()
         self._woken.set()
 
@@ -221,7 +234,7 @@ class Schedules:
         return len(done) == len(planned)
 
     def _due_names(self) -> list[str]:
-        known = {*self._book.schedules, *self._book.installed}
+        known = {*self.book.definitions, *self._kept.value.installed}
         self._look_at = {name: at for name, at in self._look_at.items() if name in known}
         now = trio.current_time()
         return sorted(name for name in known if self._look_at.get(name, now) <= now)
@@ -241,8 +254,8 @@ class Schedules:
 
     def _plan(self, name: str, marks: Marks) -> _Planned | None:
         self._look_at[name] = trio.current_time() + REFRESH_S_MAX
-        settings = self._book.schedules.get(name)
-        mark, installed = marks.by_name.get(name), self._book.installed.get(name)
+        settings = self.book.definitions.get(name)
+        mark, installed = marks.by_name.get(name), self._kept.value.installed.get(name)
         if settings is None or not settings.enabled:
             self._problems.pop(name, None)
             return None if installed is None else removal(name, mark, installed, marks.now_ms)
@@ -277,7 +290,7 @@ class Schedules:
 
     async def _note(self, planned: Sequence[_Planned], *, is_done: bool) -> None:
         """Records what is about to be installed, and then what was."""
-        installed = dict(self._book.installed)
+        installed = dict(self._kept.value.installed)
         for each in planned:
             name = each.change.name
             if each.step is None:
@@ -285,7 +298,7 @@ class Schedules:
                     installed.pop(name, None)
             elif installed.get(name) != Installed(each.fingerprint, is_done=True):
                 installed[name] = Installed(each.fingerprint, is_done)
-        await self._book.note_installed(installed)
+        await self._kept.save(replace(self._kept.value, installed=installed))
 
     def _tell(self, planned: _Planned, outcome: TickOutcome) -> None:
         change, step = planned.change, planned.step

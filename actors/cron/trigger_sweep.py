@@ -18,7 +18,8 @@ from typing import Final
 
 import trio
 
-from actors.config.trigger_book import TriggerBook
+from actors.config.book import Book
+from actors.config.triggers import QueueTrigger
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.trigger_watch import LIVE_S, LOOK_S, is_overdue
 from actors.ports.trigger_jobs import JOB_CONSUMER, JobEnd, TriggerJob, TriggerStore, job_consumer
@@ -34,7 +35,7 @@ after 0.4 s, there may be many, and the leases of the triggers must be kept mean
 class JobSweep:
     def __init__(
         self,
-        book: TriggerBook,
+        book: Book[QueueTrigger],
         store: TriggerStore,
         ports: TriggerPorts,
         is_ours: Callable[[str], bool],
@@ -71,7 +72,7 @@ class JobSweep:
         # What others end is of interest to whoever asks, and to nothing here: a fleet must not
         # read all jobs each second because one daemon has some.
         is_waiting = not all(map(self._is_anothers, self.live.values()))
-        idle_s = LOOK_S if self._book.triggers else IDLE_S
+        idle_s = LOOK_S if self._book.definitions else IDLE_S
         self.due_at = trio.current_time() + (LIVE_S if is_waiting else idle_s)
 
     async def _look_at_all(self) -> list[TriggerJob]:
@@ -92,11 +93,11 @@ class JobSweep:
         return overdue
 
     def _is_overdue(self, job: TriggerJob, now_ms: int) -> bool:
-        trigger = self._book.triggers.get(job.trigger)
+        trigger = self._book.definitions.get(job.trigger)
         return trigger is not None and is_overdue(job, trigger, now_ms)
 
     def _is_anothers(self, job: TriggerJob) -> bool:
-        trigger = self._book.triggers.get(job.trigger)
+        trigger = self._book.definitions.get(job.trigger)
         return trigger is not None and trigger.enabled and not self._is_ours(job.trigger)
 
     async def _forget_consumers(self) -> None:

@@ -1,6 +1,6 @@
 """Triggers of type QUEUE: poll a queue, claim a batch of its items, and make one job of the batch.
 
-This actor owns the book of triggers (actors/config/trigger_book.py) and the holds on their queues:
+This actor owns the book of triggers (actors/config/book.py) and the holds on their queues:
 a trigger's queue is in stream mode (actors/tiers/streams.py), so that all its items are in the cold
 store and no worker takes them. The cold store knows which job has claimed which items
 (actors/ports/trigger_jobs.py): a job and its claim are made in one transaction, and a sweep
@@ -20,16 +20,24 @@ It cannot know what a job did to which item.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
 
-from actors.config.trigger_book import Hold, TriggerBook
-from actors.config.triggers import QueueTrigger
+from actors.config.book import Book, Kept, Keys
+from actors.config.triggers import (
+    CIRCLE,
+    TRIGGER,
+    Hold,
+    KeptTriggers,
+    QueueTrigger,
+    in_circles,
+)
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.trigger_sweep import JobSweep
 from actors.cron.trigger_watch import (
@@ -40,7 +48,7 @@ from actors.cron.trigger_watch import (
     next_look_s,
 )
 from actors.model.internal_errors import INTERNAL_ERRORS
-from actors.model.refusals import draining
+from actors.model.refusals import bad_request, conflict, draining
 from actors.ports.tiers import StoreCorrupt, StoreUnavailable
 from actors.ports.trigger_jobs import (
     JOBS_PAGE,
@@ -67,29 +75,38 @@ LET_GO_S: Final = 2.0
 class Triggers:
     def __init__(
         self,
-        book: TriggerBook,
+        configured: Mapping[str, QueueTrigger],
+        kept: Kept[KeptTriggers],
+        check: Callable[[QueueTrigger], int],
         store: TriggerStore,
         daemon: bytes,
         ports: TriggerPorts,
     ) -> None:
-        """`daemon`: the owner of these leases; the same after a restart."""
-        self._book = book
+        """`check` returns the priority of a trigger's jobs, and raises Refused if one of its queues
+        or its priority does not exist. `daemon`: the owner of these leases; the same after a
+        restart."""
+        self._kept = kept
+        self._check = check
+        self.book = Book(
+            TRIGGER,
+            configured,
+            kept.value.triggers,
+            lambda triggers: kept.save(replace(kept.value, triggers=triggers)),
+            self._check_new,
+        )
+        self._in_circles = in_circles(self.book.definitions)
         self._store = store
         self._daemon = daemon
         self._ports = ports
         self._changing = trio.Lock()
         self._woken = trio.Event()
         self._watches: dict[str, Watch] = {}
-        self._sweep = JobSweep(book, store, ports, self._is_ours, self._succeed, self._fail)
+        self._sweep = JobSweep(self.book, store, ports, self._is_ours, self._succeed, self._fail)
         self._is_away = False
         self._is_draining = False
         self.jobs_total = 0
         self.items_total = 0
         self.failed_total = 0
-
-    @property
-    def book(self) -> TriggerBook:
-        return self._book
 
     def watch(self, name: str) -> Watch:
         return self._watches.get(name) or Watch()
@@ -108,7 +125,7 @@ class Triggers:
 
     def figures(self) -> dict[str, int]:
         return {
-            "triggers": len(self._book.triggers),
+            "triggers": len(self.book.definitions),
             "jobs": len(self._sweep.live),
             "jobs_total": self.jobs_total,
             "items_total": self.items_total,
@@ -146,20 +163,20 @@ class Triggers:
 
     # Requests of operators. The book is changed durably first.
 
-    async def add(self, name: str, keys: Mapping[str, Any]) -> None:
+    async def add(self, name: str, keys: Keys) -> None:
         async with self._changing:
-            await self._book.add(name, keys)
+            await self.book.add(name, keys)
         await self._look_at_once(name)
 
-    async def change(self, name: str, keys: Mapping[str, Any]) -> None:
+    async def change(self, name: str, keys: Keys) -> None:
         async with self._changing:
-            await self._book.change(name, keys)
+            await self.book.change(name, keys)
         await self._look_at_once(name)
 
     async def remove(self, name: str) -> None:
         """Unfinished jobs keep what they have claimed."""
         async with self._changing:
-            await self._book.remove(name)
+            await self.book.remove(name)
         await self._look_at_once(name)
 
     async def run_now(self, name: str) -> TriggerJob | None:
@@ -168,33 +185,52 @@ class Triggers:
         if self._is_draining:
             raise draining()
         async with self._changing:
-            priority, trigger = self._book.check_usable(name), self._book.find(name)
+            trigger = self.book.find(name)
+            priority = self._check_usable(name, trigger)
             watch = self._watches.setdefault(name, Watch())
             await self._hold(name, trigger, watch)
             await self._ports.clear(trigger.queue)
             polled = await self._poll(name, trigger, priority, is_forced=True)
         if not polled.is_ours:
-            raise Refused("CONFLICT", f"another daemon runs {name}: ask that one")
+            raise conflict(f"another daemon runs {name}: ask that one")
         self._woken.set()
         return polled.made
 
     async def pause(self, name: str, *, is_paused: bool) -> None:
         """Pauses or resumes it for all daemons, durably."""
         async with self._changing:
-            self._book.find(name)
+            self.book.find(name)
             await self._store.pause(name, is_paused=is_paused)
             self._watches.setdefault(name, Watch()).is_paused = is_paused
         await self._look_at_once(name)
 
     async def reload(self, configured: Mapping[str, QueueTrigger]) -> None:
         async with self._changing:
-            self._book.reload(configured)
+            self.book.reload(configured)
+            self._in_circles = in_circles(self.book.definitions)
             for watch in self._watches.values():
                 watch.look_at = watch.poll_at = 0.0
                 watch.is_held = False
         self._woken.set()
 
+    def _check_new(self, name: str, trigger: QueueTrigger) -> None:
+        self._check(trigger)
+        circle = in_circles({**self.book.definitions, name: trigger})
+        if name in circle:
+            raise bad_request(f"{name}: {CIRCLE}: {', '.join(sorted(circle))}")
+
+    def _check_usable(self, name: str, trigger: QueueTrigger) -> int:
+        """The priority of its jobs; raises Refused if it cannot make any. A trigger made at run
+        time may form a circle with triggers that were configured later."""
+        if name in self._in_circles:
+            raise conflict(f"{CIRCLE}: {', '.join(sorted(self._in_circles))}")
+        return self._check(trigger)
+
+    async def _note_held(self, held: frozenset[Hold]) -> None:
+        await self._kept.save(replace(self._kept.value, held=held))
+
     async def _look_at_once(self, name: str) -> None:
+        self._in_circles = in_circles(self.book.definitions)
         # Earlier failures do not count: the definition may have changed.
         before = self.watch(name)
         self._watches[name] = Watch(is_ours=before.is_ours, is_paused=before.is_paused)
@@ -225,11 +261,11 @@ class Triggers:
 
     async def _forget_old(self) -> None:
         """Releases queues whose trigger is gone or has another queue now."""
-        triggers = self._book.triggers
+        triggers = self.book.definitions
         wanted = frozenset(Hold(trigger.queue, name) for name, trigger in triggers.items())
-        for hold in sorted(self._book.held - wanted):
+        for hold in sorted(self._kept.value.held - wanted):
             await self._ports.drop(hold.queue, TRIGGER_CONSUMER + hold.name)
-            await self._book.note_held(self._book.held - {hold})
+            await self._note_held(self._kept.value.held - {hold})
             self._ports.has_come(hold.queue)
         for name in self._watches.keys() - triggers.keys():
             if self._watches[name].is_ours:
@@ -238,14 +274,14 @@ class Triggers:
 
     def _due_names(self) -> list[str]:
         now = trio.current_time()
-        for name in self._book.triggers:
+        for name in self.book.definitions:
             self._watches.setdefault(name, Watch())
-        return sorted(name for name in self._book.triggers if self._watches[name].look_at <= now)
+        return sorted(name for name in self.book.definitions if self._watches[name].look_at <= now)
 
     async def _look_at(self, name: str) -> None:
         watch = self._watches[name]
         try:
-            await self._step(name, self._book.find(name), watch)
+            await self._step(name, self.book.find(name), watch)
         except (Refused, StoreCorrupt) as problem:
             # A problem with one trigger must not delay the others.
             if trio.current_time() >= watch.poll_at:
@@ -259,7 +295,7 @@ class Triggers:
             watch.look_at = watch.poll_at
 
     async def _step(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
-        priority = self._book.check_usable(name)
+        priority = self._check_usable(name, trigger)
         await self._hold(name, trigger, watch)
         if not trigger.enabled:
             # Another daemon may have it enabled and needs the lease.
@@ -279,8 +315,8 @@ class Triggers:
     async def _hold(self, name: str, trigger: QueueTrigger, watch: Watch) -> None:
         if not watch.is_held:
             # Recorded before, so that it is released in any case; all queues in one write.
-            all_ = {Hold(each.queue, other) for other, each in self._book.triggers.items()}
-            await self._book.note_held(self._book.held | all_)
+            all_ = {Hold(each.queue, other) for other, each in self.book.definitions.items()}
+            await self._note_held(self._kept.value.held | all_)
             await self._ports.hold(trigger.queue, TRIGGER_CONSUMER + name)
             watch.is_held = True
 
@@ -330,7 +366,7 @@ class Triggers:
             watch.failures, watch.error, watch.poll_at = 0, "", 0.0
 
     def _fail(self, name: str, error: str) -> None:
-        trigger, watch = self._book.triggers.get(name), self._watches.get(name)
+        trigger, watch = self.book.definitions.get(name), self._watches.get(name)
         if trigger is None or watch is None:
             # The trigger is gone, but its jobs are not.
             return

@@ -32,6 +32,10 @@ def bad_request(text: str) -> Refused:
     return Refused("BAD_REQUEST", text)
 
 
+def conflict(text: str) -> Refused:
+    return Refused("CONFLICT", text)
+
+
 def other_content(run_id: bytes) -> Refused:
     text = f"run {format_run_id(run_id)} was stored before with other content: use a new run id"
     return Refused("BAD_RUN", text)
@@ -47,7 +51,7 @@ def spent_job(item_id: str) -> Refused:
         f"{item_id} is the job of a trigger: its items were given back when it died, and are in "
         "other jobs by now, or will be. Delete it instead"
     )
-    return Refused("CONFLICT", text)
+    return conflict(text)
 
 
 def lease_lost(leases: int) -> Refused:

@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
+from actors.config.book import Kept
 from actors.config.catalogue import Definitions
-from actors.config.kept import Kept
+from actors.config.schedules import KeptSchedules
 from actors.config.settings import ColdSettings, Settings, WarmSettings
+from actors.config.triggers import KeptTriggers
 from actors.cron.cron import KeptCron
 from actors.fleet.fleet import FleetStores
 from actors.model.units import format_duration
@@ -37,7 +39,7 @@ from daemon.handlers import usable_handler
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
 from daemon.state.identity import daemon_id
-from daemon.state.kept_file import queues_file, schedules_file, triggers_file
+from daemon.state.kept_file import QUEUES, QUEUES_BALLAST_BYTES, SCHEDULES, TRIGGERS, KeptFile
 from daemon.stores.sqlite.store import SqliteCold
 
 if TYPE_CHECKING:
@@ -131,8 +133,11 @@ def local_stores(settings: Settings, journal: JournalPort, cold: ColdQueue) -> S
     return Stores(
         journal,
         cold,
-        queues_file(directory).open(),
-        KeptCron(schedules_file(directory).open(), triggers_file(directory).open()),
+        KeptFile(directory / QUEUES, Definitions(), QUEUES_BALLAST_BYTES).open(),
+        KeptCron(
+            KeptFile(directory / SCHEDULES, KeptSchedules()).open(),
+            KeptFile(directory / TRIGGERS, KeptTriggers()).open(),
+        ),
         event_sink=open_sink(settings.events, directory),
     )
 

@@ -18,7 +18,7 @@ import pytest
 from actors.config.catalogue import Definitions
 from actors.config.settings import Settings
 from actors.ports.tiers import ColdTotals, RowOutcome, StoreUnavailable
-from daemon.state.kept_file import queues_file
+from daemon.state.kept_file import QUEUES, QUEUES_BALLAST_BYTES, KeptFile
 from daemon.stores.open import open_stores
 from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from forebay import connect
@@ -147,15 +147,15 @@ def test_disk_that_forebay_itself_has_filled_is_free_again_when_all_is_delivered
 
 
 async def test_a_queue_is_paused_and_resumed_on_a_disk_without_a_byte_of_room(disk: Path) -> None:
-    save = queues_file(disk).save
-    await save(Definitions(paused=frozenset({(OUT, None)})))
+    file = KeptFile(disk / QUEUES, Definitions(), QUEUES_BALLAST_BYTES)
+    await file.save(Definitions(paused=frozenset({(OUT, None)})))
     fill_up(disk)
     both = frozenset({(OUT, None), (FLAKY, None)})
-    await save(Definitions(paused=both))
-    assert queues_file(disk).load().paused == both
+    await file.save(Definitions(paused=both))
+    assert file.load().paused == both
     # The room that was given up is there for the next time as well.
-    await save(Definitions())
-    assert queues_file(disk).load() == Definitions()
+    await file.save(Definitions())
+    assert file.load() == Definitions()
 
 
 async def test_overflow_leaves_room_in_which_the_rest_is_settled_and_buried(

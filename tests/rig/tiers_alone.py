@@ -19,17 +19,14 @@ from actors.tiers.queue_tiers import QueueMemory
 from actors.tiers.tiers import Tiers
 from daemon.journal.files import Files
 from daemon.journal.journal import Journal
+from tests.rig.kept import kept_in_memory
 
 NOWHERE = Path("/nonexistent")
 """A spooler that does not run touches no file."""
 
 
-async def save_nothing(_: Definitions) -> None:
-    """The catalogue of these tests is made anew each time."""
-
-
 def make_catalogue(now_ms: Clock = wall_ms, **settings: Any) -> Catalogue:
-    return Catalogue(Settings.model_validate(settings), Definitions(), save_nothing, now_ms)
+    return Catalogue(Settings.model_validate(settings), kept_in_memory(Definitions()), now_ms)
 
 
 def make_tiers(
@@ -42,7 +39,7 @@ def make_tiers(
     **settings: Any,
 ) -> Tiers:
     checked = Settings.model_validate(settings)
-    catalogue = Catalogue(checked, Definitions(), save_nothing, now_ms)
+    catalogue = Catalogue(checked, kept_in_memory(Definitions()), now_ms)
     journal = Journal(Files(NOWHERE), checked.spool)
     spooler = Spooler(checked.spool, journal, catalogue, Arrivals(catalogue))
     memory = QueueMemory(bytes_max)

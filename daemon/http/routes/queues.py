@@ -210,15 +210,12 @@ def _changing(router: APIRouter, doors: Doors) -> None:
     @router.post("", status_code=201, operation_id="createQueue", responses=documented(409, 422))
     async def create(new: NewQueue, _: Admin) -> QueueObject:
         """Defines a queue. Handlers that run code must be in the configuration file."""
-        if doors.catalogue.describe(new.queue)["origin"] != "push":
-            raise Problem(409, f"there is a queue {new.queue} already")
         fields = {"queue": new.queue, "settings": new.settings}
         return QueueObject.model_validate(await doors.perform("queues.create", fields))
 
     @router.patch("/{queue}", operation_id="changeQueue", responses=documented(404, 409, 422))
     async def change(queue: QueueName, wanted: QueueChange, _: Admin) -> QueueObject:
         """Changes some keys of a queue that was defined here."""
-        _check_is_ours(doors, queue)
         fields = {"queue": queue, "settings": wanted.settings}
         return QueueObject.model_validate(await doors.perform("queues.change", fields))
 
@@ -234,7 +231,8 @@ def _changing(router: APIRouter, doors: Doors) -> None:
         ] = "keep",
     ) -> None:
         """Forgets a queue's definition and pauses. Its name may be used again."""
-        _check_is_not_in_file(doors, queue)
+        if doors.catalogue.describe(queue)["origin"] == "file":
+            raise Problem(409, f"{queue} is defined in the configuration: change it there")
         await doors.perform("queue.show", {"queue": queue})
         if items == "delete":
             await empty(doors, queue)
@@ -297,14 +295,3 @@ def _check_time(queue: str, deadline: float) -> None:
     if trio.current_time() >= deadline:
         text = f"{queue} holds more than could be deleted in {EMPTY_S:g} s: send it again"
         raise Problem(409, text, "not-empty")
-
-
-def _check_is_ours(doors: Doors, queue: str) -> None:
-    _check_is_not_in_file(doors, queue)
-    if doors.catalogue.describe(queue)["origin"] == "push":
-        raise Problem(404, f"there is no queue {queue} that was defined here")
-
-
-def _check_is_not_in_file(doors: Doors, queue: str) -> None:
-    if doors.catalogue.describe(queue)["origin"] == "file":
-        raise Problem(409, f"{queue} is defined in the configuration: change it there")

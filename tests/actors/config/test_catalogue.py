@@ -8,14 +8,11 @@ import pytest
 import structlog
 import trio
 
-from actors.config.catalogue import (
-    Catalogue,
-    Definitions,
-    definitions_from_json,
-    definitions_to_json,
-)
+from actors.config import catalogue as catalogue_module
+from actors.config.book import Kept
+from actors.config.catalogue import Catalogue, Definitions, QueueCounts
 from actors.config.settings import Settings
-from daemon.state.kept_file import QUEUES, queues_file
+from daemon.state.kept_file import QUEUES, KeptFile
 from forebay.errors import Refused
 
 
@@ -33,12 +30,8 @@ def clock() -> Clock:
 
 
 async def opened(directory: Path, clock: Clock, **settings: Any) -> Catalogue:
-    catalogue = Catalogue(
-        Settings.model_validate(settings),
-        queues_file(directory).load(),
-        queues_file(directory).save,
-        clock,
-    )
+    kept = KeptFile(directory / QUEUES, Definitions()).open()
+    catalogue = Catalogue(Settings.model_validate(settings), kept, clock)
     await catalogue.stamp()
     return catalogue
 
@@ -131,7 +124,7 @@ class TestQueues:
         async def fail(_: Definitions) -> None:
             raise OSError("no room")
 
-        catalogue = Catalogue(Settings(), Definitions(), fail, clock)
+        catalogue = Catalogue(Settings(), Kept(Definitions(), fail), clock)
         for change in (catalogue.create("q", {}), catalogue.pause("q")):
             with pytest.raises(OSError, match="no room"):
                 await change
@@ -202,6 +195,33 @@ class TestRefusals:
         with pytest.raises(Refused, match="there is a queue q already"):
             await catalogue.create("q", {"max_retries": 1})
         assert catalogue.settings_of("q").max_retries == 8
+
+
+class TestLimits:
+    async def test_pauses_are_limited_and_can_be_ended(
+        self, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalogue = await opened(tmp_path, clock)
+        monkeypatch.setattr(catalogue_module, "PAUSES_MAX", 2)
+        await catalogue.pause("q", "a")
+        await catalogue.pause("q", "b")
+        with pytest.raises(Refused, match="2 queues and flows are paused already"):
+            await catalogue.pause("q", "c")
+        assert not await catalogue.pause("q", "a")
+        assert await catalogue.resume("q", "a")
+        assert await catalogue.pause("q", "c")
+        assert catalogue.paused_flows("q") == {"b", "c"}
+
+    async def test_only_deleted_queues_that_had_items_are_remembered(
+        self, tmp_path: Path, clock: Clock
+    ) -> None:
+        catalogue = await opened(tmp_path, clock)
+        for name, accepted in (("had", 7), ("never", 0)):
+            await catalogue.create(name, {})
+            await catalogue.delete(name, accepted)
+        assert KeptFile(tmp_path / QUEUES, Definitions()).load().deleted == {"had": 7}
+        assert not catalogue.exists("had", QueueCounts(7, 0, 0))
+        assert catalogue.exists("had", QueueCounts(8, 0, 0))
 
 
 class TestStamps:
@@ -299,11 +319,5 @@ class TestFile:
         assert again.settings_of("bad") == Settings().defaults
         # It is not forgotten: a version that knows it finds it again.
         await again.pause("good")
-        kept = queues_file(tmp_path).load()
+        kept = KeptFile(tmp_path / QUEUES, Definitions()).load()
         assert kept.queues["bad"].keys == {"of_another_version": 1}
-
-    def test_text_and_back(self) -> None:
-        empty = Definitions()
-        assert definitions_from_json(definitions_to_json(empty), []) == empty
-        paused = Definitions(paused=frozenset({("q", None), ("q", "f"), ("r", "")}))
-        assert definitions_from_json(definitions_to_json(paused), []) == paused

@@ -15,6 +15,7 @@ from actors.config.settings import Settings
 from daemon.config.load import load, load_with_origins
 from daemon.errors import ConfigError
 from forebay.errors import Refused
+from tests.rig.kept import kept_in_memory
 
 NAMES = [
     "braze-users",
@@ -282,10 +283,8 @@ class TestRunTime:
     """Queues that are made while the daemon runs."""
 
     def catalogue(self, **settings: Any) -> Catalogue:
-        async def save(_: Definitions) -> None:
-            pass
-
-        return Catalogue(Settings.model_validate(settings), Definitions(), save, lambda: 1000)
+        kept = kept_in_memory(Definitions())
+        return Catalogue(Settings.model_validate(settings), kept, lambda: 1000)
 
     async def test_they_may_name_a_preset(self, own: Path) -> None:
         catalogue = self.catalogue(

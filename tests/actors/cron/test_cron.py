@@ -13,15 +13,9 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from actors.config.schedule_book import (
-    Installed,
-    KeptSchedules,
-    ScheduleBook,
-    kept_from_json,
-    kept_to_json,
-)
-from actors.config.schedules import ScheduleSettings
-from actors.config.trigger_book import KeptTriggers, TriggerBook
+from actors.config.book import Book, Kept
+from actors.config.schedules import Installed, KeptSchedules, ScheduleSettings
+from actors.config.triggers import TRIGGER, QueueTrigger
 from actors.control.fields import Fields
 from actors.control.schedules import CronControl
 from actors.cron import schedules as cron_module
@@ -29,7 +23,7 @@ from actors.cron.schedules import Schedules
 from actors.model.keys import Offer, Phase
 from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
 from actors.ports.tiers import ColdTotals, StoreUnavailable
-from daemon.state.kept_file import schedules_file
+from daemon.state.kept_file import SCHEDULES, KeptFile, from_text, to_text
 from forebay.errors import Refused
 from tests.conformance.cold_keys import deliver_all
 from tests.conformance.cold_stores import START_MS
@@ -83,15 +77,16 @@ class World:
         """Another life of the daemon."""
 
         async def save(kept: KeptSchedules) -> None:
-            self.kept = kept_from_json(kept_to_json(kept), [])
+            self.kept, rejected = from_text(to_text(kept), KeptSchedules)
+            assert not rejected
 
         settings = {name: ScheduleSettings.model_validate(keys) for name, keys in schedules.items()}
-        book = ScheduleBook(settings, self.kept, save, check)
 
         def failed(name: str, error: str, queue: str) -> None:
             self.failed.append((name, error, queue))
 
-        return Schedules(book, store or self.store, check, self.come.append, failed=failed)
+        kept = Kept(self.kept, save)
+        return Schedules(settings, kept, store or self.store, check, self.come.append, failed)
 
     def passes(self, seconds: float) -> None:
         self.stores.advance(round(seconds * 1000))
@@ -300,7 +295,7 @@ async def test_schedules_of_run_time_outlive_the_daemon(
         with pytest.raises(Refused, match=text):
             await cron.add("bad", keys)
     again = world.cron(s=TEN)
-    assert again.book.schedules["extra"].every == 3600
+    assert again.book.find("extra").every == 3600
     await again.change("extra", {"every": None, "cron": "0 0 * * *"})
     assert again.book.find("extra").cron == "0 0 * * *"
     await again.remove("extra")
@@ -335,36 +330,37 @@ async def test_a_schedule_that_cannot_be_says_why(world: World, mock_clock: Mock
 
 
 def test_the_file_is_replaced_and_what_is_damaged_is_kept_aside(tmp_path: Path) -> None:
-    assert schedules_file(tmp_path).load() == KeptSchedules()
+    file = KeptFile(tmp_path / SCHEDULES, KeptSchedules())
+    assert file.load() == KeptSchedules()
     kept = KeptSchedules({"s": TEN}, {})
-    trio.run(schedules_file(tmp_path).save, kept)
-    assert schedules_file(tmp_path).load() == kept
+    trio.run(file.save, kept)
+    assert file.load() == kept
     for text in ("{", '{"version": 2}', '{"version": 1, "schedules": []}', "[" * 100_000):
         (tmp_path / "schedules.json").write_text(text)
-        assert schedules_file(tmp_path).load() == KeptSchedules()
+        assert file.load() == KeptSchedules()
     assert len(list(tmp_path.glob("schedules.json.damaged-*"))) == 4
 
 
 def test_an_entry_that_makes_no_sense_is_set_aside_alone(tmp_path: Path) -> None:
-    file = tmp_path / "schedules.json"
+    file = KeptFile(tmp_path / SCHEDULES, KeptSchedules())
     content = {
         "version": 1,
         "schedules": {"good": TEN, "bad": 1},
         "installed": {"good": ["abc", True], "bad": 5, "worse": [1, 2, 3]},
     }
-    file.write_text(json.dumps(content))
+    (tmp_path / SCHEDULES).write_text(json.dumps(content))
     for _ in range(2):
         with structlog.testing.capture_logs() as logged:
-            kept = schedules_file(tmp_path).load()
+            kept = file.load()
         assert kept == KeptSchedules({"good": TEN}, {"good": Installed("abc", is_done=True)})
         (line,) = logged
         assert line["event"] == "state.entries_rejected"
-        assert [entry.partition(",")[0] for entry in line["entries"]] == [
-            "('bad'",
-            "('bad'",
-            "('worse'",
-        ]
-    trio.run(schedules_file(tmp_path).save, kept)
+        assert {entry.partition(":")[0] for entry in line["entries"]} == {
+            "schedules.bad",
+            "installed.bad",
+            "installed.worse",
+        }
+    trio.run(file.save, kept)
     (aside,) = tmp_path.glob("schedules.json.rejected-*")
     assert line["kept"] == str(aside)
     assert json.loads(aside.read_text()) == content
@@ -392,7 +388,7 @@ async def test_a_schedule_that_meets_a_bug_leaves_the_others_alone(
     assert {name for name, _ in world.ticks()} == {"good"}
 
 
-def test_a_definition_that_cannot_be_used_can_be_changed_or_removed() -> None:
+def test_a_definition_that_cannot_be_used_can_be_changed_or_removed(tmp_path: Path) -> None:
     saved: list[KeptSchedules] = []
 
     async def save(kept: KeptSchedules) -> None:
@@ -400,12 +396,14 @@ def test_a_definition_that_cannot_be_used_can_be_changed_or_removed() -> None:
 
     async def mend() -> None:
         bad = {**TEN, "payload": float("nan")}
-        book = ScheduleBook({}, KeptSchedules({"a": bad, "b": bad}), save, lambda _: 5)
-        assert not book.schedules
+        kept = Kept(KeptSchedules({"a": bad, "b": bad}), save)
+        ticks = SqliteStores(tmp_path).cold.ticks
+        book = Schedules({}, kept, ticks, check, lambda _: None, lambda *_: None).book
+        assert not book.definitions
         await book.change("a", {"payload": 1})
         await book.remove("b")
-        assert list(book.schedules) == ["a"]
-        assert list(saved[-1].run_time) == ["a"]
+        assert list(book.definitions) == ["a"]
+        assert list(saved[-1].schedules) == ["a"]
 
     trio.run(mend)
 
@@ -440,11 +438,11 @@ async def test_what_is_left_out_of_a_changed_payload_is_gone(world: World) -> No
     assert (changed.payload, changed.every) == ({"a": 1}, kept.every)
 
 
-def no_triggers() -> TriggerBook:
-    async def save(_: KeptTriggers) -> None:
+def no_triggers() -> Book[QueueTrigger]:
+    async def save(_: object) -> None:
         """Nothing is kept."""
 
-    return TriggerBook({}, KeptTriggers(), save, lambda _: 5)
+    return Book(TRIGGER, {}, {}, save, lambda *_: None)
 
 
 class Asking:

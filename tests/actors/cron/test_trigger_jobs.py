@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from actors.config.trigger_book import KeptTriggers, TriggerBook
-from actors.config.triggers import QueueTrigger
+from actors.config.triggers import KeptTriggers, QueueTrigger
 from actors.control.items import Items
 from actors.cron import trigger_sweep, trigger_watch
 from actors.cron import triggers as triggers_module
@@ -21,6 +20,7 @@ from actors.ports.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, 
 from daemon.app import Daemon
 from forebay.errors import Refused
 from tests.eventually import at_once, eventually
+from tests.rig.kept import kept_in_memory
 from tests.rig.rig import Rig, running
 from tests.rig.scripted import all_fail, all_good
 
@@ -91,7 +91,7 @@ class World:
 
     def __init__(self, rig: Rig, last: int = 0, *, is_taken: bool = False) -> None:
         self.rig = rig
-        self.kept = KeptTriggers()
+        self.kept = kept_in_memory(KeptTriggers())
         self.failures: list[str] = []
         self.dead: list[tuple[str | int, ...]] = []
         """Who is told of dead letters: queue, error, how many, and the ids of some."""
@@ -103,15 +103,12 @@ class World:
     def live(self, last: int = 0, *, is_taken: bool = False) -> Triggers:
         life = self.rig.life
 
-        async def save(kept: KeptTriggers) -> None:
-            self.kept = kept
-
         daemon = life.daemon
         ports = Neighbours(self, daemon)
         check = daemon.cron.check_trigger
-        book = TriggerBook({"t": QueueTrigger.model_validate(THREE)}, self.kept, save, check)
+        configured = {"t": QueueTrigger.model_validate(THREE)}
         store = Crashing(life.sqlite.triggers, last, is_taken=is_taken)
-        return Triggers(book, store, b"", ports)
+        return Triggers(configured, self.kept, check, store, b"", ports)
 
     async def crash(self) -> None:
         self.crashes += 1

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from actors.config.trigger_book import (
-    Hold,
-    KeptTriggers,
-    TriggerBook,
-    kept_from_json,
-    kept_to_json,
-)
-from actors.config.triggers import QueueTrigger
+from actors.config.book import Kept
+from actors.config.triggers import Hold, KeptTriggers, QueueTrigger
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.trigger_watch import BACKOFF_S_MAX, LEASE_S, LIVE_S, LOOK_S, backoff_s
 from actors.cron.triggers import Triggers
@@ -31,7 +25,7 @@ from actors.ports.tiers import (
     StoreUnavailable,
 )
 from actors.ports.trigger_jobs import Claim, Poll, TriggerLease, TriggerStore, fate_of, next_step
-from daemon.state.kept_file import triggers_file
+from daemon.state.kept_file import TRIGGERS, KeptFile, from_text, to_text
 from forebay.errors import Refused
 from tests.conformance.cold_stores import new_row, put
 from tests.conformance.cold_triggers import settle_job
@@ -135,11 +129,12 @@ class World:
         async def save(kept: KeptTriggers) -> None:
             if self.is_full:
                 raise OSError("no room")
-            self.kept = kept_from_json(kept_to_json(kept), [])
+            self.kept, rejected = from_text(to_text(kept), KeptTriggers)
+            assert not rejected
 
         settings = {name: QueueTrigger.model_validate(keys) for name, keys in configured.items()}
-        book = TriggerBook(settings, self.kept, save, check)
-        return Triggers(book, self.stores.triggers, daemon, Neighbours(self))
+        kept = Kept(self.kept, save)
+        return Triggers(settings, kept, check, self.stores.triggers, daemon, Neighbours(self))
 
     def passes(self, seconds: float) -> None:
         self.stores.advance(round(seconds * 1000))
@@ -395,9 +390,9 @@ async def test_a_trigger_that_is_removed_lets_its_queue_go_and_its_jobs_live(
     triggers = world.triggers()
     await world.push(2)
     await triggers.add("t", TEN)
-    assert triggers.book.held == {Hold("q", "t")}
+    assert world.kept.held == {Hold("q", "t")}
     await triggers.remove("t")
-    assert (world.held, triggers.book.held, await world.jobs()) == (set(), frozenset(), 1)
+    assert (world.held, world.kept.held, await world.jobs()) == (set(), frozenset(), 1)
     await settle_job(world.stores)
     world.passes(LIVE_S)
     await triggers.look()
@@ -500,6 +495,9 @@ async def test_circles_are_refused_and_one_that_a_reload_closes_makes_no_jobs(
     assert await world.jobs() == 0
     with pytest.raises(Refused, match="come back"):
         await triggers.run_now("t")
+    # Without the other one it is no circle.
+    await triggers.remove("back")
+    assert await triggers.run_now("t") is not None
 
 
 async def test_the_book_refuses_what_cannot_be(world: World, mock_clock: MockClock) -> None:
@@ -521,11 +519,12 @@ async def test_the_book_refuses_what_cannot_be(world: World, mock_clock: MockClo
 
 async def test_the_file_is_kept_aside_if_it_makes_no_sense(tmp_path: Path) -> None:
     kept = KeptTriggers({"t": TEN}, frozenset({Hold("q", "t")}))
-    await triggers_file(tmp_path).save(kept)
-    assert triggers_file(tmp_path).load() == kept
+    file = KeptFile(tmp_path / TRIGGERS, KeptTriggers())
+    await file.save(kept)
+    assert file.load() == kept
     (tmp_path / "triggers.json").write_text("{}")
-    assert triggers_file(tmp_path).load() == KeptTriggers()
-    assert triggers_file(tmp_path).load() == KeptTriggers()
+    assert file.load() == KeptTriggers()
+    assert file.load() == KeptTriggers()
     (aside,) = os.listdir(tmp_path)
     assert aside.startswith("triggers.json.damaged-")
 

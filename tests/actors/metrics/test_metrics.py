@@ -9,10 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.config import schedule_book
-from actors.config.kept import Kept
+from actors.config.schedules import KeptSchedules
 from actors.config.settings import Settings
-from actors.config.trigger_book import KeptTriggers
+from actors.config.triggers import KeptTriggers
 from actors.control.items import Items
 from actors.cron.cron import Cron, KeptCron
 from actors.keys.keys import Keys
@@ -28,6 +27,7 @@ from daemon.stores.sqlite.store import SqliteCold
 from forebay.ids import new_run_id
 from forebay.run import encode_run, read_head
 from tests.rig.fragile_cold import FragileCold, as_port
+from tests.rig.kept import kept_in_memory
 from tests.rig.tiers_alone import make_tiers
 
 NOW_MS = 1_700_000_000_000
@@ -65,9 +65,7 @@ class World:
         workers = Workers(settings, self.tiers, catalogue, observers, lambda *_: None, None)
         keys = Keys(self.tiers, catalogue)
         items = Items(self.tiers, workers, observers.history, 1000)
-        kept = KeptCron(
-            Kept(schedule_book.KeptSchedules(), self._save), Kept(KeptTriggers(), self._save)
-        )
+        kept = KeptCron(kept_in_memory(KeptSchedules()), kept_in_memory(KeptTriggers()))
         cron = Cron(settings, kept, self.tiers, catalogue, observers, items)
         self.metrics = Metrics(
             catalogue, self.tiers, workers, keys, cron, observers, is_shared=False
@@ -85,8 +83,6 @@ class World:
         entry = dict.fromkeys(names.split(), 0) | {"accepted": self.accepted}
         spool = {"bytes": MB * self.reports, "disk_bytes": 0, "free_bytes": 9}
         return {"daemon": entry, "queues": {"q": entry}, "spool": spool}
-
-    async def _save(self, _: object) -> None: ...
 
 
 def a_run(items: int, queue: str = "q", enqueued_ms: int = NOW_MS - 5000) -> bytes:

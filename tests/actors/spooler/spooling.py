@@ -8,7 +8,6 @@ from typing import Any
 
 import trio
 
-from actors.config.catalogue import Definitions
 from actors.config.settings import SpoolSettings
 from actors.model.failures import RetryNote
 from actors.model.runs import Fate
@@ -170,10 +169,6 @@ def retried(lease: RunLoan, first: int, last: int, note: RetryNote) -> Retried:
 
 def handed_over(lease: RunLoan, bits: int) -> HandedOver:
     return HandedOver(lease.token, lease.run.position, lease.run.head.run_id, bits)
-
-
-async def save_nothing(_: Definitions) -> None:
-    """The catalogue of these tests is made anew each time."""
 
 
 @asynccontextmanager

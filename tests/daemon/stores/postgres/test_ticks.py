@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 import trio
 
-from actors.config.schedule_book import KeptSchedules, ScheduleBook
-from actors.config.schedules import ScheduleSettings
+from actors.config.schedules import KeptSchedules, ScheduleSettings
 from actors.cron.schedules import Schedules
 from actors.model.keys import Phase
 from actors.ports.ticks import Marks, Tick, TickChange, TickOutcome, TickStore
@@ -17,6 +16,7 @@ from daemon.stores.postgres.store import PostgresCold
 from forebay.run import Run
 from tests.conformance.cold_stores import LEASE_S, PLENTY, START_MS, check_books
 from tests.conformance.postgres_stores import PostgresStores
+from tests.rig.kept import kept_in_memory
 
 TICKS = 1000
 ROUNDS = 20
@@ -58,13 +58,10 @@ class Slow:
 
 
 def new_cron(ticks: TickStore, **keys: object) -> Schedules:
-    async def save(kept: KeptSchedules) -> None:
-        pass
-
     settings = {"queue": "q", "every": "1s", "missed": "run_all", **keys}
     schedule = ScheduleSettings.model_validate(settings)
-    book = ScheduleBook({"s": schedule}, KeptSchedules(), save, lambda _: 5)
-    return Schedules(book, ticks, lambda _: 5, lambda _: None, lambda *_: None)
+    kept = kept_in_memory(KeptSchedules())
+    return Schedules({"s": schedule}, kept, ticks, lambda _: 5, lambda _: None, lambda *_: None)
 
 
 async def deliver_due(cold: PostgresCold) -> list[bytes]:
