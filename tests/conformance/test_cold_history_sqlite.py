@@ -4,13 +4,14 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.model.finished import keep_nothing
 from actors.model.slices import ItemError
 from actors.ports.tiers import RowOutcome, StoreUnavailable
-from daemon.stores.cold import history
+from daemon.stores.cold import history, items
 from daemon.stores.cold.statement import Statement
 from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.store import SqliteCold
@@ -36,10 +37,13 @@ async def stores(tmp_path: Path) -> AsyncIterator[SqliteStores]:
         (history.FORGET, (1,)),
         (history.NOTE_CLAIMED, (1,)),
         (history.NOTE_CLAIMED_FAILURES, (1,)),
+        (items.SELECT_PAST_BY_BODY, ([b"1", b"2"],)),
+        (items.SELECT_HISTORY, (2, 1, "q", 3)),
+        (items.END_OF_HISTORY, (1, 2)),
     ],
 )
 async def test_no_step_walks_through_all_rows(
-    stores: SqliteStores, statement: Statement, values: tuple[str | int, ...]
+    stores: SqliteStores, statement: Statement, values: tuple[Any, ...]
 ) -> None:
     plan = stores.plan(statement, *values)
     steps = [step for step in plan if " history" in step or " runs" in step]

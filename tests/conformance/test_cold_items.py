@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.model.finished import FinishedRow
 from actors.ports.tiers import ColdItems
 from daemon.stores.bridge import Bridge
-from tests.conformance.cold_items import ItemsSuite
+from daemon.stores.cold import items
+from tests.conformance.cold_items import ItemsSuite, ItemStores
 from tests.conformance.cold_purge import PurgeSuite
+from tests.conformance.cold_stores import PLENTY, START_MS, new_row, put
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores
 
@@ -25,7 +28,45 @@ class PostgresItemStores(PostgresStores):
         return self.cold.items
 
 
-class TestSqliteItems(ItemsSuite, PurgeSuite):
+class StretchSuite:
+    """What a scan finds where a transaction looks at three rows only."""
+
+    @pytest.mark.parametrize("rows_max", [1, 2, 10])
+    async def test_a_scan_goes_past_stretches_without_a_row_of_its_queue(
+        self, stores: ItemStores, monkeypatch: pytest.MonkeyPatch, rows_max: int
+    ) -> None:
+        monkeypatch.setattr(items, "SCANNED_MAX", 3)
+        rows = [new_row(1, "q" if n in (1, 2, 3, 11, 12) else "other") for n in range(13)]
+        ended = [FinishedRow(r.head, r.data, r.bits, 1, "delivered", START_MS) for r in rows]
+        await put(stores, *rows)
+        await stores.cold.note_history(ended)
+        expected = [row.head.run_id for row in rows if row.head.queue == "q"]
+        for scan, wanted in (
+            (stores.items.scan, expected),
+            (stores.items.scan_history, expected[::-1]),
+        ):
+            found: list[bytes] = []
+            after: int | None = 0
+            while after is not None:
+                page = await scan("q", after, rows_max, PLENTY)
+                found += [sight.head.run_id for sight in page.rows]
+                after = page.after
+            assert found == wanted
+
+    async def test_a_page_of_a_scan_is_bounded_in_bytes(self, stores: ItemStores) -> None:
+        rows = [new_row(1, payload=bytes(1000), compressed=False) for _ in range(5)]
+        await put(stores, *rows)
+        sizes = []
+        after: int | None = 0
+        while after is not None:
+            page = await stores.items.scan(None, after, 10, 2 * len(rows[0].data))
+            sizes.append(len(page.rows))
+            after = page.after
+        assert sizes == [2, 2, 1]
+        assert len((await stores.items.scan(None, 0, 10, 1)).rows) == 1
+
+
+class TestSqliteItems(ItemsSuite, PurgeSuite, StretchSuite):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[SqliteItemStores]:
         stores = SqliteItemStores(tmp_path)
@@ -34,7 +75,7 @@ class TestSqliteItems(ItemsSuite, PurgeSuite):
         await stores.cold.close()
 
 
-class TestPostgresItems(ItemsSuite, PurgeSuite):
+class TestPostgresItems(ItemsSuite, PurgeSuite, StretchSuite):
     @pytest.fixture
     async def stores(self) -> AsyncIterator[PostgresItemStores]:
         async with Bridge() as bridge:

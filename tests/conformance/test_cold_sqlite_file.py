@@ -11,7 +11,7 @@ import trio
 
 from actors.ports.tiers import DeadFilter, RowOutcome, StoreUnavailable
 from daemon.errors import CannotStart
-from daemon.stores.cold import dead, dead_page, dead_search, settling
+from daemon.stores.cold import dead, dead_page, dead_search, items, settling
 from daemon.stores.cold.statement import Now, Statement
 from daemon.stores.sqlite import (
     claims,
@@ -105,6 +105,12 @@ FOUND = {
 }
 STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
     "settle": (settling.SELECT_LEASED, ([b"1", b"2"],)),
+    "find an item": (items.SELECT_BY_BODY, ([b"1", b"2"],)),
+    "scan": (items.SELECT_ROWS, (1, 2, "q", 3)),
+    "end of a scan": (items.END_OF_ROWS, (1, 2)),
+    "delete": (items.SELECT_HELD, ([b"1", b"2"],)),
+    "purge what is due": (items.SELECT_DUE, ("q", 1)),
+    "purge the rest": (items.SELECT_LATER, ("q", 1)),
     "lock letters": (dead.LOCK, ([1, 2],)),
     "retry": (dead.RETRY, ([1, 2],)),
     "edit": (dead.EDIT, (1, b"", b"", 1)),

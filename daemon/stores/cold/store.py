@@ -13,6 +13,7 @@ from actors.ports.tiers import RowOutcome
 from daemon.stores.cold import history, keys, settling
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
+from daemon.stores.cold.items import SingleItems
 
 
 class ColdStore:
@@ -21,6 +22,7 @@ class ColdStore:
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
         self.dead_letters = ColdDeadLetters(steps, lambda: self._keeps)
+        self.items = SingleItems(steps, lambda: self._keeps)
 
     def keep_keys(self, rules: KeyRules) -> None:
         self._rules = rules

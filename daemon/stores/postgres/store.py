@@ -22,7 +22,6 @@ from typing import Final
 import trio
 
 from actors.model.books import ColdReceipt
-from actors.model.finished import Keeps
 from actors.model.keys import Offer
 from actors.ports.tiers import (
     ColdRow,
@@ -48,7 +47,6 @@ from daemon.stores.postgres import (
     offers,
 )
 from daemon.stores.postgres.connection import Connection, Database
-from daemon.stores.postgres.items import PostgresItems
 from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
@@ -136,7 +134,6 @@ class PostgresCold(ColdStore):
             needs_standby=settings.require_sync_standby,
         )
         super().__init__(steps)
-        self.items = PostgresItems(self._db, daemon, now_ms, self.wakes.notices)
         self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
@@ -320,9 +317,6 @@ class PostgresCold(ColdStore):
 
         answers, _ = await self._db.write(work, after=lambda said: self.wakes.notices(said[1]))
         return answers
-
-    def keep_history(self, keeps: Keeps) -> None:
-        self._keeps = self.items.keeps = keeps
 
     async def put_off_anew(self) -> None:
         """Nothing to do: rows follow the server's clock."""

@@ -53,7 +53,6 @@ from daemon.stores.sqlite.books import (
 )
 from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.stores.sqlite.history import tries
-from daemon.stores.sqlite.items import SqliteItems
 from daemon.stores.sqlite.rows import bodies_sql, drop_body, insert_row
 from daemon.stores.sqlite.steps import SqliteSteps
 from daemon.stores.sqlite.ticks import SqliteTicks
@@ -80,7 +79,6 @@ class SqliteCold(ColdStore):
     def _use(self, db: Database) -> None:
         self._db = db
         super().__init__(SqliteSteps(db, self._now))
-        self.items = SqliteItems(db, self._now_ms)
         self.ticks = SqliteTicks(db, self._now_ms)
         self.triggers = SqliteTriggers(db, self._now, lambda: self._keeps, lambda: self._rules)
 
@@ -227,9 +225,6 @@ class SqliteCold(ColdStore):
             return await self._db.write(partial(work, repeats=self._repeats), is_new_work=True)
         # Now all keys are looked for.
         return await self._db.write(work, is_new_work=True)
-
-    def keep_history(self, keeps: Keeps) -> None:
-        self._keeps = self.items.keeps = keeps
 
     async def put_off_anew(self) -> None:
         await self._db.write(partial(leasing.put_off_anew, now=self._now_ms()))
