@@ -501,7 +501,8 @@ class ColdQueue(Protocol):
         unreadable loses its key; an item that has started or is dead is not changed."""
 
     async def forget_keys(self) -> int:
-        """Forgets some keys that are free again; returns how many, 0 if there are no more."""
+        """Forgets some keys that are free again, and some runs that were offered long ago; returns
+        how many of both, 0 if there are no more."""
 
     def keep_history(self, keeps: Keeps) -> None:
         """From now on items that finish here go to the history, as `keeps` says, in the transaction

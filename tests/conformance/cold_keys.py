@@ -89,6 +89,20 @@ async def deletes_let_go(stores: ColdStores, items: ColdItems) -> None:
     assert await answer(stores, b"a", b"b", b"c") == [CREATED] * 3
 
 
+async def old_runs_are_forgotten(stores: ColdStores) -> None:
+    """Where a store remembers two runs."""
+    stores.cold.keep_keys(keyed("ignore"))
+    runs = [offer(b"%d" % n) for n in range(5)]
+    await answers(stores, *runs)
+    await deliver_all(stores)
+    assert await stores.cold.forget_keys() == 3
+    assert await stores.cold.forget_keys() == 0
+    assert await answers(stores, *runs) == [[CREATED]] * 5
+    # Those that were remembered got their answers again, and the others are new.
+    totals = (await stores.cold.totals())["q"]
+    assert totals == ColdTotals(held=3, runs=3, accepted=8, delivered=5, duplicate=2)
+
+
 class KeySuite:
     async def test_a_second_one_is_ignored_rejected_or_replaces_the_first(
         self, stores: ColdStores

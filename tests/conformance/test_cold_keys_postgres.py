@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 from actors.model.keys import KeyRule, Policy
 from daemon.stores.bridge import Bridge
+from daemon.stores.postgres.keys import PostgresKeys
 from forebay.keyed import KeyOutcome
-from tests.conformance.cold_keys import KeySuite, deletes_let_go, offer
+from tests.conformance.cold_keys import KeySuite, deletes_let_go, offer, old_runs_are_forgotten
 from tests.conformance.cold_stores import check_books
 from tests.conformance.key_model import SCRIPTS, KeyPlayer, Step
 from tests.conformance.postgres_stores import PostgresStores
@@ -34,6 +35,12 @@ class TestPostgresKeys(KeySuite):
         self, stores: PostgresStores
     ) -> None:
         await deletes_let_go(stores, stores.cold.items)
+
+    async def test_runs_that_nobody_will_offer_again_are_forgotten(
+        self, stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(PostgresKeys, "offered_max", 2)
+        await old_runs_are_forgotten(stores)
 
     @pytest.mark.parametrize(
         "policy,other", [("ignore", IGNORED), ("reject", CONFLICT), ("replace", UPDATED)]

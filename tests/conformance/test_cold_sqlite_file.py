@@ -78,6 +78,7 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
         "confirm": sqlite.CONFIRM,
         "stored": sqlite.SELECT_STORED,
         "drop body": rows.DROP_BODY,
+        "drop bodies by id": rows.DROP_BODIES.format("?, ?"),
     }
     for name, sql in plans.items():
         numbered = [int(number) for number in re.findall(r"\?(\d)", sql)]

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from actors.model.finished import Keeps
 from actors.ports.tiers import NewRow, RowOutcome
 from daemon.stores.cold.books import Books
-from daemon.stores.cold.keyed import Held, Released, Taking
+from daemon.stores.cold.keyed import Answer, Held, Released, Taking
 from daemon.stores.cold.rows import Bodies, Unpacked
 from daemon.stores.cold.statement import Statement
 from forebay.run import Run
@@ -60,7 +60,12 @@ class RowTable(Protocol):
 
 
 class KeyTable(Protocol):
-    """The table of unique keys. It decides nothing: `offers` does, with actors/keys/arbiter.py."""
+    """The table of unique keys, and that of answers. It decides nothing: `offers` does, with
+    actors/keys/arbiter.py."""
+
+    @property
+    def offered_max(self) -> int:
+        """How many runs' answers are remembered."""
 
     async def find(
         self, queue: str, keys: Collection[bytes], *, with_rows: bool, locks: bool = True
@@ -80,9 +85,11 @@ class KeyTable(Protocol):
     async def release(self, queue: str, held: Collection[Held]) -> None:
         """Their keys are nobody's."""
 
+    async def remember(self, answers: Sequence[Answer]) -> None:
+        """What was answered to runs that were not known. RunAgain if one is known after all."""
+
     async def forget(self) -> int:
-        """Some of the keys that are free again, and of the runs that nobody will offer again; how
-        many keys."""
+        """Some of the keys that are free again; how many."""
 
 
 class Connection(Protocol):

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from actors.keys.arbiter import Known
 from actors.model.keys import KeyRule, Phase
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.rows import CORRUPT, FAILED, QUEUED
 from forebay.run import Run
+
+FORGOTTEN_MAX: Final = 2000
+"""How many keys, and runs, one step forgets: others wait for it."""
 
 
 class KeyedRow(NamedTuple):
@@ -57,6 +60,15 @@ class Taking(NamedTuple):
     """The body that the items are in."""
     places: Mapping[int, int]
     """Where in the body each item is that is not at its own number."""
+
+
+class Answer(NamedTuple):
+    """What was answered to a run that was offered."""
+
+    run_id: bytes
+    outcomes: bytes
+    """One byte per item, or one for all of them."""
+    fingerprint: int
 
 
 def window_of(rule: KeyRule) -> int | None:

@@ -8,12 +8,14 @@ port says (actors/ports/tiers.py).
 from collections.abc import Sequence
 
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
-from actors.model.keys import Holder, KeyRules, no_keys
+from actors.model.keys import Holder, KeyRules, Offer, no_keys
 from actors.ports.tiers import RowOutcome
-from daemon.stores.cold import history, keys, settling
+from daemon.stores.cold import history, keys, offers, settling
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
+from daemon.stores.cold.repeats import Repeats
+from daemon.stores.cold.ticks import ColdTicks
 
 
 class ColdStore:
@@ -21,11 +23,19 @@ class ColdStore:
         self._steps = steps
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
+        self._repeats = Repeats()
         self.dead_letters = ColdDeadLetters(steps, lambda: self._keeps)
         self.items = SingleItems(steps, lambda: self._keeps)
+        self.ticks = ColdTicks(steps)
 
     def keep_keys(self, rules: KeyRules) -> None:
         self._rules = rules
+
+    async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
+        rules, repeats = self._rules, self._repeats
+        return await self._steps.write(
+            lambda con: offers.offer(con, offered, rules, repeats), is_new_work=True
+        )
 
     async def key(self, queue: str, key: bytes) -> Holder | None:
         return await self._steps.read(lambda con: keys.show(con, queue, key))
@@ -34,8 +44,7 @@ class ColdStore:
         return await self._steps.write(lambda con: keys.drop(con, queue, key), is_repeatable=False)
 
     async def forget_keys(self) -> int:
-        """One step forgets a few thousand keys at most: others wait for it."""
-        return await self._steps.write(lambda con: con.keys.forget(), is_durable=False)
+        return await self._steps.write(offers.forget, is_durable=False)
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = keeps

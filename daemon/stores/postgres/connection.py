@@ -26,6 +26,7 @@ import trio
 
 from actors.ports.tiers import StoreUnavailable
 from daemon.stores.bridge import Bridge
+from daemon.stores.cold.connection import RunAgain
 from daemon.stores.postgres.errors import DRIVER_ERRORS, Again, is_sound_after, translated
 
 T = TypeVar("T")
@@ -241,6 +242,9 @@ async def _attempt(
     except DRIVER_ERRORS as error:
         is_sound = is_sound_after(error) and await _say(con, "ROLLBACK")
         raise translated(error, is_committing=is_committing) from error
+    except RunAgain as error:
+        is_sound = await _say(con, "ROLLBACK")
+        raise Again(str(error), is_lost=False, is_unknown=False) from error
     except Exception:
         # The step's own: it is undone.
         is_sound = await _say(con, "ROLLBACK")

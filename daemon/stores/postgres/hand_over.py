@@ -5,14 +5,15 @@ from typing import Any, Final
 
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
-from actors.ports.tiers import NewRow, StoreUnavailable, Unconfirmed
+from actors.ports.tiers import NewRow, Unconfirmed
 from daemon.stores.cold.books import Place
-from daemon.stores.cold.rows import FAILED, QUEUED, Unpacked, under_own_ids
+from daemon.stores.cold.offers import Arrival, admit
+from daemon.stores.cold.rows import FAILED, QUEUED, Unpacked, under_own_ids, unpack_bits
 from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.offers import Waiting, admit
 from daemon.stores.postgres.rows import FAR_MS, NOW, SELECT_BODIES, drop_bodies, insert_rows
+from daemon.stores.postgres.steps import PostgresConnection
 
 
 async def store(con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: int | None) -> None:
@@ -20,14 +21,6 @@ async def store(con: Connection, rows: Sequence[NewRow], daemon: bytes, now_ms: 
         stored = dict(await con.fetch(SELECT_BODIES, sorted({row.head.run_id for row in rows})))
         own = under_own_ids(rows, stored)
         await insert_rows(con, own, daemon, now_ms, Unpacked(), is_stored=True)
-
-
-async def check_standby(con: Connection) -> None:
-    """StoreUnavailable if a commit here would be on one machine only."""
-    if not await con.fetchval(HAS_STANDBY):
-        raise StoreUnavailable(
-            "PostgreSQL: no synchronous standby is connected, and `require_sync_standby` is set"
-        )
 
 
 async def confirm(
@@ -40,7 +33,7 @@ async def confirm(
     """The queues that have something due now. `rows`: by the epoch of a shared warm queue that they
     are about to enter; None: by none."""
     books, due = SharedBooks(), set()
-    keyed: dict[str, list[Waiting]] = {}
+    keyed: dict[str, list[Arrival]] = {}
     found: list[Sequence[Any]] = []
     for epoch, ids in rows.items():
         if ids:
@@ -51,11 +44,12 @@ async def confirm(
         if is_due:
             due.add(queue)
         if write is not None and not is_dead and not attempt and rules(queue).policy != "off":
-            keyed.setdefault(queue, []).append(Waiting(n, body_id, bits, place, write))
+            keyed.setdefault(queue, []).append(Arrival(n, body_id, unpack_bits(bits), place, write))
     for queue, waiting in sorted(keyed.items()):
         # In the order in which the runs were made.
         waiting.sort(key=lambda row: (row.body_id, row.n))
-        await admit(con, queue, waiting, rules(queue), books, now_ms)
+        steps = PostgresConnection(con, daemon, now_ms)
+        await admit(steps, queue, waiting, rules(queue), books)
     await books.record(con, daemon)
     return due
 
@@ -69,10 +63,6 @@ async def forget(con: Connection, rows: Sequence[bytes]) -> None:
     await drop_bodies(con, (body_id for (body_id,) in gone))
 
 
-HAS_STANDBY: Final = """SELECT EXISTS (
-    SELECT 1 FROM pg_stat_replication
-    WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
-)"""
 _STORED: Final = guard(ColdMove.CONFIRM, ColdMove.FORGET).replace("state", "state || ''")
 """In other words than the index `runs_stored` has, so that rows are found by their ids: a plan that
 was prepared for any number of ids went through all of that index for each of them. To confirm

@@ -1,8 +1,8 @@
 """The table of unique keys in PostgreSQL: who has one, and where that item is.
 
-Nothing here decides (daemon/stores/postgres/offers.py does, with actors/keys/arbiter.py). Whoever
-decides has locked the keys that are there, and the rows of their items. A key that somebody else
-takes meanwhile is noticed when it is taken: then the whole step is taken again, and sees it.
+Nothing here decides (daemon/stores/cold/offers.py does, with actors/keys/arbiter.py). Whoever
+decides has locked the keys that are there, and the rows of their items. A key that another step
+takes meanwhile is noticed when it is taken: then the whole step is run again, and sees it.
 
 Outcomes are about places in bodies, so that keys are let go by those, many bodies at once.
 """
@@ -12,26 +12,33 @@ from typing import Any, Final
 
 from actors.keys.arbiter import Known, item_refs
 from actors.model.keys import Holder, ItemRef, Phase
-from actors.model.slices import indexes, lowest_bit
+from actors.model.slices import indexes
 from daemon.stores.cold.books import Place
-from daemon.stores.cold.keyed import Held, KeyedItem, KeyedRow, Released, Taking, phase_of, placed
+from daemon.stores.cold.connection import RunAgain
+from daemon.stores.cold.keyed import (
+    FORGOTTEN_MAX,
+    Answer,
+    Held,
+    KeyedItem,
+    KeyedRow,
+    Released,
+    Taking,
+    phase_of,
+    placed,
+)
 from daemon.stores.cold.rows import pack_bits, unpack_bits
 from daemon.stores.cold.text import from_text
-from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.errors import Again
-from daemon.stores.postgres.rows import NOW, drop_bodies
+from daemon.stores.postgres.rows import NOW
 from forebay.errors import BadRun
 from forebay.ids import unpack_item_id
 from forebay.run import IDS, KEYS, Run
 
-FORGOTTEN_MAX: Final = 2000
-"""So many keys are forgotten in one transaction."""
 OFFERED_MAX: Final = 262_144
-"""So many runs of the whole fleet are remembered."""
+"""Of the whole fleet."""
 
 
-class Taken:
+class _Taken:
     """Keys that items get in one step, and where each of those items is."""
 
     def __init__(self) -> None:
@@ -60,15 +67,10 @@ class Taken:
         return self.homes.setdefault((run_id, body_id), len(self.homes) + 1)
 
 
-class KeyTaken(Again):
-    """A key that was to be taken is somebody's."""
-
-    def __init__(self) -> None:
-        super().__init__("a key is taken already", is_lost=False, is_unknown=False)
-
-
 class PostgresKeys:
     """`KeyTable` for the steps."""
+
+    offered_max = OFFERED_MAX
 
     def __init__(self, con: Connection, now_ms: int | None) -> None:
         self._con = con
@@ -77,66 +79,80 @@ class PostgresKeys:
     async def find(
         self, queue: str, keys: Collection[bytes], *, with_rows: bool, locks: bool = True
     ) -> dict[bytes, Held]:
-        return await find(self._con, queue, keys, with_rows=with_rows, locks=locks)
+        if not keys:
+            return {}
+        lock = " FOR UPDATE" if locks else ""
+        found: dict[bytes, Held] = {}
+        for key, run_id, item, body_id, place, until in await self._con.fetch(
+            SELECT_KEYS + lock, queue, sorted(keys)
+        ):
+            phase: Phase = "waiting" if until is None else "done"
+            holder = Holder(ItemRef(run_id, item), phase, until)
+            found[key] = Known(holder, KeyedItem(key, body_id, place))
+        if not (with_rows and found):
+            return found
+        alive = sorted({one.where.body_id for one in found.values() if one.holder.until_ms is None})
+        rows: dict[bytes, list[KeyedRow]] = {}
+        for body_id, *columns in await self._con.fetch(SELECT_ROWS + lock, alive):
+            rows.setdefault(body_id, []).append(_row(queue, columns))
+        return {key: placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
 
     async def take(self, queue: str, takings: Sequence[Taking]) -> None:
-        taken = Taken()
+        taken = _Taken()
         for one in takings:
             taken.add(one.run, one.keys, one.body_id, one.places)
-        await take(self._con, queue, taken)
+        if not taken.rows:
+            return
+        run_ids, body_ids = zip(*taken.homes, strict=True)
+        # In order, so that two that take the same keys do not wait for each other.
+        keys, homes, items, places = zip(*sorted(taken.rows), strict=True)
+        done = await self._con.execute(TAKE, queue, run_ids, body_ids, keys, homes, items, places)
+        if _count(done) != len(keys):
+            raise RunAgain("a key is taken already")
 
     async def let_go(self, ended: Sequence[Released]) -> None:
         await let_go(self._con, ended, self._now_ms)
 
     async def follow(self, run: Run, bits: int) -> None:
-        await follow(self._con, run, bits)
+        head = run.head
+        if not (head.flags & KEYS and head.flags & IDS):
+            return
+        try:
+            keys, ids = run.keys(), run.packed_ids()
+            items = {keys[i]: (i, *unpack_item_id(ids[i])) for i in indexes(bits) if keys[i]}
+        except (BadRun, ValueError):
+            # Whoever acquires it sets it aside; the keys stay taken.
+            return
+        if items:
+            ordered = sorted(items)
+            await self._con.execute(
+                FOLLOW,
+                head.queue,
+                head.run_id,
+                ordered,
+                [items[key][0] for key in ordered],
+                [items[key][1] for key in ordered],
+                [items[key][2] for key in ordered],
+            )
 
     async def release(self, queue: str, held: Collection[Held]) -> None:
-        await release(self._con, queue, held)
+        if held:
+            await self._con.execute(DELETE_KEYS, queue, [one.where.key for one in held])
+
+    async def remember(self, answers: Sequence[Answer]) -> None:
+        if not answers:
+            return
+        run_ids, outcomes, fingerprints = zip(*answers, strict=True)
+        done = await self._con.execute(REMEMBER, run_ids, outcomes, fingerprints)
+        if _count(done) != len(answers):
+            raise RunAgain("a run was offered twice at once")
 
     async def forget(self) -> int:
-        done = await self._con.execute(FORGET, self._now_ms, FORGOTTEN_MAX)
-        await self._con.execute(FORGET_OFFERED, OFFERED_MAX, FORGOTTEN_MAX)
-        return int(done.rpartition(" ")[2])
+        return _count(await self._con.execute(FORGET, self._now_ms, FORGOTTEN_MAX))
 
 
 async def now(con: Connection, now_ms: int | None) -> int:
     return int(await con.fetchval(f"SELECT {NOW}", now_ms))
-
-
-async def find(
-    con: Connection, queue: str, keys: Collection[bytes], *, with_rows: bool, locks: bool = True
-) -> dict[bytes, Held]:
-    """Those of the keys that have a row. Without rows, who is not done seems to wait."""
-    if not keys:
-        return {}
-    lock = " FOR UPDATE" if locks else ""
-    found: dict[bytes, Held] = {}
-    for key, run_id, item, body_id, place, until in await con.fetch(
-        SELECT_KEYS + lock, queue, sorted(keys)
-    ):
-        phase: Phase = "waiting" if until is None else "done"
-        holder = Holder(ItemRef(run_id, item), phase, until)
-        found[key] = Known(holder, KeyedItem(key, body_id, place))
-    if not (with_rows and found):
-        return found
-    alive = sorted({one.where.body_id for one in found.values() if one.holder.until_ms is None})
-    rows: dict[bytes, list[KeyedRow]] = {}
-    for body_id, *columns in await con.fetch(SELECT_ROWS + lock, alive):
-        rows.setdefault(body_id, []).append(_row(queue, columns))
-    return {key: placed(held, rows.get(held.where.body_id, ())) for key, held in found.items()}
-
-
-async def take(con: Connection, queue: str, taken: Taken) -> None:
-    """These keys, which nobody has, belong to these items from now on."""
-    if not taken.rows:
-        return
-    run_ids, body_ids = zip(*taken.homes, strict=True)
-    # In order, so that two that take the same keys do not wait for each other.
-    keys, homes, items, places = zip(*sorted(taken.rows), strict=True)
-    done = await con.execute(TAKE, queue, run_ids, body_ids, keys, homes, items, places)
-    if int(done.rpartition(" ")[2]) != len(keys):
-        raise KeyTaken
 
 
 async def let_go(con: Connection, ended: Sequence[Released], now_ms: int | None) -> None:
@@ -157,73 +173,9 @@ async def let_go(con: Connection, ended: Sequence[Released], now_ms: int | None)
         )
 
 
-async def follow(con: Connection, run: Run, bits: int) -> None:
-    """These items of a run have come from another body: their keys are where they are."""
-    head = run.head
-    if not (head.flags & KEYS and head.flags & IDS):
-        return
-    try:
-        keys, ids = run.keys(), run.packed_ids()
-        items = {keys[i]: (i, *unpack_item_id(ids[i])) for i in indexes(bits) if keys[i]}
-    except (BadRun, ValueError):
-        # Whoever acquires it sets it aside; the keys stay taken.
-        return
-    if items:
-        ordered = sorted(items)
-        await con.execute(
-            FOLLOW,
-            head.queue,
-            head.run_id,
-            ordered,
-            [items[key][0] for key in ordered],
-            [items[key][1] for key in ordered],
-            [items[key][2] for key in ordered],
-        )
-
-
-async def void(con: Connection, replaced: Sequence[Held], books: SharedBooks) -> None:
-    """Deletes items that wait; whoever replaces them takes their keys."""
-    rows: dict[int, tuple[KeyedRow, bytes]] = {}
-    gone: dict[int, int] = {}
-    for held in replaced:
-        where = held.where
-        assert where.row is not None
-        rows[where.row.n] = (where.row, where.body_id)
-        gone[where.row.n] = gone.get(where.row.n, 0) | 1 << where.place
-    ended: list[int] = []
-    bodies: set[bytes] = set()
-    rests: dict[int, int] = {}
-    for n, (row, body_id) in rows.items():
-        rest, items = row.bits & ~gone[n], gone[n].bit_count()
-        if rest:
-            rests[n] = rest
-        else:
-            ended.append(n)
-            bodies.add(body_id)
-        books.leave(row.place, items, rows_gone=int(not rest))
-        books.delete(row.place.queue, items, row.write)
-    await shrink(con, rests)
-    if ended:
-        await con.execute("DELETE FROM runs WHERE n = ANY ($1)", ended)
-        await drop_bodies(con, bodies)
-
-
-async def shrink(con: Connection, rests: dict[int, int]) -> None:
-    """Rows that keep some of their items, by number."""
-    if rests:
-        await con.execute(
-            SHRINK,
-            list(rests),
-            [pack_bits(bits) for bits in rests.values()],
-            [bits.bit_count() for bits in rests.values()],
-            [lowest_bit(bits) for bits in rests.values()],
-        )
-
-
-async def release(con: Connection, queue: str, held: Collection[Held]) -> None:
-    """Their keys are nobody's."""
-    if held:
-        await con.execute(DELETE_KEYS, queue, [one.where.key for one in held])
+def _count(done: str) -> int:
+    """How many rows a statement has changed."""
+    return int(done.rpartition(" ")[2])
 
 
 def _row(queue: str, columns: Sequence[Any]) -> KeyedRow:
@@ -256,17 +208,14 @@ FOLLOW: Final = """UPDATE keys SET body_id = $2, place = moved.place
         AS moved (key, place, run_id, item)
     WHERE keys.queue = $1 AND keys.key = moved.key AND keys.run_id = moved.run_id
         AND keys.item = moved.item AND keys.until IS NULL"""
-SHRINK: Final = """UPDATE runs SET bits = rest.bits, count = rest.count, first_item = rest.first
-    FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::integer[])
-        AS rest (n, bits, count, first)
-    WHERE runs.n = rest.n"""
 DELETE_KEYS: Final = "DELETE FROM keys WHERE queue = $1 AND key = ANY ($2)"
 FORGET: Final = f"""DELETE FROM keys WHERE (queue, key) IN (
     SELECT queue, key FROM keys WHERE until <= {NOW} ORDER BY until LIMIT $2
     FOR UPDATE SKIP LOCKED)"""
-FORGET_OFFERED: Final = """DELETE FROM offered WHERE n IN (
-    SELECT n FROM offered WHERE n <= (SELECT max(n) FROM offered) - $1 ORDER BY n LIMIT $2
-    FOR UPDATE SKIP LOCKED)"""
+REMEMBER: Final = """INSERT INTO offered (run_id, outcomes, fingerprint)
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[])
+        AS given (run_id, outcomes, fingerprint)
+    ORDER BY run_id ON CONFLICT DO NOTHING"""
 HAS_KEYS: Final = """EXISTS (
     SELECT 1 FROM keys WHERE keys.body_id = runs.body_id AND keys.until IS NULL)"""
 """Of a row of `runs`, or one that shares its body."""

@@ -1,18 +1,16 @@
 """Runs the steps of the cold store on PostgreSQL: on asyncpg's loop, one transaction each."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from actors.model.finished import Keeps
-from actors.ports.tiers import RowOutcome
+from actors.ports.tiers import RowOutcome, StoreUnavailable
 from daemon.stores.cold.books import Books
-from daemon.stores.cold.connection import RunAgain, Step
+from daemon.stores.cold.connection import Step
 from daemon.stores.cold.statement import Statement
 from daemon.stores.cold.text import ESCAPE, from_text, to_text
 from daemon.stores.postgres.books import record
 from daemon.stores.postgres.connection import Connection, Database
-from daemon.stores.postgres.errors import Again
-from daemon.stores.postgres.hand_over import check_standby
 from daemon.stores.postgres.keys import PostgresKeys
 from daemon.stores.postgres.rows import NOW, PostgresRows
 
@@ -107,10 +105,7 @@ class PostgresSteps:
             if is_new_work and is_durable and self._needs_standby:
                 await check_standby(con)
             connection = self._connection(con)
-            try:
-                return await step(connection), connection.woken
-            except RunAgain as error:
-                raise Again(str(error), is_lost=False, is_unknown=False) from error
+            return await step(connection), connection.woken
 
         result, _ = await self._db.write(
             work,
@@ -125,6 +120,14 @@ class PostgresSteps:
 
     def _connection(self, con: Connection) -> PostgresConnection:
         return PostgresConnection(con, self._daemon, self._now_ms())
+
+
+async def check_standby(con: Connection) -> None:
+    """StoreUnavailable if a commit here would be on one machine only."""
+    if not await con.fetchval(HAS_STANDBY):
+        raise StoreUnavailable(
+            "PostgreSQL: no synchronous standby is connected, and `require_sync_standby` is set"
+        )
 
 
 def _stored(value: Any) -> Any:
@@ -143,3 +146,9 @@ def _read(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
         tuple(from_text(value) if isinstance(value, str) else value for value in row)
         for row in rows
     ]
+
+
+HAS_STANDBY: Final = """SELECT EXISTS (
+    SELECT 1 FROM pg_stat_replication
+    WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
+)"""

@@ -22,7 +22,6 @@ from typing import Final
 import trio
 
 from actors.model.books import ColdReceipt
-from actors.model.keys import Offer
 from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
@@ -36,7 +35,6 @@ from actors.ports.tiers import (
 )
 from daemon.stores.bridge import Bridge
 from daemon.stores.cold.keyed import window_of
-from daemon.stores.cold.repeats import Repeats
 from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres import (
     books,
@@ -44,14 +42,12 @@ from daemon.stores.postgres import (
     hand_over,
     leasing,
     looks,
-    offers,
 )
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
-from daemon.stores.postgres.steps import PostgresSteps
-from daemon.stores.postgres.ticks import PostgresTicks
+from daemon.stores.postgres.steps import PostgresSteps, check_standby
 from daemon.stores.postgres.triggers import PostgresTriggers
 from daemon.stores.postgres.wakes import Wakes
 from daemon.stores.postgres.writes import PostgresDecisions
@@ -120,7 +116,6 @@ class PostgresCold(ColdStore):
         self._daemon = daemon
         self._now_ms = now_ms
         self._requires_standby = settings.require_sync_standby
-        self._repeats = Repeats()
         self._folded_at = 0.0
         listen_url = settings.listen_url or (None if settings.is_pooled else url)
         self.wakes = Wakes(
@@ -134,7 +129,6 @@ class PostgresCold(ColdStore):
             needs_standby=settings.require_sync_standby,
         )
         super().__init__(steps)
-        self.ticks = PostgresTicks(self._db, daemon, now_ms, self.wakes.notices)
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
@@ -157,7 +151,7 @@ class PostgresCold(ColdStore):
     async def store(self, rows: Sequence[NewRow]) -> None:
         async def work(con: Connection) -> None:
             if self._requires_standby:
-                await hand_over.check_standby(con)
+                await check_standby(con)
             await hand_over.store(con, rows, self._daemon, self._now_ms())
 
         await self._db.write(work)
@@ -304,19 +298,6 @@ class PostgresCold(ColdStore):
             more, span = await self._db.read(wanted)
             page = Look(page.rows + more.rows, more.cursor)
         return page
-
-    async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
-        """The latest `keys.OFFERED_MAX` runs of all daemons are remembered."""
-
-        async def work(con: Connection) -> tuple[list[bytes], set[str]]:
-            if self._requires_standby:
-                await hand_over.check_standby(con)
-            return await offers.offer(
-                con, offered, self._rules, self._daemon, self._now_ms(), self._repeats
-            )
-
-        answers, _ = await self._db.write(work, after=lambda said: self.wakes.notices(said[1]))
-        return answers
 
     async def put_off_anew(self) -> None:
         """Nothing to do: rows follow the server's clock."""

@@ -31,14 +31,16 @@ from actors.ports.trigger_jobs import (
 )
 from daemon.stores.cold.books import RECEIPT, Place
 from daemon.stores.cold.keyed import window_of
+from daemon.stores.cold.offers import offer
 from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.cold.text import from_text, to_text
-from daemon.stores.postgres import claims, keys, offers
+from daemon.stores.postgres import claims, keys
 from daemon.stores.postgres.books import SharedBooks, forget_receipts, read_receipt
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.job_failures import fail_claimed
 from daemon.stores.postgres.leasing import Room, outlook, pick
 from daemon.stores.postgres.rows import read_bodies
+from daemon.stores.postgres.steps import PostgresConnection
 from daemon.stores.sqlite.claims import CLAIM_ROWS_MAX, BadClaimed
 from daemon.stores.sqlite.job_failures import letter_error
 from daemon.stores.sqlite.triggers import halves, ids_of, is_paused, job_page
@@ -182,7 +184,8 @@ class PostgresTriggers:
             return None
         made = TriggerJob(claim.run_id, name, claim.queue, claim.target, len(ids), now)
         offered = [job_offer(name, claim, ids, now)]
-        await offers.offer(con, offered, lambda _: KeyRule(), self._daemon, self._now_ms())
+        steps = PostgresConnection(con, self._daemon, self._now_ms())
+        await offer(steps, offered, lambda _: KeyRule())
         await con.execute(BEGIN_RECEIPT, self._daemon, claim.run_id)
         await con.execute(INSERT_JOB, *made[:6])
         await con.execute(SET_JOB_ID, consumer, made.id)

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from actors.model.clock import retry_due_ms
@@ -25,15 +25,15 @@ from daemon.stores.sqlite.connection import is_corrupt
 from forebay.run import RunHead
 
 
-def insert_row(
-    db: sqlite3.Connection,
-    new: NewRow,
-    state: str,
-    now: int,
-    runs: Unpacked,
-    known_bodies: Collection[bytes] = (),
-) -> bool:
+def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
     """False: there is a row with this id already."""
+    if not _insert_row(db, new, state, now, runs):
+        return False
+    insert_body(db, new.head.run_id, new.data)
+    return True
+
+
+def _insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
     values = row_values(new, runs)
     if new.errors and new.due_ms:
         values["due_ms"] = retry_due_ms(new.due_ms, new.errors[-1].at_ms, now)
@@ -45,19 +45,19 @@ def insert_row(
         "is_due": int(state == QUEUED and at <= now),
         "scheduled_at": at,
     }
-    if not db.execute(_INSERT_ROW, values).rowcount:
-        return False
-    if new.head.run_id not in known_bodies:
-        insert_body(db, new.head.run_id, new.data)
-    return True
+    return bool(db.execute(_INSERT_ROW, values).rowcount)
 
 
 def insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
     # Looked up first: a body that is there need not be handed to SQLite only to be refused.
     if not db.execute("SELECT 1 FROM bodies WHERE id = ?", (body_id,)).fetchone():
-        db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
-        aliases = [(run_id, body_id) for run_id in listed_runs(data)]
-        db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
+        _insert_new_body(db, body_id, data)
+
+
+def _insert_new_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
+    db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
+    aliases = [(run_id, body_id) for run_id in listed_runs(data)]
+    db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
 
 
 def delete_row(db: sqlite3.Connection, n: int) -> None:
@@ -108,11 +108,17 @@ class SqliteRows:
         is_stored: bool = False,
         known_bodies: Collection[bytes] = (),
     ) -> set[bytes]:
-        new = set()
+        new: set[bytes] = set()
+        there = set(known_bodies)
+        there |= self._stored({row.head.run_id for row in rows} - there)
         for row in rows:
             state = STORED if is_stored else FAILED if row.is_dead else QUEUED
-            if insert_row(self._db, row, state, self._now.wall, runs, known_bodies):
-                new.add(row.row)
+            if not _insert_row(self._db, row, state, self._now.wall, runs):
+                continue
+            new.add(row.row)
+            if row.head.run_id not in there:
+                there.add(row.head.run_id)
+                _insert_new_body(self._db, row.head.run_id, row.data)
         return new
 
     async def shrink(self, rests: Mapping[int, int]) -> None:
@@ -126,28 +132,37 @@ class SqliteRows:
             self._db.execute(DELETE_ROWS, (json.dumps(list(ns)),))
 
     async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
+        there = self._stored(bodies)
         for body_id, data in bodies.items():
-            insert_body(self._db, body_id, data)
+            if body_id not in there:
+                _insert_new_body(self._db, body_id, data)
 
     async def lock_bodies(self, ids: Iterable[bytes]) -> None:
         """One thread writes."""
 
     async def drop_bodies(self, ids: Iterable[bytes]) -> None:
-        self._db.executemany(DROP_BODY, [(body_id,) for body_id in set(ids)])
+        for part in _parts(sorted(set(ids))):
+            self._db.execute(DROP_BODIES.format(_marks(len(part))), part)
 
     async def read_bodies(self, ids: Iterable[bytes]) -> Bodies:
-        wanted = sorted(set(ids))
         found: dict[bytes, bytes] = {}
         bad: dict[bytes, str] = {}
-        for start in range(0, len(wanted), READ_AT_ONCE):
-            part = wanted[start : start + READ_AT_ONCE]
+        for part in _parts(sorted(set(ids))):
             try:
-                found.update(self._read(padded(part)))
+                found.update(self._read(part))
             except sqlite3.Error as error:
                 if not is_corrupt(error):
                     raise
                 self._read_singly(part, found, bad)
         return Bodies(found, bad)
+
+    def _stored(self, ids: Collection[bytes]) -> set[bytes]:
+        """Those of the bodies that are there."""
+        return {
+            body_id
+            for part in _parts(sorted(ids))
+            for (body_id,) in self._db.execute(SELECT_IDS.format(_marks(len(part))), part)
+        }
 
     def _read(self, ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         return self._db.execute(bodies_sql(len(ids)), ids).fetchall()
@@ -165,10 +180,14 @@ class SqliteRows:
                 bad[body_id] = str(error)
 
 
-READ_AT_ONCE: Final = 1024
-"""How many bodies one statement reads."""
+AT_ONCE: Final = 1024
+"""Bodies of one statement."""
+SELECT_IDS: Final = "SELECT id FROM bodies WHERE id IN ({})"
 SHRINK: Final = "UPDATE runs SET bits = ?, count = ?, first_item = ? WHERE n = ?"
 DELETE_ROWS: Final = "DELETE FROM runs WHERE n IN (SELECT value FROM json_each(?))"
+DROP_BODIES: Final = """DELETE FROM bodies WHERE id IN ({})
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = bodies.id)
+    AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
 DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
     AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)
     AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = ?1)"""
@@ -183,4 +202,13 @@ _INSERT_ROW: Final = f"""INSERT INTO runs ({", ".join(_COLUMNS)})
 
 
 def bodies_sql(count: int) -> str:
-    return f"SELECT id, data FROM bodies WHERE id IN ({', '.join('?' * count)})"
+    return f"SELECT id, data FROM bodies WHERE id IN ({_marks(count)})"
+
+
+def _parts(ids: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(ids), AT_ONCE):
+        yield padded(ids[start : start + AT_ONCE])
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from actors.model.finished import Keeps
-from actors.ports.tiers import RowOutcome
+from actors.ports.tiers import RowOutcome, StoreUnavailable
 from daemon.stores.cold.books import Books
 from daemon.stores.cold.connection import RunAgain, Step, drive
 from daemon.stores.cold.statement import Now, Statement
@@ -97,9 +97,9 @@ class SqliteSteps:
             is_full, runs = False, runs + 1
             try:
                 return await self._db.write(work, is_durable=is_durable, is_new_work=is_new_work)
-            except RunAgain:
+            except RunAgain as error:
                 if runs == RUNS_MAX:
-                    raise
+                    raise StoreUnavailable(str(error)) from error
 
     async def sync(self) -> None:
         await self._db.sync()

@@ -16,7 +16,6 @@ What it can't do: serve two daemons, or give disk space back (what is deleted is
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,7 +23,7 @@ from typing import Final
 from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
 from actors.model.finished import Keeps
-from actors.model.keys import KeyRules, Offer
+from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import (
     ColdRow,
@@ -37,12 +36,20 @@ from actors.ports.tiers import (
     Stream,
     Unconfirmed,
 )
+from daemon.stores.cold import offers
 from daemon.stores.cold.books import Place
-from daemon.stores.cold.repeats import Repeats
-from daemon.stores.cold.rows import FAILED, QUEUED, STORED, Unpacked, under_own_ids
+from daemon.stores.cold.connection import drive
+from daemon.stores.cold.rows import (
+    FAILED,
+    QUEUED,
+    STORED,
+    Unpacked,
+    under_own_ids,
+    unpack_bits,
+)
 from daemon.stores.cold.statement import Now, padded
 from daemon.stores.cold.store import ColdStore
-from daemon.stores.sqlite import claims, keys, leasing, looks, offers
+from daemon.stores.sqlite import claims, leasing, looks
 from daemon.stores.sqlite.books import (
     Books,
     forget_receipts,
@@ -54,8 +61,7 @@ from daemon.stores.sqlite.books import (
 from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.rows import bodies_sql, drop_body, insert_row
-from daemon.stores.sqlite.steps import SqliteSteps
-from daemon.stores.sqlite.ticks import SqliteTicks
+from daemon.stores.sqlite.steps import SqliteConnection, SqliteSteps
 from daemon.stores.sqlite.triggers import SqliteTriggers
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
@@ -73,13 +79,11 @@ class SqliteCold(ColdStore):
         """`lease_ms` is the clock of leases; None: the steady one, or `now_ms` if it was given."""
         self._now_ms = now_ms
         self._lease_ms = lease_clock(now_ms, lease_ms)
-        self._repeats = Repeats()
         self._use(Database(path, timeout_s, ballast_bytes))
 
     def _use(self, db: Database) -> None:
         self._db = db
         super().__init__(SqliteSteps(db, self._now))
-        self.ticks = SqliteTicks(db, self._now_ms)
         self.triggers = SqliteTriggers(db, self._now, lambda: self._keeps, lambda: self._rules)
 
     async def open(self) -> None:
@@ -218,14 +222,6 @@ class SqliteCold(ColdStore):
             )
         return looks.as_look(page, span)
 
-    async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
-        """`offers.OFFERED_MAX` runs are remembered."""
-        work = partial(offers.offer, offers=offered, rules=self._rules, now=self._now_ms())
-        with suppress(keys.KeyTaken):
-            return await self._db.write(partial(work, repeats=self._repeats), is_new_work=True)
-        # Now all keys are looked for.
-        return await self._db.write(work, is_new_work=True)
-
     async def put_off_anew(self) -> None:
         await self._db.write(partial(leasing.put_off_anew, now=self._now_ms()))
 
@@ -269,8 +265,9 @@ def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int, rules: Key
         books.take(place, count, write, is_dead=is_dead)
         rule = rules(queue)
         if rule.policy != "off" and write is not None and not is_dead and not attempt:
-            waiting = offers.Waiting(n, body_id, bits, place, write)
-            offers.admit(db, waiting, rule, now, books)
+            con = SqliteConnection(db, Now(now, now), makes_room=False)
+            arrival = offers.Arrival(n, body_id, unpack_bits(bits), place, write)
+            drive(offers.admit(con, queue, [arrival], rule, books))
     books.write(db)
 
 

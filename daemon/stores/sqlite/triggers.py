@@ -36,14 +36,17 @@ from actors.ports.trigger_jobs import (
     next_step,
 )
 from daemon.stores.cold.books import Place
+from daemon.stores.cold.connection import drive
+from daemon.stores.cold.offers import offer
 from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.cold.statement import Now
-from daemon.stores.sqlite import claims, leasing, offers
+from daemon.stores.sqlite import claims, leasing
 from daemon.stores.sqlite.books import Books, forget_receipts, read_receipt
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.job_failures import fail_claimed, letter_error
 from daemon.stores.sqlite.rows import read_body
+from daemon.stores.sqlite.steps import SqliteConnection
 from forebay.errors import BadRun
 from forebay.head import FIXED
 from forebay.ids import format_item_id, new_run_id
@@ -158,7 +161,8 @@ def _make_job(db: sqlite3.Connection, name: str, claim: Claim, now: int) -> Trig
         claims.drop(db, claim.queue, consumer)
         return None
     made = TriggerJob(claim.run_id, name, claim.queue, claim.target, len(ids), now)
-    offers.offer(db, [job_offer(name, claim, ids, now)], lambda _: KeyRule(), now)
+    con = SqliteConnection(db, Now(now, now), makes_room=False)
+    drive(offer(con, [job_offer(name, claim, ids, now)], lambda _: KeyRule()))
     db.execute(BEGIN_RECEIPT, (claim.run_id,))
     db.execute(INSERT_JOB, made[:6])
     db.execute(SET_JOB_ID, (made.id, claim.queue, consumer))
