@@ -67,6 +67,25 @@ ScheduleName = Annotated[str, AfterValidator(check_name)]
 Zone = Annotated[str, AfterValidator(check_zone)]
 
 
+def check_item(headers: dict[str, str], own: dict[str, str], flow: str, action: str) -> None:
+    """Raises Clash if an item cannot have these. `own`: the headers that forebay adds to them, at
+    their greatest length."""
+    taken = own.keys() & headers.keys()
+    if taken:
+        raise Clash(f"the header {min(taken)} is set by forebay", "headers")
+    try:
+        short_text("flow", flow, FLOW_BYTES_MAX)
+        short_text("action", action, ACTION_BYTES_MAX)
+        pack_headers({**headers, **own})
+    except BadRun as problem:
+        raise Clash(str(problem)) from problem
+
+
+def check_priority(where: str, priority: int | str, labels: Mapping[str, int]) -> None:
+    if isinstance(priority, str) and priority not in labels:
+        raise Clash(f"{where}: there is no priority {priority!r}", where)
+
+
 class Daily(Section):
     at: str
     """HH:MM or HH:MM:SS."""
@@ -128,16 +147,8 @@ class ScheduleSettings(Section):
             raise Clash("every is a whole number of milliseconds", "every")
         if len(self.payload_bytes) > PAYLOAD_BYTES_MAX:
             raise Clash(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes", "payload")
-        own = {SCHEDULE_HEADER, TICK_HEADER} & self.headers.keys()
-        if own:
-            raise Clash(f"the header {min(own)} is set by forebay", "headers")
-        try:
-            short_text("flow", self.flow, FLOW_BYTES_MAX)
-            short_text("action", self.action, ACTION_BYTES_MAX)
-            # With room for the two headers that are set at each tick.
-            pack_headers({**self.headers, SCHEDULE_HEADER: "x" * 100, TICK_HEADER: "0" * 13})
-        except BadRun as problem:
-            raise Clash(str(problem)) from problem
+        own = {SCHEDULE_HEADER: "x" * 100, TICK_HEADER: "0" * 13}
+        check_item(self.headers, own, self.flow, self.action)
         return self
 
     @property
@@ -204,8 +215,4 @@ def check_schedules(schedules: Mapping[str, ScheduleSettings], labels: Mapping[s
     if len(schedules) > SCHEDULES_MAX:
         raise Clash(f"there are at most {SCHEDULES_MAX} schedules", "schedules")
     for name, schedule in schedules.items():
-        if isinstance(schedule.priority, str) and schedule.priority not in labels:
-            raise Clash(
-                f"schedules.{name}.priority: there is no priority {schedule.priority!r}",
-                f"schedules.{name}.priority",
-            )
+        check_priority(f"schedules.{name}.priority", schedule.priority, labels)

@@ -13,12 +13,16 @@ from pydantic import Field, model_validator
 
 from actors.config.book import Keys, Kind
 from actors.config.queue import QueueName
-from actors.config.schedules import ScheduleName, ScheduleSettings, check_name
+from actors.config.schedules import (
+    ScheduleName,
+    ScheduleSettings,
+    check_item,
+    check_name,
+    check_priority,
+)
 from actors.config.section import Clash, Count, Flag, Section, bad_setting
 from actors.model.units import Duration, durations, numbers
-from forebay.errors import BadRun
-from forebay.head import pack_headers, short_text
-from forebay.limits import ACTION_BYTES_MAX, FLOW_BYTES_MAX, PRIORITY_MAX, PRIORITY_NORMAL
+from forebay.limits import PRIORITY_MAX, PRIORITY_NORMAL
 from forebay.stage_frames import WRITE_HEADER
 
 TRIGGERS_MAX: Final = 200
@@ -30,7 +34,6 @@ BATCH_MAX: Final = 10_000
 JOBS_MAX: Final = 1000
 TRIGGER_HEADER: Final = "trigger"
 CIRCLE: Final = "jobs of triggers come back to the queue that they were made of"
-OWN_HEADERS: Final = frozenset({TRIGGER_HEADER, WRITE_HEADER})
 
 
 class QueueTrigger(Section):
@@ -58,16 +61,8 @@ class QueueTrigger(Section):
     def _can_make_jobs(self) -> Self:
         if self.queue == self.target:
             raise Clash("queue and target are the same: its jobs would be claimed", "target")
-        own = OWN_HEADERS & self.headers.keys()
-        if own:
-            raise Clash(f"the header {min(own)} is set by forebay", "headers")
-        try:
-            short_text("flow", self.flow, FLOW_BYTES_MAX)
-            short_text("action", self.action, ACTION_BYTES_MAX)
-            # With room for the headers that each job gets.
-            pack_headers({**self.headers, TRIGGER_HEADER: "x" * 100, WRITE_HEADER: "0" * 32})
-        except BadRun as problem:
-            raise Clash(str(problem)) from problem
+        own = {TRIGGER_HEADER: "x" * 100, WRITE_HEADER: "0" * 32}
+        check_item(self.headers, own, self.flow, self.action)
         return self
 
 
@@ -174,9 +169,7 @@ def check_triggers(
         if isinstance(trigger, QueueTrigger) and len(name) > NAME_CHARS_MAX:
             text = f"triggers.{name}: a name has at most {NAME_CHARS_MAX} characters"
             raise Clash(text, f"triggers.{name}")
-        if isinstance(trigger.priority, str) and trigger.priority not in labels:
-            text = f"triggers.{name}.priority: there is no priority {trigger.priority!r}"
-            raise Clash(text, f"triggers.{name}.priority")
+        check_priority(f"triggers.{name}.priority", trigger.priority, labels)
     if circle := in_circles(queue_triggers(triggers)):
         text = f"{CIRCLE}: {', '.join(sorted(circle))}"
         raise Clash(text, *(f"triggers.{name}.target" for name in sorted(circle)))
