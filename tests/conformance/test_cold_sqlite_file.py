@@ -11,11 +11,11 @@ import trio
 
 from actors.ports.tiers import DeadFilter, RowOutcome, StoreUnavailable
 from daemon.errors import CannotStart
-from daemon.stores.cold import dead, dead_page, dead_search, items, settling
+from daemon.stores.cold import claims, dead, dead_page, dead_search, items, settling
 from daemon.stores.cold.statement import Now, Statement
 from daemon.stores.sqlite import (
-    claims,
     delivered,
+    due,
     leasing,
     looks,
     rows,
@@ -52,8 +52,6 @@ def as_it_is_alone(step: str) -> str:
 
 async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> None:
     plans = {
-        "acquire": leasing.pick_sql(2),
-        "move": leasing.MOVE_DUE,
         "lease": leasing.lease_sql(4),
         "renew": leasing.RENEW,
         "release": leasing.RELEASE,
@@ -67,12 +65,8 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
         "settle what was delivered": delivered.read_sql(4),
         "bodies": rows.bodies_sql(4),
         **{f"settled {at}": as_it_is_alone(step) for at, step in enumerate(settled_view.OF_ROWS)},
-        "claim": claims.CLAIM,
-        "count what was claimed": claims.COUNT_CLAIMED,
-        "drop bodies": claims.DROP_BODIES,
-        "drop rows": claims.DROP_ROWS,
-        "release a claim": claims.RELEASE_CLAIM,
-        "set aside": claims.SET_ASIDE,
+        "drop claimed bodies": rows.DROP_CLAIMED_BODIES,
+        "drop claimed rows": rows.DROP_CLAIMED,
         "fetch": looks.SELECT_CLAIMED,
         "look": looks.SELECT_STRETCH,
         "confirm": sqlite.CONFIRM,
@@ -90,7 +84,7 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
                 row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)
             ]
         )
-        check_plan(plan, name, is_sorted=name != "count what was claimed")
+        check_plan(plan, name, is_sorted=True)
 
 
 def stated(text: str, which: DeadFilter) -> tuple[Statement, tuple[Any, ...]]:
@@ -104,6 +98,7 @@ FOUND = {
     "by age": DeadFilter(died_before_ms=9),
     "by id": DeadFilter(ids=("a",)),
 }
+UNSORTED = ("find by id", "end by id", "count what was claimed")
 STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
     "settle": (settling.SELECT_LEASED, ([b"1", b"2"],)),
     "find an item": (items.SELECT_BY_BODY, ([b"1", b"2"],)),
@@ -112,6 +107,16 @@ STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
     "delete": (items.SELECT_HELD, ([b"1", b"2"],)),
     "purge what is due": (items.SELECT_DUE, ("q", 1)),
     "purge the rest": (items.SELECT_LATER, ("q", 1)),
+    "move what has come due": (due.MOVE_DUE, ("q", 9)),
+    "pick": (due.NEXT, ("q", ["f", "g"], 9)),
+    "pick without exceptions": (due.NEXT, ("q", [], 9)),
+    "freeze a claim": (claims.FREEZE, ([1, 2], 1)),
+    "open a claim": (claims.OPEN_CLAIM, (1, 1)),
+    "count what was claimed": (claims.COUNT_CLAIMED, (1,)),
+    "keys of what was claimed": (claims.SELECT_KEYED, (1,)),
+    "release a claim": (claims.RELEASE_CLAIM, (1,)),
+    "lock what is claimed and bad": (claims.LOCK_BAD, ([1, 2],)),
+    "set claimed aside": (claims.SET_ASIDE, ([1, 2],)),
     "lock letters": (dead.LOCK, ([1, 2],)),
     "retry": (dead.RETRY, ([1, 2],)),
     "edit": (dead.EDIT, (1, b"", b"", 1)),
@@ -127,7 +132,7 @@ async def test_no_statement_of_a_step_walks_through_all_rows(
     stores: SqliteStores, name: str
 ) -> None:
     statement, values = STEPS[name]
-    check_plan(stores.plan(statement, *values), name, is_sorted="by id" not in name)
+    check_plan(stores.plan(statement, *values), name, is_sorted=name not in UNSORTED)
 
 
 def check_plan(plan: list[str], name: str, *, is_sorted: bool) -> None:
@@ -231,7 +236,7 @@ async def test_the_log_is_synced_at_the_level_that_was_chosen(stores: SqliteStor
 async def test_more_rows_than_fit_a_transaction_come_due_in_order(
     stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "MOVED_MAX", 3)
+    monkeypatch.setattr(due, "MOVED_MAX", 3)
     late = [new_row(priority=9 - n, row_due_ms=START_MS + 100 + n) for n in range(10)]
     await put(stores, *late)
     stores.advance(200)
@@ -243,14 +248,14 @@ async def test_more_leases_than_fit_a_transaction_run_out_together(
     stores: SqliteStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside rows that come due: both kinds share what a transaction may move."""
-    monkeypatch.setattr(leasing, "MOVED_MAX", 3)
+    monkeypatch.setattr(due, "MOVED_MAX", 3)
     leased = [new_row() for _ in range(4)]
     late = [new_row(row_due_ms=START_MS + 100) for _ in range(2)]
     await put(stores, *leased, *late)
     assert len(await acquire(stores, lease_s=0.1)) == 4
     stores.advance(100)
     now = Now(stores.now_ms(), stores.steady_ms())
-    assert not stores.beside(lambda db: leasing.move_due(db, "q", now))
+    assert not stores.beside(lambda db: due.move_due(db, "q", now))
     count_due = "SELECT count(*) FROM runs WHERE is_due = 1"
     assert stores.beside(lambda db: db.execute(count_due).fetchone()) == (3,)
     assert await acquired_ids(stores) == [row.row for row in leased + late]

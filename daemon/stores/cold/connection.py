@@ -10,7 +10,7 @@ in the connection's thread: its connection never waits (0.28 µs per statement).
 """
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from actors.model.finished import Keeps
 from actors.ports.tiers import NewRow, RowOutcome
@@ -23,6 +23,19 @@ from forebay.run import Run
 T = TypeVar("T")
 
 Row = Sequence[Any]
+
+
+class Room(NamedTuple):
+    """How much is picked of what is due."""
+
+    items_max: int
+    bytes_max: int
+    """Of bodies as a whole: each once, however many rows share it, and 1 for each row."""
+    rows_max: int
+    must_fit: bool = False
+    """Not even one row if it does not fit."""
+    cuts: bool = False
+    """A row with more items than are wanted fits: the caller cuts it."""
 
 
 class RowTable(Protocol):
@@ -44,6 +57,9 @@ class RowTable(Protocol):
 
     async def delete(self, ns: Collection[int]) -> None:
         """The caller drops the bodies afterwards."""
+
+    async def drop_claimed(self, consumer: int) -> None:
+        """The rows of an open claim are gone, with their bodies, however many they are."""
 
     async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
         """Those that are not there."""
@@ -118,6 +134,11 @@ class Connection(Protocol):
 
     async def each(self, statement: Statement, rows: Sequence[Row]) -> None:
         """Carries out a statement without lists for each row, in one round trip."""
+
+    async def pick(self, queue: str, except_flows: Collection[str], room: Room) -> list[int] | None:
+        """The numbers of the next rows that are due, in order, locked. The first is picked in any
+        case, unless it must fit. Rows that another transaction is about to take are passed over.
+        None: so much came due that others should have their turn first."""
 
     async def now(self) -> int:
         """The wall clock in ms, the same throughout the step."""

@@ -12,17 +12,20 @@ other words is translated when the module is imported:
     FOR UPDATE, SKIP LOCKED     left out: one thread writes
     INDEXED BY name             SQLite's alone; PostgreSQL's planner is held by its settings
 
-and three words of this module's own:
+and words of this module's own:
 
     :now        the wall clock in ms: the server's, or this host's for SQLite
     :lease_now  the clock of leases in ms; the same as `:now` in PostgreSQL
     :has_keys   whether a row of `runs`, or one that shares its body, may have unique keys
     :raw(x)     a text as it is stored: in SQLite as bytes, because damaged text fails in the driver
+    :unlocked   the assignments of a row that is leased no more
+    :numbered($1)   a table of `n` and `place`, from 0 on: the numbers in a list, in their order
 
 Where the two say something in ways that have nothing in common, `sqlite=` gives SQLite's own text,
 with the same parameters.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -35,6 +38,8 @@ _SERVERS_NOW: Final = (
 """The server's clock, unless the parameter says otherwise."""
 _CLOCKS: Final = (":now", ":lease_now")
 
+_NUMBERED: Final = re.compile(r":numbered\(\$(\d+)\)")
+
 _FOR_SQLITE: Final = (
     (re.compile(":has_keys"), "EXISTS (SELECT 1 FROM homes WHERE homes.body_id = runs.body_id)"),
     (re.compile(r"::\w+(\[\])?"), ""),
@@ -45,6 +50,8 @@ _FOR_SQLITE: Final = (
     (re.compile(r"\bgreatest\("), "max("),
     (re.compile(r"\bstrpos\("), "instr("),
     (re.compile(r":raw\(([\w.]+)\)"), r"CAST(\1 AS BLOB)"),
+    (re.compile(":unlocked"), "lock_uuid = NULL"),
+    (_NUMBERED, r"(SELECT value AS n, key AS place FROM json_each($\1))"),
 )
 _FOR_POSTGRES: Final = (
     (
@@ -53,6 +60,12 @@ _FOR_POSTGRES: Final = (
     ),
     (re.compile(r"\bINDEXED BY \w+"), ""),
     (re.compile(r":raw\(([\w.]+)\)"), r"\1"),
+    (re.compile(":unlocked"), "lock_uuid = NULL, holder = NULL"),
+    (
+        _NUMBERED,
+        r"(SELECT n, place - 1 AS place FROM unnest($\1::bigint[])"
+        " WITH ORDINALITY AS given (n, place))",
+    ),
 )
 _LIST: Final = re.compile(r"(= ANY|<> ALL) \(\$(\d+)\)")
 _MARK: Final = re.compile(r"\?(\d+)")
@@ -81,7 +94,10 @@ class Statement:
         self.postgres: Final = self._for_postgres(text)
         self._clocks: list[str] = []
         """Which of the clocks SQLite's text reads: their times are its last fixed parameters."""
-        self._pieces = self._for_sqlite(text if sqlite is None else sqlite)
+        own = text if sqlite is None else sqlite
+        self._arrays = sorted({int(number) for number in _NUMBERED.findall(own)})
+        """Parameters that are lists, and go to SQLite as JSON."""
+        self._pieces = self._for_sqlite(own)
         self._fixed = max(
             (int(n) for piece in self._pieces if type(piece) is str for n in _MARK.findall(piece)),
             default=0,
@@ -111,7 +127,10 @@ class Statement:
     def bound(self, values: Sequence[Any], now: Now) -> list[Any]:
         """What is bound to the fixed marks of SQLite's text."""
         times = [now.wall if clock == ":now" else now.lease for clock in self._clocks]
-        return [*values, *times]
+        bound = [*values, *times]
+        for parameter in self._arrays:
+            bound[parameter - 1] = json.dumps(bound[parameter - 1])
+        return bound
 
     @property
     def for_each(self) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
-from actors.ports.tiers import RowOutcome
-from daemon.stores.cold import history, keys, offers, settling
+from actors.ports.tiers import RowOutcome, Stream
+from daemon.stores.cold import claims, history, keys, offers, settling
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
+from daemon.stores.cold.keyed import window_of
 from daemon.stores.cold.repeats import Repeats
 from daemon.stores.cold.ticks import ColdTicks
 
@@ -57,6 +58,31 @@ class ColdStore:
             lambda con: settling.settle(con, outcomes, keeps, rules),
             is_durable=is_durable or any(outcome.moved for outcome in outcomes),
         )
+
+    async def claim(
+        self,
+        queue: str,
+        consumer: str,
+        after: int,
+        items_max: int,
+        except_flows: frozenset[str] = frozenset(),
+    ) -> Stream:
+        """One claim has at most `claims.CLAIM_ROWS_MAX` rows."""
+        keep, window = self._keeps(queue), window_of(self._rules(queue))
+        wish = claims.Wish(queue, consumer, after, items_max, except_flows, keep, window)
+        while True:
+            stream = await self._steps.write(lambda con: claims.claim(con, wish))
+            if stream is not None:
+                return stream
+
+    async def stream(self, queue: str, consumer: str) -> Stream:
+        return await self._steps.read(lambda con: claims.stream(con, queue, consumer))
+
+    async def streams(self) -> list[tuple[str, str]]:
+        return await self._steps.read(claims.streams)
+
+    async def drop_stream(self, queue: str, consumer: str) -> int:
+        return await self._steps.write(lambda con: claims.drop(con, queue, consumer))
 
     async def note_history(self, rows: Sequence[FinishedRow]) -> None:
         """Nothing that must have room on a full disk: the ballast is not for it."""

@@ -11,13 +11,13 @@ from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import NewRow
 from actors.ports.trigger_jobs import FailedJob, JobEnd
 from daemon.stores.cold.books import Place
+from daemon.stores.cold.claims import BadClaimed, set_aside
 from daemon.stores.cold.rows import BadRow, Unpacked
 from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.books import SharedBooks
-from daemon.stores.postgres.claims import set_aside
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import insert_rows, lock_bodies, read_bodies
-from daemon.stores.sqlite.claims import BadClaimed
+from daemon.stores.postgres.steps import PostgresConnection
 from daemon.stores.sqlite.job_failures import FailedRow, Letters, Spent, bad_claimed, sort_failed
 
 ROWS_AT_ONCE: Final = 100
@@ -35,7 +35,8 @@ async def fail_claimed(con: Connection, consumer: int, failed: FailedJob, daemon
         await step.give_up(spent[at : at + ROWS_AT_ONCE])
     await step.books.record(con, daemon)
     if bad or step.bad:
-        await set_aside(con, failed.job.queue, [*bad, *step.bad], daemon)
+        connection = PostgresConnection(con, daemon, failed.now_ms)
+        await set_aside(connection, failed.job.queue, [*bad, *step.bad])
     return step.told.end(failed)
 
 

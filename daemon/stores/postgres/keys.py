@@ -216,6 +216,3 @@ REMEMBER: Final = """INSERT INTO offered (run_id, outcomes, fingerprint)
     SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[])
         AS given (run_id, outcomes, fingerprint)
     ORDER BY run_id ON CONFLICT DO NOTHING"""
-HAS_KEYS: Final = """EXISTS (
-    SELECT 1 FROM keys WHERE keys.body_id = runs.body_id AND keys.until IS NULL)"""
-"""Of a row of `runs`, or one that shares its body."""

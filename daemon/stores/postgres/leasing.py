@@ -16,11 +16,13 @@ from actors.model.moves import ColdMove, guard, set_state
 from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook
 from daemon.stores.cold.books import Place
+from daemon.stores.cold.connection import Room
 from daemon.stores.cold.rows import BadRow, own_bits, pack_bits, place_of, read_errors
 from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import FAR_MS, NOW, read_bodies
+from daemon.stores.postgres.steps import PICK
 from forebay.ids import new_run_id
 
 log = structlog.get_logger()
@@ -40,16 +42,6 @@ class Wish(NamedTuple):
     except_flows: frozenset[str]
     holder: bytes
     cuts: bool = False
-
-
-class Room(NamedTuple):
-    items_max: int
-    bytes_max: int
-    rows_max: int
-    must_fit: bool = False
-    """Not even one row if it does not fit."""
-    cuts: bool = False
-    """A row with more items than are wanted fits: the caller cuts it."""
 
 
 class _Bad(NamedTuple):
@@ -184,7 +176,6 @@ async def outlook(
     return Outlook(has_due, next_due_ms)
 
 
-PICK: Final = f"SELECT pick($2, $3, $4, $5, $6, $7, $8, {NOW})"
 LEASE: Final = f"""UPDATE runs
     SET is_due = false, lock_uuid = $3, holder = $4, scheduled_at = {NOW} + $5
     WHERE n = ANY ($2)

@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from actors.model.cursors import read_pair
 from actors.ports.tiers import Look, SeenRow, SeenRows
+from daemon.stores.cold.claims import BadClaimed, open_consumer
 from daemon.stores.cold.rows import BadRow, Bodies, own_bits
-from daemon.stores.postgres.claims import open_consumer
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import read_bodies
-from daemon.stores.sqlite.claims import BadClaimed
+from daemon.stores.postgres.steps import PostgresConnection
 from daemon.stores.sqlite.looks import Fetch, Span
 
 SCANNED_MAX: Final = 5000
@@ -29,7 +29,8 @@ class Wish(NamedTuple):
 
 
 async def fetch(con: Connection, wish: Wish) -> Fetch:
-    n = await open_consumer(con, wish.queue, wish.consumer, wish.claim)
+    who = (wish.queue, wish.consumer, wish.claim)
+    n = await open_consumer(PostgresConnection(con, b"", None), *who)
     found = await con.fetch(SELECT_CLAIMED, n, wish.first, wish.rows_max + 1)
     taken = _fitting(found, wish.rows_max, wish.bytes_max)
     bodies = await read_bodies(con, (row["body_id"] for row in taken))

@@ -7,6 +7,7 @@ goes with its last row.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import NewRow
 from daemon.stores.cold.rows import (
@@ -100,6 +101,10 @@ class PostgresRows:
     async def delete(self, ns: Collection[int]) -> None:
         if ns:
             await self._con.execute("DELETE FROM runs WHERE n = ANY ($1)", list(ns))
+
+    async def drop_claimed(self, consumer: int) -> None:
+        gone = await self._con.fetch(DROP_CLAIMED, consumer)
+        await self.drop_bodies(body_id for (body_id,) in gone)
 
     async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
         if bodies:
@@ -215,6 +220,8 @@ LOCK_BODIES: Final = """SELECT count(*) FROM (
 INSERT_ALIASES: Final = """INSERT INTO aliases (run_id, body_id)
     SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS alias (run_id, body_id)
     WHERE EXISTS (SELECT 1 FROM bodies WHERE id = alias.body_id) ON CONFLICT DO NOTHING"""
+DROP_CLAIMED: Final = f"""DELETE FROM runs
+    WHERE {guard(ColdMove.ACKNOWLEDGE)} AND consumer = $1 RETURNING body_id"""
 SELECT_BODIES: Final = "SELECT id, data FROM bodies WHERE id = ANY ($1)"
 SHRINK: Final = """UPDATE runs SET bits = rest.bits, count = rest.count, first_item = rest.first
     FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::integer[])

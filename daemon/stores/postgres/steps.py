@@ -1,12 +1,12 @@
 """Runs the steps of the cold store on PostgreSQL: on asyncpg's loop, one transaction each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from actors.model.finished import Keeps
 from actors.ports.tiers import RowOutcome, StoreUnavailable
 from daemon.stores.cold.books import Books
-from daemon.stores.cold.connection import Step
+from daemon.stores.cold.connection import Room, Step
 from daemon.stores.cold.statement import Statement
 from daemon.stores.cold.text import ESCAPE, from_text, to_text
 from daemon.stores.postgres.books import record
@@ -15,6 +15,8 @@ from daemon.stores.postgres.keys import PostgresKeys
 from daemon.stores.postgres.rows import NOW, PostgresRows
 
 T = TypeVar("T")
+
+PICK: Final = f"SELECT pick($2, $3, $4, $5, $6, $7, $8, {NOW})"
 
 
 class PostgresConnection:
@@ -47,6 +49,11 @@ class PostgresConnection:
         if rows:
             given = [self._given(statement, row) for row in rows]
             await self._con.executemany(statement.postgres, given)
+
+    async def pick(self, queue: str, except_flows: Collection[str], room: Room) -> list[int] | None:
+        flows = [to_text(flow) for flow in sorted(except_flows)]
+        picked: list[int] | None = await self._con.fetchval(PICK, self._now_ms, queue, flows, *room)
+        return picked
 
     async def now(self) -> int:
         if self._found_ms is None:

@@ -30,15 +30,13 @@ from actors.ports.tiers import (
     NewRow,
     Outlook,
     SeenRows,
-    Stream,
     Unconfirmed,
 )
 from daemon.stores.bridge import Bridge
-from daemon.stores.cold.keyed import window_of
+from daemon.stores.cold import claims
 from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres import (
     books,
-    claims,
     hand_over,
     leasing,
     looks,
@@ -239,37 +237,6 @@ class PostgresCold(ColdStore):
     async def forget_receipts(self, writes: Sequence[bytes]) -> None:
         await self._db.write(lambda con: books.forget_receipts(con, writes), is_durable=False)
 
-    async def claim(
-        self,
-        queue: str,
-        consumer: str,
-        after: int,
-        items_max: int,
-        except_flows: frozenset[str] = frozenset(),
-    ) -> Stream:
-        """One claim has at most `CLAIM_ROWS_MAX` rows."""
-        keep = self._keeps(queue)
-        window = window_of(self._rules(queue))
-        wish = claims.Wish(
-            queue, consumer, after, items_max, except_flows, keep, self._daemon, window
-        )
-        while True:
-            stream = await self._db.write(lambda con: claims.claim(con, wish, self._now_ms()))
-            if stream is not None:
-                return stream
-
-    async def stream(self, queue: str, consumer: str) -> Stream:
-        return await self._db.read(lambda con: claims.stream(con, queue, consumer))
-
-    async def streams(self) -> list[tuple[str, str]]:
-        return await self._db.read(claims.streams)
-
-    async def drop_stream(self, queue: str, consumer: str) -> int:
-        return await self._db.write(
-            lambda con: claims.drop(con, queue, consumer),
-            after=lambda items: self.wakes.notices([queue] if items else []),
-        )
-
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
     ) -> SeenRows:
@@ -278,9 +245,7 @@ class PostgresCold(ColdStore):
             found = await self._db.read(lambda con: looks.fetch(con, wish))
             if not found.bad:
                 return found.seen
-            await self._db.write(
-                partial(claims.set_aside, queue=queue, bad=found.bad, daemon=self._daemon)
-            )
+            await self._steps.write(partial(claims.set_aside, queue=queue, bad=found.bad))
 
     async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
         span: Span | None = await self._db.read(lambda con: looks.begin(con, cursor))

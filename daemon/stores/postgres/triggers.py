@@ -29,25 +29,24 @@ from actors.ports.trigger_jobs import (
     job_offer,
     next_step,
 )
+from daemon.stores.cold import claims
 from daemon.stores.cold.books import RECEIPT, Place
+from daemon.stores.cold.connection import Room
 from daemon.stores.cold.keyed import window_of
 from daemon.stores.cold.offers import offer
 from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.cold.text import from_text, to_text
-from daemon.stores.postgres import claims, keys
+from daemon.stores.postgres import keys
 from daemon.stores.postgres.books import SharedBooks, forget_receipts, read_receipt
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.job_failures import fail_claimed
-from daemon.stores.postgres.leasing import Room, outlook, pick
+from daemon.stores.postgres.leasing import outlook, pick
 from daemon.stores.postgres.rows import read_bodies
 from daemon.stores.postgres.steps import PostgresConnection
-from daemon.stores.sqlite.claims import CLAIM_ROWS_MAX, BadClaimed
 from daemon.stores.sqlite.job_failures import letter_error
 from daemon.stores.sqlite.triggers import halves, ids_of, is_paused, job_page
 from forebay.ids import new_run_id
 from forebay.limits import RUN_HEAD_FIXED_BYTES
-
-_PLENTY: Final = 1 << 60
 
 
 class PostgresTriggers:
@@ -140,7 +139,7 @@ class PostgresTriggers:
 
     async def _pick(self, con: Connection, claim: Claim) -> list[int] | None:
         """The rows of a batch, in order; None: ask again later."""
-        room = Room(claim.items_max, _PLENTY, CLAIM_ROWS_MAX)
+        room = Room(claim.items_max, claims.PLENTY, claims.CLAIM_ROWS_MAX)
         picked = await pick(con, claim.queue, claim.except_flows, room, self._now_ms())
         if not picked:
             return picked
@@ -174,13 +173,13 @@ class PostgresTriggers:
         if not picked:
             return None
         who = claim.queue, job_consumer(claim.run_id)
-        await con.execute(claims.INSERT_CONSUMER, *who)
+        await con.execute(claims.INSERT_CONSUMER.postgres, *who)
         consumer = await con.fetchval(SELECT_CONSUMER, *who)
-        frozen = await con.fetchrow(claims.FREEZE, picked, consumer)
-        await con.execute(claims.OPEN_CLAIM, consumer, JOB_CLAIM, *frozen)
+        connection = PostgresConnection(con, self._daemon, self._now_ms())
+        await claims.freeze(connection, consumer, JOB_CLAIM, picked)
         ids = await self._claimed_ids(con, claim.queue, consumer)
         if not ids:
-            await claims.drop(con, *who)
+            await claims.drop(connection, *who)
             return None
         made = TriggerJob(claim.run_id, name, claim.queue, claim.target, len(ids), now)
         offered = [job_offer(name, claim, ids, now)]
@@ -197,14 +196,15 @@ class PostgresTriggers:
         listing = [row["body_id"] for row in rows if row["lists_ids"]]
         bodies = await read_bodies(con, listing)
         ids: list[str] = []
-        bad: list[BadClaimed] = []
+        bad: list[claims.BadClaimed] = []
         for n, body_id, packed, items, size, start, _ in rows:
             try:
                 ids += ids_of(body_id, unpack_bits(packed), start, partial(bodies.get, body_id))
             except BadRow as error:
-                bad.append(BadClaimed(n, body_id, items, size, str(error)))
+                bad.append(claims.BadClaimed(n, body_id, items, size, str(error)))
         if bad:
-            await claims.set_aside(con, queue, bad, self._daemon)
+            connection = PostgresConnection(con, self._daemon, self._now_ms())
+            await claims.set_aside(connection, queue, bad)
         return ids
 
     async def _end(self, con: Connection, run_id: bytes, retries_max: int) -> JobEnd | None:
@@ -219,24 +219,24 @@ class PostgresTriggers:
             return None
         consumer, ended = job_consumer(run_id), JobEnd(job)
         # An operator may have dropped it: what it had is somebody else's then.
-        if (await claims.stream(con, job.queue, consumer)).claim == JOB_CLAIM:
+        connection = PostgresConnection(con, self._daemon, self._now_ms())
+        if (await claims.stream(connection, job.queue, consumer)).claim == JOB_CLAIM:
             if fate == "done":
-                await self._deliver(con, job, consumer)
+                await self._deliver(connection, job, consumer)
             elif fate == "dead":
                 now = await keys.now(con, self._now_ms())
                 failed = FailedJob(job, letter_error(letters[0][0]), retries_max, now)
                 n = await con.fetchval(SELECT_CONSUMER, job.queue, consumer)
                 ended = await fail_claimed(con, n, failed, self._daemon)
-        await claims.drop(con, job.queue, consumer)
+        await claims.drop(connection, job.queue, consumer)
         await con.execute("DELETE FROM trigger_jobs WHERE run_id = $1", run_id)
         await forget_receipts(con, [run_id])
         return ended
 
-    async def _deliver(self, con: Connection, job: TriggerJob, consumer: str) -> None:
+    async def _deliver(self, con: PostgresConnection, job: TriggerJob, consumer: str) -> None:
         given = (job.queue, consumer, JOB_CLAIM, 0, frozenset[str]())
         window = window_of(self._rules()(job.queue))
-        wish = claims.Wish(*given, self._keeps()(job.queue), self._daemon, window)
-        await claims.claim(con, wish, self._now_ms())
+        await claims.claim(con, claims.Wish(*given, self._keeps()(job.queue), window))
 
 
 async def _lease(con: Connection, name: str, lock: str = "") -> TriggerLease | None:

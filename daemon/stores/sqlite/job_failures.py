@@ -19,6 +19,8 @@ from actors.model.slices import ItemError, error_rows, indexes, remember
 from actors.ports.tiers import NewRow
 from actors.ports.trigger_jobs import IDS_TOLD_MAX, FailedJob, JobEnd
 from daemon.stores.cold.books import Place
+from daemon.stores.cold.claims import BadClaimed, set_aside
+from daemon.stores.cold.connection import drive
 from daemon.stores.cold.rows import (
     FAILED,
     BadRow,
@@ -27,9 +29,10 @@ from daemon.stores.cold.rows import (
     read_errors,
     unpack_bits,
 )
+from daemon.stores.cold.statement import Now
 from daemon.stores.sqlite.books import Books
-from daemon.stores.sqlite.claims import BadClaimed, set_aside
 from daemon.stores.sqlite.rows import delete_row, insert_row, read_body
+from daemon.stores.sqlite.steps import SqliteConnection
 from forebay.ids import new_run_id
 from forebay.run import RunHead
 
@@ -146,7 +149,7 @@ def fail_claimed(db: sqlite3.Connection, consumer: int, failed: FailedJob) -> Jo
         told.add(letters, runs)
     books.write(db)
     if bad:
-        set_aside(db, queue, bad)
+        drive(set_aside(SqliteConnection(db, Now(failed.now_ms, 0), makes_room=False), queue, bad))
     return told.end(failed)
 
 

@@ -25,6 +25,7 @@ from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook, StoreCorrupt
 from daemon.stores.cold.rows import BadRow, LeasedRow, pack_bits, place_of
 from daemon.stores.cold.statement import Now, padded
+from daemon.stores.sqlite import due
 from daemon.stores.sqlite.books import Books, lose_row
 from daemon.stores.sqlite.rows import read_bodies, read_body
 from forebay.ids import new_run_id
@@ -32,8 +33,6 @@ from forebay.run import RunHead
 
 log = structlog.get_logger()
 
-MOVED_MAX: Final = 2000
-"""So many rows that have come due are moved in one transaction, which others wait for."""
 ROWS_MAX: Final = 10_000
 """So many rows are acquired in one step, whatever the limits allow."""
 
@@ -80,16 +79,6 @@ class Wanted:
         return 1 if pick.body_id in self._bodies else 1 + pick.size
 
 
-def move_due(db: sqlite3.Connection, queue: str, now: Now) -> bool:
-    """Moves rows whose time has come, or whose lease has run out, into the order of delivery.
-
-    False: there are more.
-    """
-    values = (queue, now.wall, MOVED_MAX, queue, now.lease, MOVED_MAX, MOVED_MAX)
-    moved: int = db.execute(MOVE_DUE, values).rowcount
-    return moved < MOVED_MAX
-
-
 def acquire(
     db: sqlite3.Connection,
     queue: str,
@@ -103,7 +92,7 @@ def acquire(
     bodies: _Bodies = {}
     rows: list[ColdRow] = []
     while True:
-        picks = _pick(db, queue, wanted, except_flows)
+        picks = _pick(db, queue, wanted, except_flows, now)
         found = _lease(db, picks, lock, now.lease + lease_ms)
         _read_bodies(db, picks, bodies)
         bad: list[tuple[_Pick, str]] = []
@@ -175,13 +164,12 @@ def outlook(db: sqlite3.Connection, queue: str, now: Now, except_flows: frozense
 
 
 def _pick(
-    db: sqlite3.Connection, queue: str, wanted: Wanted, except_flows: frozenset[str]
+    db: sqlite3.Connection, queue: str, wanted: Wanted, except_flows: frozenset[str], now: Now
 ) -> list[_Pick]:
     """The next rows in order, as many as fit; the first that does not fit ends it."""
     trial = wanted.copy()
     picks: list[_Pick] = []
-    flows = sorted(except_flows)
-    cursor = db.execute(pick_sql(len(flows)), (queue, *flows, ROWS_MAX))
+    cursor = db.execute(*due.NEXT.sqlite((queue, sorted(except_flows), ROWS_MAX), now))
     for pick in map(_Pick._make, cursor):
         if not trial.fits(pick):
             break
@@ -241,14 +229,6 @@ _LEASED: Final = """FROM runs INDEXED BY runs_leased
     WHERE state = 'COLD_QUEUED' AND is_due = 0 AND lock_uuid IS NOT NULL"""
 
 
-def _past_rows_sql(these: str) -> str:
-    return f"SELECT n {these} AND queue = ? AND scheduled_at <= ? ORDER BY scheduled_at LIMIT ?"
-
-
-MOVE_DUE: Final = f"""UPDATE runs SET is_due = 1 WHERE n IN (
-    SELECT n FROM ({_past_rows_sql(_LATER)}) UNION ALL SELECT n FROM ({_past_rows_sql(_LEASED)})
-    LIMIT ?
-)"""
 _FAILED_AT: Final = """CASE WHEN json_valid(error_history)
     THEN json_extract(error_history, '$[#-1][1]') END"""
 PUT_OFF_ANEW: Final = f"""WITH retries AS (
@@ -273,13 +253,6 @@ RELEASE: Final = f"""UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at 
     WHERE id = ? AND lock_uuid = ? AND {guard(ColdMove.RELEASE)}"""
 RELEASE_ALL: Final = f"""UPDATE runs SET is_due = 1, lock_uuid = NULL, scheduled_at = ?
     WHERE lock_uuid IS NOT NULL AND {guard(ColdMove.RELEASE)}"""
-
-
-def pick_sql(flows: int) -> str:
-    return (
-        f"SELECT n, body_id, count, size {_DUE} AND queue = ?{_except(flows)} ORDER BY priority, "
-        "scheduled_at_initially, body_id, first_item LIMIT ?"
-    )
 
 
 def lease_sql(rows: int) -> str:

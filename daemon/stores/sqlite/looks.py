@@ -14,9 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from actors.model.cursors import read_pair
 from actors.ports.tiers import Look, SeenRow, SeenRows
+from daemon.stores.cold.claims import BadClaimed, open_consumer
+from daemon.stores.cold.connection import drive
 from daemon.stores.cold.rows import BadRow, unpack_bits
-from daemon.stores.sqlite.claims import BadClaimed, open_consumer
+from daemon.stores.cold.statement import Now
 from daemon.stores.sqlite.rows import read_body
+from daemon.stores.sqlite.steps import SqliteConnection
 
 SCANNED_MAX: Final = 5000
 
@@ -74,7 +77,8 @@ def fetch(
     rows_max: int,
     bytes_max: int,
 ) -> Fetch:
-    n = open_consumer(db, queue, consumer, claim)
+    con = SqliteConnection(db, Now(0, 0), makes_room=False)
+    n = drive(open_consumer(con, queue, consumer, claim))
     page = Page(rows_max, bytes_max)
     bad: list[BadClaimed] = []
     for row_n, place, count, size, *row in db.execute(SELECT_CLAIMED, (n, first, rows_max + 1)):

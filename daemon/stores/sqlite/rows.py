@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from actors.model.clock import retry_due_ms
+from actors.model.moves import ColdMove, guard
 from actors.model.slices import lowest_bit
 from actors.ports.tiers import NewRow
 from daemon.stores.cold.rows import (
@@ -131,6 +132,11 @@ class SqliteRows:
         if ns:
             self._db.execute(DELETE_ROWS, (json.dumps(list(ns)),))
 
+    async def drop_claimed(self, consumer: int) -> None:
+        # Before the rows, which say whose the bodies are.
+        self._db.execute(DROP_CLAIMED_BODIES, (consumer,))
+        self._db.execute(DROP_CLAIMED, (consumer,))
+
     async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
         there = self._stored(bodies)
         for body_id, data in bodies.items():
@@ -191,6 +197,14 @@ DROP_BODIES: Final = """DELETE FROM bodies WHERE id IN ({})
 DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
     AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)
     AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = ?1)"""
+_CLAIMED: Final = (
+    f"FROM runs INDEXED BY runs_claimed WHERE {guard(ColdMove.ACKNOWLEDGE)} AND consumer = ?1"
+)
+DROP_CLAIMED_BODIES: Final = f"""DELETE FROM bodies WHERE id IN (SELECT body_id {_CLAIMED})
+    AND NOT EXISTS (
+        SELECT 1 FROM runs AS other WHERE other.body_id = bodies.id AND other.consumer IS NOT ?1
+    ) AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
+DROP_CLAIMED: Final = f"DELETE {_CLAIMED}"
 _COLUMNS: Final = (
     "id", "body_id", "queue", "flow", "flow_type", "action", "key", "priority",
     "scheduled_at_initially", "due_ms", "first_item", "count", "size", "attempt", "created_at",

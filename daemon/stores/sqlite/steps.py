@@ -1,14 +1,15 @@
 """Runs the steps of the cold store on SQLite: in the connection's thread, one transaction each."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
 from actors.model.finished import Keeps
 from actors.ports.tiers import RowOutcome, StoreUnavailable
 from daemon.stores.cold.books import Books
-from daemon.stores.cold.connection import RunAgain, Step, drive
+from daemon.stores.cold.connection import Room, RunAgain, Step, drive
 from daemon.stores.cold.statement import Now, Statement
+from daemon.stores.sqlite import due
 from daemon.stores.sqlite.books import record
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.delivered import settle_delivered
@@ -49,6 +50,9 @@ class SqliteConnection:
         if rows:
             bound = [statement.bound(row, self._now) for row in rows]
             self._db.executemany(statement.for_each, bound)
+
+    async def pick(self, queue: str, except_flows: Collection[str], room: Room) -> list[int] | None:
+        return due.pick(self._db, queue, except_flows, room, self._now)
 
     async def now(self) -> int:
         return self._now.wall

@@ -15,14 +15,13 @@ What it can't do: serve two daemons, or give disk space back (what is deleted is
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
-from actors.model.finished import Keeps
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import (
@@ -33,10 +32,9 @@ from actors.ports.tiers import (
     NewRow,
     Outlook,
     SeenRows,
-    Stream,
     Unconfirmed,
 )
-from daemon.stores.cold import offers
+from daemon.stores.cold import claims, offers
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.connection import drive
 from daemon.stores.cold.rows import (
@@ -49,7 +47,7 @@ from daemon.stores.cold.rows import (
 )
 from daemon.stores.cold.statement import Now, padded
 from daemon.stores.cold.store import ColdStore
-from daemon.stores.sqlite import claims, leasing, looks
+from daemon.stores.sqlite import due, leasing, looks
 from daemon.stores.sqlite.books import (
     Books,
     forget_receipts,
@@ -59,7 +57,6 @@ from daemon.stores.sqlite.books import (
     read_totals,
 )
 from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
-from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.rows import bodies_sql, drop_body, insert_row
 from daemon.stores.sqlite.steps import SqliteConnection, SqliteSteps
 from daemon.stores.sqlite.triggers import SqliteTriggers
@@ -127,7 +124,7 @@ class SqliteCold(ColdStore):
 
         def work(db: sqlite3.Connection) -> list[ColdRow] | None:
             now = self._now()
-            if not leasing.move_due(db, queue, now):
+            if not due.move_due(db, queue, now):
                 return None
             wanted = leasing.Wanted(items_max, bytes_max, cuts=cuts)
             lease_ms = round(lease_s * 1000)
@@ -171,37 +168,6 @@ class SqliteCold(ColdStore):
     async def forget_receipts(self, writes: Sequence[bytes]) -> None:
         await self._db.write(lambda db: forget_receipts(db, writes), is_durable=False)
 
-    async def claim(
-        self,
-        queue: str,
-        consumer: str,
-        after: int,
-        items_max: int,
-        except_flows: frozenset[str] = frozenset(),
-    ) -> Stream:
-        """One claim has `claims.CLAIM_ROWS_MAX` rows at most."""
-
-        def work(db: sqlite3.Connection, kept: Iterator[Keeps]) -> Stream | None:
-            now, keep = self._now(), next(kept)(queue)
-            if not leasing.move_due(db, queue, now):
-                return None
-            noted = claims.Noted(keep, now.wall, self._rules(queue))
-            return claims.claim(db, queue, consumer, after, items_max, except_flows, noted)
-
-        while True:
-            stream = await self._db.write(partial(work, kept=tries(self._keeps)))
-            if stream is not None:
-                return stream
-
-    async def stream(self, queue: str, consumer: str) -> Stream:
-        return await self._db.read(lambda db: claims.stream(db, queue, consumer))
-
-    async def streams(self) -> list[tuple[str, str]]:
-        return await self._db.read(claims.streams)
-
-    async def drop_stream(self, queue: str, consumer: str) -> int:
-        return await self._db.write(lambda db: claims.drop(db, queue, consumer))
-
     async def fetch(
         self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
     ) -> SeenRows:
@@ -210,7 +176,7 @@ class SqliteCold(ColdStore):
             found = await self._db.read(lambda db: looks.fetch(db, *wanted))
             if not found.bad:
                 return found.seen
-            await self._db.write(partial(claims.set_aside, queue=queue, bad=found.bad))
+            await self._steps.write(partial(claims.set_aside, queue=queue, bad=found.bad))
 
     async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
         page = looks.Page(rows_max, bytes_max)

@@ -1,6 +1,6 @@
 """Triggers in SQLite: leases, and jobs with the rows that each has claimed.
 
-A job's claim is that of a stream's consumer (daemon/stores/sqlite/claims.py), made in the
+A job's claim is that of a stream's consumer (daemon/stores/cold/claims.py), made in the
 transaction that stores the job. Where a batch ends within a row, the row is cut in two: both parts
 stay on the one body. Of a body nothing but the head is read, unless it lists ids of its own. A poll
 that claims 10,000 items takes 10 ms of CPU where they are in runs of 1,000, and 117 in runs of one.
@@ -35,12 +35,14 @@ from actors.ports.trigger_jobs import (
     job_offer,
     next_step,
 )
+from daemon.stores.cold import claims
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.connection import drive
+from daemon.stores.cold.keyed import window_of
 from daemon.stores.cold.offers import offer
 from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.cold.statement import Now
-from daemon.stores.sqlite import claims, leasing
+from daemon.stores.sqlite import due, leasing
 from daemon.stores.sqlite.books import Books, forget_receipts, read_receipt
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.history import tries
@@ -89,7 +91,7 @@ class SqliteTriggers:
 
     async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
         def work(db: sqlite3.Connection, kept: Iterator[Keeps]) -> JobEnd | None:
-            return _end(db, run_id, retries_max, self._now().wall, next(kept), self._rules())
+            return _end(db, run_id, retries_max, self._now(), next(kept), self._rules())
 
         return await self._db.write(partial(work, kept=tries(self._keeps())))
 
@@ -140,40 +142,40 @@ def _poll(db: sqlite3.Connection, poll: Poll, now: Now) -> Polled:
     if step.is_time and poll.claim is not None:
         (live,) = db.execute("SELECT count(*) FROM trigger_jobs WHERE name = ?", (poll.name,))
         is_room = live[0] < poll.claim.jobs_max
-        if is_room and leasing.move_due(db, poll.claim.queue, now):
-            made = _make_job(db, poll.name, poll.claim, now.wall)
+        if is_room and due.move_due(db, poll.claim.queue, now):
+            made = _make_job(db, poll.name, poll.claim, now)
             polled_ms, wait_s = now.wall, poll.interval_ms / 1000
     until_ms = now.wall + round(poll.lease_s * 1000)
     db.execute(PUT_LEASE, (poll.name, poll.holder, until_ms, polled_ms))
     return Polled(True, wait_s, made, is_paused(lease))
 
 
-def _make_job(db: sqlite3.Connection, name: str, claim: Claim, now: int) -> TriggerJob | None:
+def _make_job(db: sqlite3.Connection, name: str, claim: Claim, now: Now) -> TriggerJob | None:
     """None: nothing is due."""
-    _cut_to_fit(db, claim)
+    _cut_to_fit(db, claim, now)
     consumer = job_consumer(claim.run_id)
+    con = SqliteConnection(db, now, makes_room=False)
     # What history keeps and how long keys stay taken is asked when the claim is acknowledged.
-    noted = claims.Noted("none", now)
     given = (claim.queue, consumer, 0, claim.items_max, claim.except_flows)
-    stream = claims.claim(db, *given, noted)
-    ids = _claimed_ids(db, claim.queue, consumer) if stream.claim is not None else []
+    stream = drive(claims.claim(con, claims.Wish(*given, "none")))
+    is_claimed = stream is not None and stream.claim is not None
+    ids = _claimed_ids(con, db, claim.queue, consumer) if is_claimed else []
     if not ids:
-        claims.drop(db, claim.queue, consumer)
+        drive(claims.drop(con, claim.queue, consumer))
         return None
-    made = TriggerJob(claim.run_id, name, claim.queue, claim.target, len(ids), now)
-    con = SqliteConnection(db, Now(now, now), makes_room=False)
-    drive(offer(con, [job_offer(name, claim, ids, now)], lambda _: KeyRule()))
+    made = TriggerJob(claim.run_id, name, claim.queue, claim.target, len(ids), now.wall)
+    drive(offer(con, [job_offer(name, claim, ids, now.wall)], lambda _: KeyRule()))
     db.execute(BEGIN_RECEIPT, (claim.run_id,))
     db.execute(INSERT_JOB, made[:6])
     db.execute(SET_JOB_ID, (made.id, claim.queue, consumer))
     return made
 
 
-def _cut_to_fit(db: sqlite3.Connection, claim: Claim) -> None:
+def _cut_to_fit(db: sqlite3.Connection, claim: Claim, now: Now) -> None:
     """Cuts the row in two within which the batch ends."""
-    flows = sorted(claim.except_flows)
     room, wanted = claim.items_max, None
-    cursor = db.execute(leasing.pick_sql(len(flows)), (claim.queue, *flows, claims.CLAIM_ROWS_MAX))
+    given = (claim.queue, sorted(claim.except_flows), claims.CLAIM_ROWS_MAX)
+    cursor = db.execute(*due.NEXT.sqlite(given, now))
     for n, _, count, _ in cursor:
         if count > room:
             wanted = n
@@ -212,7 +214,9 @@ def halves(bits: int, items: int) -> tuple[int, int]:
     return first, bits & ~first
 
 
-def _claimed_ids(db: sqlite3.Connection, queue: str, consumer: str) -> list[str]:
+def _claimed_ids(
+    con: SqliteConnection, db: sqlite3.Connection, queue: str, consumer: str
+) -> list[str]:
     """What is claimed, in order. Rows that cannot be read are set aside."""
     ids: list[str] = []
     bad: list[claims.BadClaimed] = []
@@ -223,7 +227,7 @@ def _claimed_ids(db: sqlite3.Connection, queue: str, consumer: str) -> list[str]
         except BadRow as error:
             bad.append(claims.BadClaimed(n, body_id, items, size, str(error)))
     if bad:
-        claims.set_aside(db, queue, bad)
+        drive(claims.set_aside(con, queue, bad))
     return ids
 
 
@@ -247,7 +251,7 @@ def _end(
     db: sqlite3.Connection,
     run_id: bytes,
     retries_max: int,
-    now: int,
+    now: Now,
     keeps: Keeps,
     rules: KeyRules,
 ) -> JobEnd | None:
@@ -258,18 +262,20 @@ def _end(
     if job.fate is None:
         return None
     consumer, ended = job_consumer(run_id), JobEnd(job)
+    con = SqliteConnection(db, now, makes_room=False)
     # An operator may have dropped it: what it had is somebody else's then.
-    if claims.stream(db, job.queue, consumer).claim == JOB_CLAIM:
+    if drive(claims.stream(con, job.queue, consumer)).claim == JOB_CLAIM:
         if job.fate == "done":
-            noted = claims.Noted(keeps(job.queue), now, rules(job.queue))
-            claims.claim(db, job.queue, consumer, JOB_CLAIM, 0, frozenset(), noted)
+            given = (job.queue, consumer, JOB_CLAIM, 0, frozenset[str]())
+            wish = claims.Wish(*given, keeps(job.queue), window_of(rules(job.queue)))
+            drive(claims.claim(con, wish))
         elif job.fate == "dead":
-            failed = FailedJob(job, _letter_error(db, job.id), retries_max, now)
-            n = claims.open_consumer(db, job.queue, consumer, JOB_CLAIM)
+            failed = FailedJob(job, _letter_error(db, job.id), retries_max, now.wall)
+            n = drive(claims.open_consumer(con, job.queue, consumer, JOB_CLAIM))
             ended = fail_claimed(db, n, failed)
     if job.fate == "dead":
         db.execute(MARK_SPENT, (SPENT, job.id))
-    claims.drop(db, job.queue, consumer)
+    drive(claims.drop(con, job.queue, consumer))
     db.execute("DELETE FROM trigger_jobs WHERE run_id = ?", (run_id,))
     forget_receipts(db, [run_id])
     return ended

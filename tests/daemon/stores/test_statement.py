@@ -67,3 +67,11 @@ def test_lists_of_several_lengths_share_few_texts() -> None:
 def test_own_words_of_sqlite() -> None:
     statement = Statement("SELECT ($1::bytea[])[1]", sqlite="SELECT json_extract($1, '$[0]')")
     assert statement.sqlite(["[4]"], NOW) == ("SELECT json_extract(?1, '$[0]')", ["[4]"])
+
+
+def test_numbers_of_a_list_are_a_table() -> None:
+    statement = Statement("SELECT n, place FROM :numbered($2) AS given WHERE n > $1 ORDER BY place")
+    db = sqlite3.connect(":memory:")
+    rows = db.execute(*statement.sqlite([4, [7, 3, 9]], NOW)).fetchall()
+    assert rows == [(7, 0), (9, 2)]
+    assert "unnest($2::bigint[]) WITH ORDINALITY" in statement.postgres

@@ -188,10 +188,17 @@ async def look_at_some(cold: PostgresCold) -> None:
     await cold.forget_history("q", START_MS)
 
 
+async def claim(cold: PostgresCold) -> None:
+    assert (await cold.claim("q", "c", 0, 5)).items == 5
+    assert (await cold.claim("q", "c", 1, 0)).acknowledged == 1
+    assert (await cold.claim("q", "c", 1, 3)).items == 3
+    assert await cold.drop_stream("q", "c") == 3
+
+
 @pytest.mark.parametrize("is_analyzed", [False, True], ids=["no statistics", "analyzed"])
 @pytest.mark.parametrize(
     "step",
-    [acquire_and_settle, look_ahead, count, leave_behind, look_at_the_dead, look_at_some],
+    [acquire_and_settle, look_ahead, count, leave_behind, look_at_the_dead, look_at_some, claim],
     ids=lambda step: step.__name__.replace("_", " "),
 )
 async def test_a_step_reads_no_more_than_it_needs(
