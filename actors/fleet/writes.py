@@ -45,9 +45,9 @@ class Deciding:
         self, write: bytes, stages: tuple[bytes, ...], app: str | None, version: int | None
     ) -> dict[str, Any]:
         here = await self._view(write, stages, app)
-        published = await self._decisions.publish(PublishWish(write, stages, app, version, here))
+        decided = await self._decisions.publish(PublishWish(write, stages, app, version, here))
         await self._carry_out()
-        return described(published)
+        return described(decided.published)
 
     async def abort(self, write: bytes) -> dict[str, Any]:
         here = await self._view(write)

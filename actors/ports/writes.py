@@ -106,6 +106,14 @@ class Verdict:
     version: int | None = None
 
 
+class Decided(NamedTuple):
+    """The decision about a publish."""
+
+    published: Published
+    verdict: Verdict | None
+    """What it means for this daemon; None: its journal has published the write before."""
+
+
 class Aborted(NamedTuple):
     outcome: Literal["aborted", "published"]
     items: int
@@ -147,7 +155,7 @@ class Decisions(Protocol):
     async def drop(self, write: bytes, stage: bytes) -> bool:
         """Excludes the stage from its write. False: it is published, and stays so."""
 
-    async def publish(self, wish: PublishWish) -> Published:
+    async def publish(self, wish: PublishWish) -> Decided:
         """Makes exactly these stages visible, on any daemon. Refused: nothing is changed."""
 
     async def abort(self, write: bytes, items: int) -> Aborted:

@@ -25,6 +25,8 @@ def without_newest(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE runs DROP COLUMN job_id")
     for table in ("trigger_jobs", "trigger_leases", "ticks", "keys", "homes", "offered", "aliases"):
         db.execute(f"DROP TABLE {table}")
+    for table in ("writes", "stages", "versions", "journal_receipts"):
+        db.execute(f"DROP TABLE {table}")
     for column in ("accepted", "duplicate"):
         db.execute(f"ALTER TABLE totals DROP COLUMN {column}")
     for column in ("updated", "ignored", "conflict"):

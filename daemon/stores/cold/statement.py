@@ -9,7 +9,7 @@ other words is translated when the module is imported:
     = TRUE, = FALSE             = 1, = 0: SQLite's indexes are declared so
     least(), greatest()         min(), max()
     strpos()                    instr()
-    FOR UPDATE, SKIP LOCKED     left out: one thread writes
+    FOR UPDATE, FOR SHARE, ...  left out: one thread writes
     INDEXED BY name             SQLite's alone; PostgreSQL's planner is held by its settings
 
 and words of this module's own:
@@ -43,7 +43,7 @@ _NUMBERED: Final = re.compile(r":numbered\(\$(\d+)\)")
 _FOR_SQLITE: Final = (
     (re.compile(":has_keys"), "EXISTS (SELECT 1 FROM homes WHERE homes.body_id = runs.body_id)"),
     (re.compile(r"::\w+(\[\])?"), ""),
-    (re.compile(r"\bFOR UPDATE( SKIP LOCKED)?"), ""),
+    (re.compile(r"\bFOR (UPDATE|SHARE|KEY SHARE)\b( SKIP LOCKED)?"), ""),
     (re.compile(r"= TRUE\b"), "= 1"),
     (re.compile(r"= FALSE\b"), "= 0"),
     (re.compile(r"\bleast\("), "min("),

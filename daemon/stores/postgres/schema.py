@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from daemon.errors import CannotStart
-from daemon.stores.postgres import write_statements
 from daemon.stores.postgres.connection import Connection
 
 MOVED_MAX: Final = 2000
@@ -239,7 +238,50 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         )""",
     ),
     # What is decided about writes whose stages are with many daemons.
-    write_statements.TABLES,
+    (
+        """CREATE TABLE writes (
+            write_id bytea PRIMARY KEY,
+            phase text NOT NULL,
+            heard_ms bigint NOT NULL,
+            items bigint NOT NULL DEFAULT 0,
+            queues text[] NOT NULL DEFAULT '{}',
+            app text,
+            version bigint
+        )""",
+        """CREATE TABLE stages (
+            write_id bytea NOT NULL,
+            stage bytea NOT NULL,
+            daemon bytea NOT NULL,
+            state text NOT NULL,
+            runs bigint NOT NULL,
+            items bigint NOT NULL,
+            queues text[] NOT NULL,
+            sealed_ms bigint NOT NULL,
+            is_applied boolean NOT NULL DEFAULT false,
+            PRIMARY KEY (write_id, stage)
+        )""",
+        """CREATE TABLE versions (
+            app text PRIMARY KEY,
+            version bigint NOT NULL,
+            write_id bytea NOT NULL,
+            at_ms bigint NOT NULL
+        )""",
+        """CREATE TABLE journal_receipts (
+            write_id bytea NOT NULL,
+            daemon bytea NOT NULL,
+            delivered bigint NOT NULL DEFAULT 0,
+            dropped bigint NOT NULL DEFAULT 0,
+            deleted bigint NOT NULL DEFAULT 0,
+            is_over boolean NOT NULL DEFAULT false,
+            PRIMARY KEY (write_id, daemon)
+        ) WITH (fillfactor = 50)""",
+        "CREATE INDEX writes_open ON writes (heard_ms) WHERE phase = 'open'",
+        "CREATE INDEX writes_ended ON writes (heard_ms) WHERE phase <> 'open'",
+        "CREATE INDEX stages_unapplied ON stages (daemon, write_id) WHERE NOT is_applied",
+        "CREATE INDEX versions_at ON versions (at_ms)",
+        """CREATE INDEX journal_receipts_open ON journal_receipts (daemon, write_id)
+            WHERE NOT is_over""",
+    ),
     # How far the ticks of schedules are installed.
     (
         """CREATE TABLE ticks (
@@ -332,6 +374,13 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             report jsonb NOT NULL
         ) WITH (fillfactor = 50)""",
         "CREATE INDEX totals_daemon ON totals (daemon)",
+    ),
+    # Names of queues as one text, with commas: SQLite has no arrays.
+    tuple(
+        f"""ALTER TABLE {table} ALTER COLUMN queues DROP DEFAULT,
+            ALTER COLUMN queues TYPE text USING array_to_string(queues, ','),
+            ALTER COLUMN queues SET DEFAULT ''"""
+        for table in ("writes", "stages")
     ),
 )
 

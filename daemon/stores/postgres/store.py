@@ -48,7 +48,6 @@ from daemon.stores.postgres.shared_rows import PostgresSharedRows
 from daemon.stores.postgres.steps import PostgresSteps, check_standby
 from daemon.stores.postgres.triggers import PostgresTriggers
 from daemon.stores.postgres.wakes import Wakes
-from daemon.stores.postgres.writes import PostgresDecisions
 from daemon.stores.sqlite.looks import Span
 
 SCHEMA: Final = "forebay"
@@ -129,7 +128,6 @@ class PostgresCold(ColdStore):
         super().__init__(steps)
         kept = (lambda: self._keeps, lambda: self._rules)
         self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
-        self.decisions = PostgresDecisions(self._db, daemon, now_ms, self.wakes.notices)
         self.shared_rows = PostgresSharedRows(
             self._db, daemon, now_ms, self.wakes.notices, lambda: self._rules
         )

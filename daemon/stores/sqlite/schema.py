@@ -260,6 +260,52 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
     ),
     # When an operator last changed or retried the items of a row.
     ("ALTER TABLE runs ADD COLUMN changed_at INTEGER",),
+    # What is decided about writes.
+    (
+        """CREATE TABLE writes (
+            write_id BLOB PRIMARY KEY,
+            phase TEXT NOT NULL,
+            heard_ms INTEGER NOT NULL,
+            items INTEGER NOT NULL DEFAULT 0,
+            queues TEXT NOT NULL DEFAULT '',
+            app TEXT,
+            version INTEGER
+        ) WITHOUT ROWID""",
+        """CREATE TABLE stages (
+            write_id BLOB NOT NULL,
+            stage BLOB NOT NULL,
+            daemon BLOB NOT NULL,
+            state TEXT NOT NULL,
+            runs INTEGER NOT NULL,
+            items INTEGER NOT NULL,
+            queues TEXT NOT NULL,
+            sealed_ms INTEGER NOT NULL,
+            is_applied INTEGER NOT NULL DEFAULT 0,
+            PRIMARY KEY (write_id, stage)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE versions (
+            app TEXT PRIMARY KEY,
+            version INTEGER NOT NULL,
+            write_id BLOB NOT NULL,
+            at_ms INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE journal_receipts (
+            write_id BLOB NOT NULL,
+            daemon BLOB NOT NULL,
+            delivered INTEGER NOT NULL DEFAULT 0,
+            dropped INTEGER NOT NULL DEFAULT 0,
+            deleted INTEGER NOT NULL DEFAULT 0,
+            lost INTEGER NOT NULL DEFAULT 0,
+            is_over INTEGER NOT NULL DEFAULT 0,
+            PRIMARY KEY (write_id, daemon)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX writes_open ON writes (heard_ms) WHERE phase = 'open'",
+        "CREATE INDEX writes_ended ON writes (heard_ms) WHERE phase <> 'open'",
+        "CREATE INDEX stages_unapplied ON stages (daemon, write_id) WHERE is_applied = 0",
+        "CREATE INDEX versions_at ON versions (at_ms)",
+        """CREATE INDEX journal_receipts_open ON journal_receipts (daemon, write_id)
+            WHERE is_over = 0""",
+    ),
 )
 
 

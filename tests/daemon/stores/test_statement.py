@@ -57,6 +57,18 @@ def test_lists_match_what_they_name(wanted: list[int]) -> None:
     assert found == sum(n in wanted for n in range(8))
 
 
+@pytest.mark.parametrize("text, found", [("n = ANY ($2)", []), ("n <> ALL ($2)", [(1,)])])
+def test_last_parameter_may_be_an_empty_list(text: str, found: list[tuple[int]]) -> None:
+    db = sqlite3.connect(":memory:")
+    statement = Statement(f"SELECT n FROM (SELECT 1 AS n) AS t WHERE n = $1 AND {text}")
+    assert db.execute(*statement.sqlite([1, []], NOW)).fetchall() == found
+
+
+def test_shared_locks_are_left_out() -> None:
+    assert both("SELECT 1 FOR SHARE")[1].rstrip() == "SELECT 1"
+    assert both("SELECT 1 FOR KEY SHARE")[1].rstrip() == "SELECT 1"
+
+
 def test_lists_of_several_lengths_share_few_texts() -> None:
     statement = Statement("SELECT 1 WHERE 1 = ANY ($1)")
     texts = {statement.sqlite([list(range(1, n))], NOW)[0] for n in range(2, 130)}

@@ -1,18 +1,14 @@
-"""Scripts of requests about writes, from two daemons: the table agrees with a model without one."""
+"""Scripts of requests about writes, from two daemons, and a model of the answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import trio
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.ports.writes import Published, PublishWish, SealedStage, WriteView
-from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.writes import PostgresDecisions
+from actors.ports.writes import Decisions, Published, PublishWish, SealedStage, WriteView
 from forebay.errors import Refused
-from tests.daemon.stores.postgres.test_writes import Fleet
+from tests.conformance.cold_writes import WriteStores, publish
 
 WRITES = [bytes([number]) * 16 for number in range(1, 4)]
 STAGES = [bytes([number]) * 16 for number in range(65, 69)]
@@ -23,7 +19,7 @@ Step = tuple[Any, ...]
 Txn = tuple[str, int]
 sides, writes, stages = st.integers(0, 1), st.sampled_from(WRITES), st.sampled_from(STAGES)
 versions = st.none() | st.tuples(st.sampled_from(["app", "other"]), st.integers(0, 3))
-steps = st.one_of(
+_steps = st.one_of(
     st.tuples(st.just("seal"), sides, writes, stages),
     st.tuples(st.just("seal"), sides, writes, stages),
     st.tuples(st.just("drop"), sides, writes, stages),
@@ -34,6 +30,9 @@ steps = st.one_of(
     st.tuples(st.just("apply"), sides),
     st.tuples(st.just("forget"), sides),
 )
+
+
+scripts = st.lists(_steps, max_size=40)
 
 
 @dataclass
@@ -144,7 +143,7 @@ class Model:
         return Published("published", write, items, known.at_ms)
 
 
-async def take(decisions: PostgresDecisions, step: Step) -> object:
+async def take(decisions: Decisions, step: Step) -> object:
     match step:
         case ("seal", _, write, stage):
             await decisions.seal(write, SealedStage(stage, 1, 1, ("q",)))
@@ -153,7 +152,8 @@ async def take(decisions: PostgresDecisions, step: Step) -> object:
             return await decisions.drop(write, stage)
         case ("publish", _, write, named, txn):
             app, version = txn or (None, None)
-            return await decisions.publish(PublishWish(write, tuple(named), app, version, NOTHING))
+            wish = PublishWish(write, tuple(named), app, version, NOTHING)
+            return await publish(decisions, wish)
         case ("abort", _, write):
             return (await decisions.abort(write, 0)).outcome
         case ("expire", _):
@@ -166,33 +166,16 @@ async def take(decisions: PostgresDecisions, step: Step) -> object:
             return await decisions.forget(TTL_MS)
 
 
-async def play(fleet: Fleet, script: Sequence[Step]) -> None:
+async def play(stores: WriteStores, script: Sequence[Step]) -> None:
     model = Model()
     for step in script:
         if step[0] == "wait":
-            fleet.advance(step[1])
+            stores.advance(step[1])
             continue
-        expected = getattr(model, step[0])(fleet.now_ms(), *step[1:])
-        decisions = (fleet.cold, fleet.other_cold)[step[1]].decisions
+        expected = getattr(model, step[0])(stores.now_ms(), *step[1:])
+        decisions = (stores.this, stores.other)[step[1]]
         try:
             answer = await take(decisions, step)
         except Refused as refused:
             answer = refused.code
         assert answer == expected, step
-
-
-@given(st.lists(steps, max_size=40))
-@settings(max_examples=40, deadline=None)
-def test_the_table_agrees_with_the_model(script: Sequence[Step]) -> None:
-    async def run() -> None:
-        async with Bridge() as bridge:
-            fleet = Fleet(bridge)
-            await fleet.cold.open()
-            await fleet.other_cold.open()
-            try:
-                await play(fleet, script)
-            finally:
-                await fleet.other_cold.close()
-                await fleet.drop()
-
-    trio.run(run)
