@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from actors.model.finished import keep_nothing
 from actors.model.slices import ItemError
 from actors.ports.tiers import RowOutcome, StoreUnavailable
 from daemon.stores.cold import history, items
 from daemon.stores.cold.statement import Statement
-from daemon.stores.sqlite.history import tries
 from daemon.stores.sqlite.store import SqliteCold
 from tests.conformance.cold_history import LOCK, finished, keep, past, settle_all
 from tests.conformance.cold_stores import START_MS, acquire, dead_row, new_row, put
@@ -50,12 +48,6 @@ async def test_no_step_walks_through_all_rows(
     assert steps
     assert all(step.startswith("SEARCH") for step in steps), plan
     assert not any("TEMP B-TREE" in step for step in plan), plan
-
-
-def test_a_step_that_is_tried_again_keeps_nothing() -> None:
-    kept = tries(lambda queue: "all")
-    assert [next(kept)("q") for _ in range(3)] == ["all", "none", "none"]
-    assert keep_nothing("q") == "none"
 
 
 async def test_on_a_full_disk_what_is_finished_makes_room_and_is_not_kept(tmp_path: Path) -> None:

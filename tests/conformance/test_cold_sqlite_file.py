@@ -11,7 +11,16 @@ import trio
 
 from actors.ports.tiers import DeadFilter, RowOutcome, StoreUnavailable
 from daemon.errors import CannotStart
-from daemon.stores.cold import claims, dead, dead_page, dead_search, items, settling
+from daemon.stores.cold import (
+    claims,
+    dead,
+    dead_page,
+    dead_search,
+    items,
+    job_failures,
+    settling,
+    triggers,
+)
 from daemon.stores.cold.statement import Now, Statement
 from daemon.stores.sqlite import (
     delivered,
@@ -117,6 +126,14 @@ STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
     "release a claim": (claims.RELEASE_CLAIM, (1,)),
     "lock what is claimed and bad": (claims.LOCK_BAD, ([1, 2],)),
     "set claimed aside": (claims.SET_ASIDE, ([1, 2],)),
+    "rows that a job claims": (triggers.SELECT_COUNTS, ([1, 2],)),
+    "a row that a job cuts": (triggers.SELECT_ROW, (1,)),
+    "what a job has claimed": (triggers.SELECT_CLAIMED, (1, 9)),
+    "set a job's id": (triggers.SET_JOB_ID, (1, "a")),
+    "letters of a job": (triggers.LOCK_LETTERS, ("a",)),
+    "mark letters of a job": (triggers.MARK_SPENT, ([1, 2], "")),
+    "what a dead job has claimed": (job_failures.LOCK_CLAIMED, (1,)),
+    "fail a row": (job_failures.FAIL_ROW, (1, "[]")),
     "lock letters": (dead.LOCK, ([1, 2],)),
     "retry": (dead.RETRY, ([1, 2],)),
     "edit": (dead.EDIT, (1, b"", b"", 1)),

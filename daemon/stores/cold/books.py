@@ -46,6 +46,10 @@ class Books:
         self.receipts: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
         self.writes_taken: set[bytes] = set()
 
+    def begin(self, write: bytes) -> None:
+        """Items of this write are counted in a receipt from now on."""
+        self.writes_taken.add(write)
+
     def take(self, place: Place, items: int, write: bytes | None, *, is_dead: bool) -> None:
         """A row is the store's own from now on."""
         self.totals[place.queue]["taken"] += items

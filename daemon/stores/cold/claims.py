@@ -73,11 +73,11 @@ class _Consumer(NamedTuple):
 
 async def claim(con: Connection, wish: Wish) -> Stream | None:
     """None: so much came due that others should have their turn first."""
-    consumer = await _locked(con, wish)
+    consumer = await _locked(con, wish.queue, wish.name)
     _check_after(wish.after, consumer.acknowledged, consumer.claim)
     open_claim = consumer.claim
     if open_claim is not None and wish.after == open_claim:
-        await _acknowledge(con, consumer.n, wish)
+        await acknowledge(con, consumer.n, wish.queue, wish.keep, wish.window_ms)
         open_claim = None
     if open_claim is None and wish.items_max:
         room = Room(wish.items_max, PLENTY, CLAIM_ROWS_MAX)
@@ -88,11 +88,43 @@ async def claim(con: Connection, wish: Wish) -> Stream | None:
     return await stream(con, wish.queue, wish.name)
 
 
+async def begin(con: Connection, queue: str, name: str) -> int:
+    """The consumer, made if it was never here, locked."""
+    return (await _locked(con, queue, name)).n
+
+
+async def lock_open(con: Connection, queue: str, name: str, number: int) -> int | None:
+    """The consumer whose open claim has this number, locked; None: it is not open."""
+    found = await con.first(LOCK_CONSUMER, queue, name)
+    consumer = None if found is None else _Consumer(*found)
+    return consumer.n if consumer is not None and consumer.claim == number else None
+
+
 async def freeze(con: Connection, consumer: int, number: int, picked: Sequence[int]) -> None:
     """Makes the rows of `pick` the consumer's open claim."""
     if picked:
         await con.execute(FREEZE, picked, consumer)
         await con.execute(OPEN_CLAIM, consumer, number)
+
+
+async def acknowledge(
+    con: Connection, n: int, queue: str, keep: Keep, window_ms: int | None
+) -> None:
+    """The items of the consumer's open claim are delivered. Its row is locked."""
+    books = Books()
+    for flow, action, write, rows, items in await con.fetch(COUNT_CLAIMED, n):
+        books.leave(Place(queue, flow, action), items, rows_gone=rows)
+        books.deliver(queue, items, write)
+    if keep != "none":
+        await con.execute(LOCK_BODIES, n)
+    await note_claimed(con, n, keep)
+    keyed = await con.fetch(SELECT_KEYED, n)
+    await con.keys.let_go(
+        [Released(body_id, unpack_bits(bits), window_ms) for body_id, bits in keyed]
+    )
+    await con.rows.drop_claimed(n)
+    await con.execute(CLOSE_CLAIM, n)
+    await con.record(books)
 
 
 async def stream(con: Connection, queue: str, name: str) -> Stream:
@@ -149,13 +181,12 @@ async def set_aside(con: Connection, queue: str, bad: Sequence[BadClaimed]) -> N
     await con.record(books)
 
 
-async def _locked(con: Connection, wish: Wish) -> _Consumer:
+async def _locked(con: Connection, queue: str, name: str) -> _Consumer:
     """The consumer, made if it was never here."""
-    found = await con.first(LOCK_CONSUMER, wish.queue, wish.name)
+    found = await con.first(LOCK_CONSUMER, queue, name)
     while found is None:
-        _check_after(wish.after, 0, None)
-        await con.execute(INSERT_CONSUMER, wish.queue, wish.name)
-        found = await con.first(LOCK_CONSUMER, wish.queue, wish.name)
+        await con.execute(INSERT_CONSUMER, queue, name)
+        found = await con.first(LOCK_CONSUMER, queue, name)
     return _Consumer(*found)
 
 
@@ -171,23 +202,6 @@ def _check_after(after: int, acknowledged: int, open_claim: int | None) -> None:
     if after > (acknowledged if open_claim is None else open_claim):
         there = "none is open" if open_claim is None else f"claim {open_claim} is open"
         raise WrongClaim(f"claim {after} was never made: {acknowledged} is acknowledged, {there}")
-
-
-async def _acknowledge(con: Connection, n: int, wish: Wish) -> None:
-    books = Books()
-    for flow, action, write, rows, items in await con.fetch(COUNT_CLAIMED, n):
-        books.leave(Place(wish.queue, flow, action), items, rows_gone=rows)
-        books.deliver(wish.queue, items, write)
-    if wish.keep != "none":
-        await con.execute(LOCK_BODIES, n)
-    await note_claimed(con, n, wish.keep)
-    keyed = await con.fetch(SELECT_KEYED, n)
-    await con.keys.let_go(
-        [Released(body_id, unpack_bits(bits), wish.window_ms) for body_id, bits in keyed]
-    )
-    await con.rows.drop_claimed(n)
-    await con.execute(CLOSE_CLAIM, n)
-    await con.record(books)
 
 
 _CLAIMED: Final = f"""FROM runs INDEXED BY runs_claimed

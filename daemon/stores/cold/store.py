@@ -17,6 +17,7 @@ from daemon.stores.cold.items import SingleItems
 from daemon.stores.cold.keyed import window_of
 from daemon.stores.cold.repeats import Repeats
 from daemon.stores.cold.ticks import ColdTicks
+from daemon.stores.cold.triggers import ColdTriggers
 from daemon.stores.cold.writes import ColdDecisions
 
 
@@ -29,6 +30,7 @@ class ColdStore:
         self.dead_letters = ColdDeadLetters(steps, lambda: self._keeps)
         self.items = SingleItems(steps, lambda: self._keeps)
         self.ticks = ColdTicks(steps)
+        self.triggers = ColdTriggers(steps, lambda: self._keeps, lambda: self._rules)
         self.decisions = ColdDecisions(steps)
 
     def keep_keys(self, rules: KeyRules) -> None:

@@ -46,7 +46,6 @@ from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
 from daemon.stores.postgres.steps import PostgresSteps, check_standby
-from daemon.stores.postgres.triggers import PostgresTriggers
 from daemon.stores.postgres.wakes import Wakes
 from daemon.stores.sqlite.looks import Span
 
@@ -126,8 +125,6 @@ class PostgresCold(ColdStore):
             needs_standby=settings.require_sync_standby,
         )
         super().__init__(steps)
-        kept = (lambda: self._keeps, lambda: self._rules)
-        self.triggers = PostgresTriggers(self._db, daemon, now_ms, self.wakes.notices, *kept)
         self.shared_rows = PostgresSharedRows(
             self._db, daemon, now_ms, self.wakes.notices, lambda: self._rules
         )

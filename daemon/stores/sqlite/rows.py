@@ -61,11 +61,6 @@ def _insert_new_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> Non
     db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
 
 
-def delete_row(db: sqlite3.Connection, n: int) -> None:
-    """The caller also drops the body."""
-    db.execute("DELETE FROM runs WHERE n = ?", (n,))
-
-
 def drop_body(db: sqlite3.Connection, body_id: bytes) -> None:
     """Removes a body, unless a row needs it, of runs or of history."""
     db.execute(DROP_BODY, (body_id,))

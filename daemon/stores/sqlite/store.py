@@ -59,7 +59,6 @@ from daemon.stores.sqlite.books import (
 from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
 from daemon.stores.sqlite.rows import bodies_sql, drop_body, insert_row
 from daemon.stores.sqlite.steps import SqliteConnection, SqliteSteps
-from daemon.stores.sqlite.triggers import SqliteTriggers
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
@@ -81,7 +80,6 @@ class SqliteCold(ColdStore):
     def _use(self, db: Database) -> None:
         self._db = db
         super().__init__(SqliteSteps(db, self._now))
-        self.triggers = SqliteTriggers(db, self._now, lambda: self._keeps, lambda: self._rules)
 
     async def open(self) -> None:
         await self._db.open()
