@@ -50,6 +50,7 @@ class Member(Host):
         self.name = directory.name
         self.valkey, self.postgres = fronts["valkey"], fronts["postgres"]
         self._log_file = directory / "daemon.log"
+        self._launched_at = 0
         self.variables: dict[str, str] = {}
         """Of the daemon's environment, beside the usual ones."""
 
@@ -65,6 +66,7 @@ class Member(Host):
         """Starts the daemon; when it serves is its business."""
         shared = ("--warm", "valkey", "--cold", "postgres")
         with self._log_file.open("ab") as log:
+            self._launched_at = log.tell()
             env = self.environment | self.variables
             self.daemon = forked.start(["run", *shared, *options], env, log, module=QUICK)
 
@@ -146,12 +148,12 @@ class Member(Host):
         return self.changes(store)[-1:] == ["away"]
 
     def changes(self, store: str) -> list[str]:
-        """Of a store since this daemon was ready: it went away, it came back, in turn. A machine
-        that is very slow may have taken it for away more often than it was."""
-        names = [entry["event"] for entry in self.log()]
-        starts = [at for at, name in enumerate(names) if name == "daemon.ready"]
+        """Of a store since this daemon was launched: it went away, it came back, in turn. It may
+        be away before the daemon is ready. A machine that is very slow may have taken it for away
+        more often than it was."""
         ways = (f"{store}.away", f"{store}.back")
-        return [name.split(".")[1] for name in names[starts[-1] if starts else 0 :] if name in ways]
+        names = [entry["event"] for entry in self.log(self._launched_at)]
+        return [name.split(".")[1] for name in names if name in ways]
 
     def check_changes(self, store: str) -> None:
         """One line per change, no matter how many daemons notice it."""

@@ -114,10 +114,11 @@ class Host:
 
         eventually_sync(agree)
 
-    def log(self) -> list[dict[str, Any]]:
-        """The whole lines; the last one may be half written."""
-        lines = (self.directory / "daemon.log").read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+    def log(self, start: int = 0) -> list[dict[str, Any]]:
+        """The whole lines from byte `start` on; the last one may be half written."""
+        lines = (self.directory / "daemon.log").read_bytes()[start:].splitlines(keepends=True)
+        whole = (line for line in lines if line.startswith(b"{") and line.endswith(b"\n"))
+        return [json.loads(line) for line in whole]
 
     def until_logged(self, event: str, after: int = 0) -> None:
         """Waits for a line of this event among those after the first `after`."""

@@ -44,7 +44,12 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
             "body": {"records": "{{ items }}"},
         },
     }
-    queues = {"crm": {"handler": crm}, "mail": {"handler": {"type": "pull"}}}
+    queues = {
+        "crm": {"handler": crm},
+        "mail": {"handler": {"type": "pull"}},
+        "unrenderable": {"handler": crm},
+        "refused": {"handler": crm},
+    }
     with running(Host(tmp_path_factory.mktemp("try"), {"queues": queues})) as host:
         yield host
     server.shutdown()
@@ -72,21 +77,22 @@ def test_sent_it_says_what_came_back(host: Host) -> None:
 
 
 def test_a_dead_letter_can_be_tried_and_stays(host: Host) -> None:
-    host.ok("push", "crm", stdin=b'{"mail": 1}\n')
-    host.until_books({"accepted": 1, "dead": 1}, "crm")
-    (letter,) = map(json.loads, host.ok("dead", "ls", "--json").splitlines())
-    done = host.command("try", "crm", "--from-dead", letter["id"], "--json")
+    host.ok("push", "unrenderable", stdin=b'{"mail": 1}\n')
+    host.until_books({"accepted": 1, "dead": 1}, "unrenderable")
+    listed = ("dead", "ls", "--json", "--queue", "unrenderable")
+    (letter,) = map(json.loads, host.ok(*listed).splitlines())
+    done = host.command("try", "unrenderable", "--from-dead", letter["id"], "--json")
     assert done.returncode == 5
     assert json.loads(done.stdout) == {
         "requests": [],
         "outcome": "refused",
         "error": "unrenderable: item.Email: payload.email is missing",
     }
-    assert len(host.ok("dead", "ls", "--json").splitlines()) == 1
+    assert len(host.ok(*listed).splitlines()) == 1
 
 
 def test_a_dead_letter_is_sent_under_its_id(host: Host) -> None:
-    host.ok("push", "crm", stdin=b'{"email": "bob@example.com"}\n')
+    host.ok("push", "refused", stdin=b'{"email": "bob@example.com"}\n')
 
     def refused() -> str:
         listed = host.ok("dead", "ls", "--json", "--error", "422")
@@ -94,7 +100,7 @@ def test_a_dead_letter_is_sent_under_its_id(host: Host) -> None:
         return listed
 
     letter_id = json.loads(eventually_sync(refused))["id"]
-    shown = host.ok("try", "crm", "--from-dead", letter_id)
+    shown = host.ok("try", "refused", "--from-dead", letter_id)
     assert f"Idempotency-Key: {letter_id}\n" in shown
 
 
@@ -105,7 +111,10 @@ def test_without_a_daemon_a_file_is_enough(host: Host, tmp_path: Path) -> None:
     assert alone.ok(*given, "--send", stdin=GOOD).endswith("\ndelivered\n")
     unknown = alone.command("try", "nope", "--item", "-", "--config", str(host.config), stdin=GOOD)
     assert unknown.returncode == 3
-    assert b"the configuration has no queue nope; its queues: crm, mail" in unknown.stderr
+    assert (
+        b"the configuration has no queue nope; its queues: crm, mail, unrenderable, refused"
+        in unknown.stderr
+    )
 
 
 def test_warnings_do_not_mix_with_the_result(host: Host, tmp_path: Path) -> None:
