@@ -105,7 +105,7 @@ def failover(fleet: tuple[Replicated, World]) -> Failover:
     b.push("through", 100)
     made.wait_settled("through")
     before = made.delivered("through")
-    servers.old.command("WAIT", 1, 0)
+    servers.wait_replicated()
     with Load(a, "through") as one, Load(b, "through") as two:
         until(lambda: len(made.delivered("through")) > len(before) + 4 * BATCH)
         servers.old.kill()
@@ -153,4 +153,4 @@ def test_primary_that_returns_is_nobody(fleet: tuple[Replicated, World]) -> None
     assert set(made.wait_delivered("again", 200).values()) == {1}
     assert made.wait_settled("again")["delivered"] == 200
     # Every step of a daemon is a script.
-    assert b"cmdstat_evalsha" not in info(servers.old, "commandstats")
+    assert "cmdstat_evalsha" not in info(servers.old, "commandstats")

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -102,10 +103,16 @@ class Replicated:
     def start(self) -> None:
         self.old.start()
         self.new.start()
-        until(lambda: b"master_link_status:up" in info(self.new))
+        until(lambda: info(self.new)["master_link_status"] == "up")
         self.sentinel.start()
         # It must have heard of the replica, or there is nobody to promote.
         until(lambda: self.sentinel.command("SENTINEL", "REPLICAS", SERVICE))
+
+    def wait_replicated(self) -> None:
+        """Until `new` has everything that `old` has written so far. (WAIT looks at what its own
+        connection has written.)"""
+        written = info(self.old)["master_repl_offset"]
+        until(lambda: info(self.new)["slave_repl_offset"] >= written)
 
     def swap(self) -> None:
         """The two change places, while all connections stay."""
@@ -118,7 +125,7 @@ class Replicated:
         self.sentinel.takes_for_down_after(DOWN_AFTER_MS)
         until(lambda: self.sentinel.primary() == self.new.port)
         self.sentinel.takes_for_down_after(NEVER_MS)
-        until(lambda: b"role:master" in info(self.new))
+        until(lambda: info(self.new)["role"] == "master")
 
     def close(self) -> None:
         self.sentinel.kill()
@@ -138,9 +145,10 @@ def replicated(name: str = "valkey") -> Iterator[Replicated]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def info(server: ValkeyServer, section: str = "replication") -> bytes:
+def info(server: ValkeyServer, section: str = "replication") -> dict[str, Any]:
     found = server.command("INFO", section)
-    return found if isinstance(found, bytes) else str(found).replace("': '", ":").encode()
+    assert isinstance(found, dict)
+    return found
 
 
 def until(is_so: Callable[[], object]) -> None:

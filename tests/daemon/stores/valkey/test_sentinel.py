@@ -50,7 +50,7 @@ async def test_primary_that_hangs_is_left_for_the_one_that_is_promoted() -> None
     with replicated() as made:
         async with daemons(made) as [warm], with_deadline(warm, SHORT_S) as hasty:
             await warm.enter("q", [whole(make_row(1, 4))], PLENTY)
-            made.old.command("WAIT", 1, 0)
+            made.wait_replicated()
             async with trio.open_nursery() as nursery:
                 # More than one connection is open, and each hangs.
                 for _ in range(8):
@@ -68,7 +68,7 @@ async def test_primary_that_was_demoted_refuses_once_and_the_new_one_serves() ->
     with replicated() as made:
         async with daemons(made) as [warm]:
             await warm.enter("q", [whole(make_row(1, 4))], PLENTY)
-            made.old.command("WAIT", 1, 0)
+            made.wait_replicated()
             made.swap()
             with pytest.raises(StoreUnavailable, match="is now a slave"):
                 await warm.lease("q", 1, 10**9, 30.0)
@@ -108,7 +108,7 @@ async def test_numbers_that_a_primary_without_the_last_moments_gives_again() -> 
         async with daemons(made, 2) as [one, two]:
             runs = [make_row(number, 4) for number in range(3)]
             await one.enter("q", [whole(run) for run in runs], PLENTY)
-            made.old.command("WAIT", 1, 0)
+            made.wait_replicated()
             # From here on it hears of nothing.
             made.new.become_primary()
             # Each is cut from what is there, under a new number.
