@@ -16,6 +16,7 @@ from daemon.stores.cold import (
     dead,
     dead_page,
     dead_search,
+    hand_over,
     items,
     job_failures,
     settling,
@@ -31,7 +32,6 @@ from daemon.stores.sqlite import (
     schema,
     settled_view,
 )
-from daemon.stores.sqlite import store as sqlite
 from tests.conformance.cold_stores import (
     START_MS,
     acquire,
@@ -78,9 +78,6 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
         "drop claimed rows": rows.DROP_CLAIMED,
         "fetch": looks.SELECT_CLAIMED,
         "look": looks.SELECT_STRETCH,
-        "confirm": sqlite.CONFIRM,
-        "stored": sqlite.SELECT_STORED,
-        "drop body": rows.DROP_BODY,
         "drop bodies by id": rows.DROP_BODIES.format("?, ?"),
     }
     for name, sql in plans.items():
@@ -109,6 +106,9 @@ FOUND = {
 }
 UNSORTED = ("find by id", "end by id", "count what was claimed")
 STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
+    "store": (hand_over.SELECT_BODIES, ([b"1", b"2"],)),
+    "confirm": (hand_over.CONFIRM, ([b"1", b"2"], None)),
+    "forget": (hand_over.FORGET, ([b"1", b"2"],)),
     "settle": (settling.SELECT_LEASED, ([b"1", b"2"],)),
     "find an item": (items.SELECT_BY_BODY, ([b"1", b"2"],)),
     "scan": (items.SELECT_ROWS, (1, 2, "q", 3)),

@@ -175,11 +175,12 @@ class Database(Protocol):
         *,
         is_durable: bool = True,
         is_new_work: bool = False,
+        may_fill_disk: bool = False,
         is_repeatable: bool = True,
     ) -> T:
-        """`is_new_work`: it brings work that was not here before: it is refused where it would
-        take the last of the disk. `is_repeatable`: it may be run again when nobody knows whether
-        it was committed."""
+        """`is_new_work`: it brings work that was not here before: it is refused where it would be
+        on one machine only and must not, or take the last of the disk, unless it `may_fill_disk`.
+        `is_repeatable`: it may be run again when nobody knows whether it was committed."""
 
     async def sync(self) -> None:
         """What was written is durable on return. Free if it is already."""

@@ -32,6 +32,8 @@ STORED: Final = Row.STORED.value
 QUEUED: Final = Row.QUEUED.value
 FAILED: Final = Row.FAILED.value
 CORRUPT: Final = Row.CORRUPT.value
+FAR_MS: Final = 10**15
+"""How long rows are leased that a shared warm queue has (daemon/stores/postgres/shared_rows.py)."""
 
 
 class BadRow(Exception):

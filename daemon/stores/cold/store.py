@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
-from actors.ports.tiers import RowOutcome, Stream
-from daemon.stores.cold import claims, history, keys, offers, settling
+from actors.ports.tiers import NewRow, RowOutcome, Stream, Unconfirmed
+from daemon.stores.cold import claims, hand_over, history, keys, offers, settling
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
@@ -35,6 +35,24 @@ class ColdStore:
 
     def keep_keys(self, rules: KeyRules) -> None:
         self._rules = rules
+
+    async def store(self, rows: Sequence[NewRow]) -> None:
+        # A dead letter must have room on a full disk; overflow must leave it some.
+        await self._steps.write(
+            lambda con: hand_over.store(con, rows),
+            is_new_work=True,
+            may_fill_disk=all(row.is_dead for row in rows),
+        )
+
+    async def confirm(self, rows: Sequence[bytes]) -> None:
+        rules = self._rules
+        await self._steps.write(lambda con: hand_over.confirm(con, {None: rows}, rules))
+
+    async def unconfirmed(self) -> list[Unconfirmed]:
+        return await self._steps.read(hand_over.unconfirmed)
+
+    async def forget(self, rows: Sequence[bytes]) -> None:
+        await self._steps.write(lambda con: hand_over.forget(con, rows))
 
     async def offer(self, offered: Sequence[Offer]) -> list[bytes]:
         rules, repeats = self._rules, self._repeats

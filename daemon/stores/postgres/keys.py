@@ -111,7 +111,20 @@ class PostgresKeys:
             raise RunAgain("a key is taken already")
 
     async def let_go(self, ended: Sequence[Released]) -> None:
-        await let_go(self._con, ended, self._now_ms)
+        at_once = [one for one in ended if not one.window_ms]
+        later = [one for one in ended if one.window_ms]
+        if at_once:
+            await self._con.execute(
+                LET_GO, [one.body_id for one in at_once], [pack_bits(one.bits) for one in at_once]
+            )
+        if later:
+            await self._con.execute(
+                KEEP_A_WHILE,
+                self._now_ms,
+                [one.body_id for one in later],
+                [pack_bits(one.bits) for one in later],
+                [one.window_ms for one in later],
+            )
 
     async def follow(self, run: Run, bits: int) -> None:
         head = run.head
@@ -153,24 +166,6 @@ class PostgresKeys:
 
 async def now(con: Connection, now_ms: int | None) -> int:
     return int(await con.fetchval(f"SELECT {NOW}", now_ms))
-
-
-async def let_go(con: Connection, ended: Sequence[Released], now_ms: int | None) -> None:
-    """Items have ended: their keys are free, at once or then."""
-    at_once = [one for one in ended if not one.window_ms]
-    later = [one for one in ended if one.window_ms]
-    if at_once:
-        await con.execute(
-            LET_GO, [one.body_id for one in at_once], [pack_bits(one.bits) for one in at_once]
-        )
-    if later:
-        await con.execute(
-            KEEP_A_WHILE,
-            now_ms,
-            [one.body_id for one in later],
-            [pack_bits(one.bits) for one in later],
-            [one.window_ms for one in later],
-        )
 
 
 def _count(done: str) -> int:

@@ -17,11 +17,11 @@ from actors.model.slices import first_bits, lowest_bit
 from actors.ports.tiers import ColdRow, Outlook
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.connection import Room
-from daemon.stores.cold.rows import BadRow, own_bits, pack_bits, place_of, read_errors
+from daemon.stores.cold.rows import FAR_MS, BadRow, own_bits, pack_bits, place_of, read_errors
 from daemon.stores.cold.text import from_text, to_text
 from daemon.stores.postgres.books import SharedBooks
 from daemon.stores.postgres.connection import Connection
-from daemon.stores.postgres.rows import FAR_MS, NOW, read_bodies
+from daemon.stores.postgres.rows import NOW, read_bodies
 from daemon.stores.postgres.steps import PICK
 from forebay.ids import new_run_id
 

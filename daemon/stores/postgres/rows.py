@@ -27,10 +27,6 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM statement_timestamp()) * 
 """The time: the server's, unless the first value of a statement says otherwise."""
 
 
-FAR_MS: Final = 10**15
-"""How long rows are leased that a shared warm queue has (daemon/stores/postgres/shared_rows.py)."""
-
-
 async def insert_rows(
     con: Connection,
     rows: Sequence[NewRow],

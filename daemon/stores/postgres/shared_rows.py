@@ -4,16 +4,18 @@ Such a row is leased like any other, but under the epoch, by no daemon, and far 
 `scheduled_at` is FAR_MS later than the time at which it was locked, so it also says since when.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import ColdRow
-from daemon.stores.cold.rows import unpack_bits
-from daemon.stores.postgres import hand_over, leasing
+from daemon.stores.cold import hand_over
+from daemon.stores.cold.connection import Database as Steps
+from daemon.stores.cold.rows import FAR_MS, unpack_bits
+from daemon.stores.postgres import leasing
 from daemon.stores.postgres.connection import Connection, Database
-from daemon.stores.postgres.rows import FAR_MS, NOW
+from daemon.stores.postgres.rows import NOW
 
 
 class PostgresSharedRows:
@@ -22,15 +24,15 @@ class PostgresSharedRows:
     def __init__(
         self,
         db: Database,
+        steps: Steps,
         daemon: bytes,
         now_ms: Callable[[], int | None],
-        notices: Callable[[Iterable[str]], str | None],
         rules: Callable[[], KeyRules],
     ) -> None:
         self._db = db
+        self._steps = steps
         self._daemon = daemon
         self._now_ms = now_ms
-        self._notices = notices
         self._rules = rules
 
     async def confirm(
@@ -39,10 +41,7 @@ class PostgresSharedRows:
         groups: dict[bytes | None, Sequence[bytes]] = {None: rows}
         for epoch, ids in entering.items():
             groups[epoch] = ids
-        await self._db.write(
-            lambda con: hand_over.confirm(con, groups, self._daemon, self._rules(), self._now_ms()),
-            after=self._notices,
-        )
+        await self._steps.write(lambda con: hand_over.confirm(con, groups, self._rules()))
 
     async def acquire(
         self,

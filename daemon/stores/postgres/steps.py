@@ -106,6 +106,7 @@ class PostgresSteps:
         *,
         is_durable: bool = True,
         is_new_work: bool = False,
+        may_fill_disk: bool = False,
         is_repeatable: bool = True,
     ) -> T:
         async def work(con: Connection) -> tuple[T, set[str]]:

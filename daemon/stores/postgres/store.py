@@ -27,25 +27,22 @@ from actors.ports.tiers import (
     ColdTotals,
     FlowCount,
     Look,
-    NewRow,
     Outlook,
     SeenRows,
-    Unconfirmed,
 )
 from daemon.stores.bridge import Bridge
 from daemon.stores.cold import claims
 from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres import (
     books,
-    hand_over,
     leasing,
     looks,
 )
-from daemon.stores.postgres.connection import Connection, Database
+from daemon.stores.postgres.connection import Database
 from daemon.stores.postgres.members import PostgresMembers
 from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
-from daemon.stores.postgres.steps import PostgresSteps, check_standby
+from daemon.stores.postgres.steps import PostgresSteps
 from daemon.stores.postgres.wakes import Wakes
 from daemon.stores.sqlite.looks import Span
 
@@ -111,7 +108,6 @@ class PostgresCold(ColdStore):
         self._schema = schema
         self._daemon = daemon
         self._now_ms = now_ms
-        self._requires_standby = settings.require_sync_standby
         self._folded_at = 0.0
         listen_url = settings.listen_url or (None if settings.is_pooled else url)
         self.wakes = Wakes(
@@ -125,9 +121,7 @@ class PostgresCold(ColdStore):
             needs_standby=settings.require_sync_standby,
         )
         super().__init__(steps)
-        self.shared_rows = PostgresSharedRows(
-            self._db, daemon, now_ms, self.wakes.notices, lambda: self._rules
-        )
+        self.shared_rows = PostgresSharedRows(self._db, steps, daemon, now_ms, lambda: self._rules)
         self.members = PostgresMembers(self._db, daemon, now_ms)
 
     async def open(self) -> None:
@@ -140,29 +134,6 @@ class PostgresCold(ColdStore):
     async def listen(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """A task: calls `on_wake` when another daemon makes something due. Never returns."""
         await self.wakes.run(task_status)
-
-    async def store(self, rows: Sequence[NewRow]) -> None:
-        async def work(con: Connection) -> None:
-            if self._requires_standby:
-                await check_standby(con)
-            await hand_over.store(con, rows, self._daemon, self._now_ms())
-
-        await self._db.write(work)
-
-    async def confirm(self, rows: Sequence[bytes]) -> None:
-        await self._db.write(
-            lambda con: hand_over.confirm(
-                con, {None: rows}, self._daemon, self._rules, self._now_ms()
-            ),
-            after=self.wakes.notices,
-        )
-
-    async def unconfirmed(self) -> list[Unconfirmed]:
-        """The rows that this daemon has stored and not confirmed."""
-        return await self._db.read(lambda con: hand_over.unconfirmed(con, self._daemon))
-
-    async def forget(self, rows: Sequence[bytes]) -> None:
-        await self._db.write(lambda con: hand_over.forget(con, rows))
 
     async def acquire(
         self,

@@ -99,7 +99,7 @@ class SqliteKeys:
     async def let_go(self, ended: Sequence[Released]) -> None:
         for one in ended:
             until = None if one.window_ms is None else self._now.wall + one.window_ms
-            let_go(self._db, one.body_id, one.bits, until)
+            self._let_go(one.body_id, one.bits, until)
 
     async def follow(self, run: Run, bits: int) -> None:
         head = run.head
@@ -142,6 +142,25 @@ class SqliteKeys:
         old = [n for (n,) in self._db.execute(SELECT_OLD, (self._now.wall, FORGOTTEN_MAX))]
         self._delete(old)
         return len(old)
+
+    def _let_go(self, body_id: bytes, bits: int, until: int | None) -> None:
+        """None: the keys are free at once."""
+        home = self._db.execute(SELECT_HOME, (body_id,)).fetchone()
+        if home is None:
+            return
+        base: int = home[0] << _INDEX_BITS
+        stretches = list(ranges(bits))
+        values: tuple[int | str, ...]
+        if len(stretches) == 1:
+            first, last = stretches[0]
+            where, values = IN_STRETCH, (base + first, base + last)
+        else:
+            where, values = AT_PLACES, (json.dumps([base + index for index in indexes(bits)]),)
+        if until is None:
+            self._db.execute(f"DELETE FROM keys {where}", values)
+            self._db.execute(DROP_HOME, home)
+        else:
+            self._db.execute(f"UPDATE keys SET until = ? {where}", (until, *values))
 
     def _home(self, body_id: bytes) -> int:
         """The number of the key of a body's first item; the body gets one if it has none."""
@@ -211,26 +230,6 @@ def pack_spans(keys: Sequence[bytes], numbers: Sequence[int]) -> str:
     lengths = list(map(len, keys))
     parts = zip(accumulate(lengths[:-1], initial=1), lengths, numbers, strict=True)
     return json.dumps([start << 32 | size << 24 | number for start, size, number in parts])
-
-
-def let_go(db: sqlite3.Connection, body_id: bytes, bits: int, until: int | None) -> None:
-    """Items have ended: their keys are free, at once or then."""
-    home = db.execute(SELECT_HOME, (body_id,)).fetchone()
-    if home is None:
-        return
-    base: int = home[0] << _INDEX_BITS
-    stretches = list(ranges(bits))
-    values: tuple[int | str, ...]
-    if len(stretches) == 1:
-        first, last = stretches[0]
-        where, values = IN_STRETCH, (base + first, base + last)
-    else:
-        where, values = AT_PLACES, (json.dumps([base + index for index in indexes(bits)]),)
-    if until is None:
-        db.execute(f"DELETE FROM keys {where}", values)
-        db.execute(DROP_HOME, home)
-    else:
-        db.execute(f"UPDATE keys SET until = ? {where}", (until, *values))
 
 
 def _row(queue: str, *columns: Any) -> KeyedRow:

@@ -61,11 +61,6 @@ def _insert_new_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> Non
     db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
 
 
-def drop_body(db: sqlite3.Connection, body_id: bytes) -> None:
-    """Removes a body, unless a row needs it, of runs or of history."""
-    db.execute(DROP_BODY, (body_id,))
-
-
 def read_body(db: sqlite3.Connection, body_id: bytes) -> tuple[RunHead, bytes]:
     """The body, its checksum verified; BadRow if it is not what was stored."""
     found = read_bodies(db, [body_id])
@@ -189,9 +184,6 @@ DELETE_ROWS: Final = "DELETE FROM runs WHERE n IN (SELECT value FROM json_each(?
 DROP_BODIES: Final = """DELETE FROM bodies WHERE id IN ({})
     AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = bodies.id)
     AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = bodies.id)"""
-DROP_BODY: Final = """DELETE FROM bodies WHERE id = ?1
-    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.body_id = ?1)
-    AND NOT EXISTS (SELECT 1 FROM history WHERE history.body_id = ?1)"""
 _CLAIMED: Final = (
     f"FROM runs INDEXED BY runs_claimed WHERE {guard(ColdMove.ACKNOWLEDGE)} AND consumer = ?1"
 )

@@ -86,9 +86,11 @@ class SqliteSteps:
         *,
         is_durable: bool = True,
         is_new_work: bool = False,
+        may_fill_disk: bool = False,
         is_repeatable: bool = True,
     ) -> T:
         now, runs = self._now(), 0
+        needs_room = is_new_work and not may_fill_disk
         is_full = False
 
         def work(db: sqlite3.Connection) -> T:
@@ -100,7 +102,7 @@ class SqliteSteps:
         while True:
             is_full, runs = False, runs + 1
             try:
-                return await self._db.write(work, is_durable=is_durable, is_new_work=is_new_work)
+                return await self._db.write(work, is_durable=is_durable, is_new_work=needs_room)
             except RunAgain as error:
                 if runs == RUNS_MAX:
                     raise StoreUnavailable(str(error)) from error

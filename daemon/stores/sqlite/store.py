@@ -22,30 +22,16 @@ from typing import Final
 
 from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
-from actors.model.keys import KeyRules
-from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import (
     ColdRow,
     ColdTotals,
     FlowCount,
     Look,
-    NewRow,
     Outlook,
     SeenRows,
-    Unconfirmed,
 )
-from daemon.stores.cold import claims, offers
-from daemon.stores.cold.books import Place
-from daemon.stores.cold.connection import drive
-from daemon.stores.cold.rows import (
-    FAILED,
-    QUEUED,
-    STORED,
-    Unpacked,
-    under_own_ids,
-    unpack_bits,
-)
-from daemon.stores.cold.statement import Now, padded
+from daemon.stores.cold import claims
+from daemon.stores.cold.statement import Now
 from daemon.stores.cold.store import ColdStore
 from daemon.stores.sqlite import due, leasing, looks
 from daemon.stores.sqlite.books import (
@@ -57,8 +43,7 @@ from daemon.stores.sqlite.books import (
     read_totals,
 )
 from daemon.stores.sqlite.connection import PAGE_BYTES, WAL_PAGES, Database
-from daemon.stores.sqlite.rows import bodies_sql, drop_body, insert_row
-from daemon.stores.sqlite.steps import SqliteConnection, SqliteSteps
+from daemon.stores.sqlite.steps import SqliteSteps
 
 BALLAST_BYTES: Final = 2 * WAL_PAGES * PAGE_BYTES
 
@@ -87,24 +72,6 @@ class SqliteCold(ColdStore):
     def leave_free(self, left_free_bytes: int) -> None:
         """Overflow is refused where it would take the last of the disk."""
         self._db.left_free_bytes = left_free_bytes
-
-    async def store(self, rows: Sequence[NewRow]) -> None:
-        # A dead letter must have room on a full disk; overflow must leave it some.
-        is_new_work = not all(row.is_dead for row in rows)
-        await self._db.write(
-            partial(_store, rows=rows, now=self._now_ms()), is_new_work=is_new_work
-        )
-
-    async def confirm(self, rows: Sequence[bytes]) -> None:
-        await self._db.write(partial(_confirm, rows=rows, now=self._now_ms(), rules=self._rules))
-
-    async def unconfirmed(self) -> list[Unconfirmed]:
-        return await self._db.read(
-            lambda db: [Unconfirmed(*row) for row in db.execute(SELECT_UNCONFIRMED)]
-        )
-
-    async def forget(self, rows: Sequence[bytes]) -> None:
-        await self._db.write(partial(_forget, rows=rows))
 
     async def acquire(
         self,
@@ -206,55 +173,8 @@ class SqliteCold(ColdStore):
         return Now(self._now_ms(), self._lease_ms())
 
 
-def _store(db: sqlite3.Connection, rows: Sequence[NewRow], now: int) -> None:
-    if not rows:
-        return
-    runs = Unpacked()
-    ids = padded([new.head.run_id for new in rows])
-    stored = dict(db.execute(bodies_sql(len(ids)), ids).fetchall())
-    for new in under_own_ids(rows, stored):
-        insert_row(db, new, STORED, now, runs)
-
-
-def _confirm(db: sqlite3.Connection, rows: Sequence[bytes], now: int, rules: KeyRules) -> None:
-    books = Books()
-    for row in rows:
-        found = db.execute(SELECT_STORED, (row,)).fetchone()
-        if found is None:
-            continue
-        n, count, died_at, queue, flow, action, write, body_id, bits, attempt = found
-        is_dead = died_at is not None
-        place = Place(queue, flow, action)
-        db.execute(CONFIRM, (now, n))
-        books.take(place, count, write, is_dead=is_dead)
-        rule = rules(queue)
-        if rule.policy != "off" and write is not None and not is_dead and not attempt:
-            con = SqliteConnection(db, Now(now, now), makes_room=False)
-            arrival = offers.Arrival(n, body_id, unpack_bits(bits), place, write)
-            drive(offers.admit(con, queue, [arrival], rule, books))
-    books.write(db)
-
-
 def _write_off(db: sqlite3.Connection, missing: Mapping[str, int]) -> None:
     books = Books()
     for queue, items in missing.items():
         books.write_off(queue, items)
     books.write(db)
-
-
-def _forget(db: sqlite3.Connection, rows: Sequence[bytes]) -> None:
-    for row in rows:
-        for (body_id,) in db.execute(SELECT_FORGOTTEN, (row,)).fetchall():
-            db.execute("DELETE FROM runs WHERE id = ?", (row,))
-            drop_body(db, body_id)
-
-
-SELECT_UNCONFIRMED: Final = """SELECT id, origin, queue, count FROM runs INDEXED BY runs_stored
-    WHERE state = 'STORED' ORDER BY id"""
-SELECT_FORGOTTEN: Final = f"SELECT body_id FROM runs WHERE id = ? AND {guard(ColdMove.FORGET)}"
-SELECT_STORED: Final = f"""SELECT n, count, died_at, queue, flow, action, write_id, body_id, bits,
-    attempt FROM runs WHERE id = ? AND {guard(ColdMove.CONFIRM)}"""
-CONFIRM: Final = f"""UPDATE runs SET
-    state = CASE WHEN died_at IS NULL THEN '{QUEUED}' ELSE '{FAILED}' END,
-    is_due = died_at IS NULL AND (due_ms = 0 OR scheduled_at <= ?)
-    WHERE n = ?"""

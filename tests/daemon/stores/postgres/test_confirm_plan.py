@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from daemon.stores.bridge import Bridge
-from daemon.stores.postgres.hand_over import CONFIRM, FORGET
+from daemon.stores.cold.hand_over import CONFIRM, FORGET
 from daemon.stores.postgres.store import PostgresCold, PostgresSettings
 from tests.servers.postgres import fresh_database
 
@@ -17,7 +17,8 @@ TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize(
-    "statement, parameters", [(CONFIRM, "bigint, bytea[], bytea"), (FORGET, "bytea[]")]
+    "statement, parameters",
+    [(CONFIRM.postgres, "bytea[], bytea, bigint"), (FORGET.postgres, "bytea[]")],
 )
 async def test_rows_are_found_by_their_ids(bridge: Bridge, statement: str, parameters: str) -> None:
     with fresh_database() as url:
