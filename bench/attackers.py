@@ -195,7 +195,7 @@ def fail_with_patterns(target: Target, siege: Siege) -> None:
     settings = {"handler": {"type": "pull"}, "retry_rules": rules, "max_retries": 1000}
     settings["backoff"] = {"enabled": False}
     with connect(target.socket, 60) as client:
-        client.control("queues.create", queue="patterns", settings=settings)
+        client.control("queues.add", queue="patterns", settings=settings)
         client.push("patterns", [b"x"] * 500)
         for number in count():
             if siege.is_over():

@@ -88,7 +88,7 @@ def scene(seconds: float) -> Iterator[ShownDaemon]:
             thread.start()
         with daemon.connect() as client:
             client.push("scoring", [b"{}"], flow="crm-feed", action="score")
-            client.control("queue.pause", queue="scoring")
+            client.control("queues.pause", queue="scoring")
         over.wait(seconds)
         try:
             yield daemon

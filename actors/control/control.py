@@ -10,18 +10,18 @@ from typing import Any
 import trio
 
 from actors.config.catalogue import Catalogue
+from actors.control.actors import Actors
 from actors.control.dead_groups import DeadGroups
 from actors.control.dead_jobs import Jobs
 from actors.control.fields import Fields, Operation
 from actors.control.fleet import FleetControl
 from actors.control.items import Items
 from actors.control.keys import KeyControl
-from actors.control.purge import Purging
-from actors.control.queues import QueueControl
+from actors.control.letters import Letters
+from actors.control.operation import View
 from actors.control.schedules import CronControl
-from actors.control.stats import QueueStats
 from actors.control.streams import StreamControl
-from actors.control.trials import TrialControl
+from actors.control.table import OPERATIONS
 from actors.control.triggers import TriggerControl
 from actors.control.writes import Receipts
 from actors.cron.cron import Cron
@@ -45,35 +45,35 @@ class Control:
         fleet: Fleet,
         metrics: Metrics,
     ) -> None:
-        cold, books = tiers.cold, metrics.books
+        cold = tiers.cold
         self._metrics = metrics
-        queues = QueueControl(catalogue, tiers, workers.breakers, books)
+        self._actors = Actors(catalogue, tiers, workers, cron, fleet, metrics)
         self._receipts = Receipts(tiers, fleet.deciding)
         self._jobs = Jobs(tiers)
         self._operations: dict[str, Operation] = {
-            **queues.operations,
+            **Letters(tiers).operations,
             **self._receipts.operations,
             **StreamControl(tiers.streams).operations,
             **items.operations,
             **self._jobs.operations,
-            **Purging(tiers, books, queues).operations,
-            **QueueStats(metrics, queues).operations,
             **KeyControl(cold).operations,
             **CronControl(cron.schedules, cron.triggers.book, tiers.now_ms).operations,
             **TriggerControl(cron, tiers.now_ms).operations,
-            **TrialControl(catalogue, cold.dead_letters, workers.open_handler).operations,
             **DeadGroups(cold.dead_letters).operations,
             **FleetControl(fleet.heartbeat).operations,
         }
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Carries out one operation. Raises Refused or StoreUnavailable."""
+        known = OPERATIONS.get(op)
         operation = self._operations.get(op)
-        if operation is None:
-            raise bad_request(
-                f"there is no operation {op}: there are {', '.join(self._operations)}"
-            )
+        if known is None and operation is None:
+            names = ", ".join(sorted((*OPERATIONS, *self._operations)))
+            raise bad_request(f"there is no operation {op}: there are {names}")
         try:
+            if known is not None:
+                return shown(await known.read(fields).perform(self._actors))
+            assert operation is not None
             return await operation(Fields(fields))
         except BadRun as problem:
             raise bad_request(str(problem)) from problem
@@ -89,3 +89,7 @@ class Control:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receipts.run)
             nursery.start_soon(self._jobs.run)
+
+
+def shown(view: View | None) -> dict[str, Any]:
+    return {} if view is None else view.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""Purges a queue: deletes its waiting items in all tiers, as the CONTROL operation `queue.purge`.
+"""Purges a queue: deletes its waiting items in all tiers.
 
 Waiting items are those in the journal's backlog, in warm and in cold that are not leased. Items
 that a worker, a consumer or a stream's reader has stay, and so do dead letters and staged items.
@@ -15,15 +15,13 @@ from warm go back there, except those that the journal was told about, which it 
 It cannot keep purged items in the history.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
 
-from actors.control.fields import Fields, Operation
-from actors.control.queues import QueueControl
 from actors.metrics.books import Books, BooksReport
 from actors.model.runs import Fate
 from actors.model.slices import InCold, InJournal, Slice, item_bits, ranges
@@ -54,12 +52,16 @@ PAUSE_S: Final = 0.05
 NO_LIMITS: Final = Limits(2**62, 2**62)
 
 
+class Purges(Protocol):
+    async def purge(self, queue: str) -> tuple[int, bool]:
+        """How many items were deleted, and whether some are left."""
+
+
 class Purging:
     def __init__(
         self,
         tiers: Tiers,
         books: Books,
-        queues: QueueControl,
     ) -> None:
         self._tiers = tiers
         self._spooler = tiers.spooler.client
@@ -67,15 +69,6 @@ class Purging:
         self._cold = tiers.cold.items
         self._streams = tiers.cold
         self._books = books
-        self._queues = queues
-        self.operations: Mapping[str, Operation] = {"queue.purge": self._purge_op}
-
-    async def _purge_op(self, fields: Fields) -> dict[str, Any]:
-        queue = fields.text("queue")
-        fields.end()
-        await self._queues.check_exists(queue)
-        deleted, more = await self.purge(queue)
-        return {"queue": queue, "deleted": deleted, "more": more}
 
     async def purge(self, queue: str) -> tuple[int, bool]:
         """How many items were deleted, and whether some are left. Items pushed meanwhile may be

@@ -1,214 +1,431 @@
-"""Operations on queues, their dead letters and the breakers of their destinations.
+"""Queues: list, show, add, set, rm, pause, resume, purge, their statistics, and trials of handlers.
 
-Each operation checks its fields, does one step and returns the resulting state. It owns nothing:
-dead letters belong to the cold store, queues and pauses to the catalogue, breakers to their actor.
+Definitions and pauses belong to the catalogue, items to their stores. A queue exists if the
+configuration or `queues.add` defines it, if it is paused, or if it holds items or dead letters;
+with `auto_create_queues` also if items were pushed to it since it was last removed.
 """
 
-import math
-from collections.abc import Mapping
-from typing import Any
+from bisect import bisect_right
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import trio
+from pydantic import ConfigDict, Field
 
-from actors.breaker.breaker import Breakers
-from actors.config.catalogue import UNSEEN, Catalogue, QueueCounts
-from actors.control.fields import (
-    LIMIT_MAX,
-    STOP_AT,
-    Fields,
+from actors.config.catalogue import UNSEEN, QueueCounts
+from actors.control.actors import Actors
+from actors.control.operation import (
+    About,
+    Cursor,
+    Flow,
+    Http,
+    Limit,
     Operation,
-    cursor_is_known,
-    cursor_text,
-    letter_object,
-    read_filter,
+    QueueName,
+    Settings,
+    View,
 )
-from actors.metrics.books import Books
-from actors.model.refusals import bad_request, not_found, spent_job
-from actors.tiers.tiers import Tiers
+from actors.control.purge import Purges, Purging
+from actors.control.stats import queue_stats
+from actors.model.refusals import not_found
+from actors.ports.tiers import DeadFilter, DeadLetters
 from forebay.errors import Refused
 
+EMPTY_S: Final = 20.0
+"""How long one request may take to empty a queue."""
+LETTERS_AT_ONCE: Final = 1000
 
-class QueueControl:
-    def __init__(
-        self, catalogue: Catalogue, tiers: Tiers, breakers: Breakers, books: Books
-    ) -> None:
-        self._catalogue = catalogue
-        self._dead = tiers.cold.dead_letters
-        self._breakers = breakers
-        self._books = books
-        self._tiers = tiers
-        self.operations: Mapping[str, Operation] = {
-            "dead.find": self._dead_find,
-            "dead.count": self._dead_count,
-            "dead.retry": self._dead_retry,
-            "dead.remove": self._dead_remove,
-            "dead.edit": self._dead_edit,
-            "queue.show": self._show,
-            "queue.pause": self._pause,
-            "queue.resume": self._resume,
-            "queues.list": self._list,
-            "queues.create": self._create,
-            "queues.change": self._change,
-            "queues.delete": self._delete,
-            "breakers.list": self._breakers_list,
-            "breakers.force": self._breakers_force,
-            "config.priorities": self._priorities,
-        }
+SETTINGS_EXAMPLE: Final[dict[str, Any]] = {
+    "handler": {"type": "http", "url": "https://crm.example/hook"}
+}
+QUEUE_EXAMPLE: Final[dict[str, Any]] = {
+    "queue": "crm",
+    "origin": "control",
+    "created_ms": 1755000000000,
+    "updated_ms": 1755000000000,
+    "is_paused": False,
+    "paused_flows": [],
+    "held": 1200,
+    "settings": SETTINGS_EXAMPLE,
+}
 
-    # Dead letters.
 
-    async def _dead_find(self, fields: Fields) -> dict[str, Any]:
-        which, cursor = read_filter(fields), fields.bytes("cursor")
-        limit = fields.number("limit", 100, 1, LIMIT_MAX)
-        payloads = fields.flag("payloads")
-        fields.end()
-        with cursor_is_known():
-            page = await self._dead.find(which, limit, cursor, payloads=payloads)
-        letters = [letter_object(letter) for letter in page.letters]
-        return {"letters": letters, "cursor": cursor_text(page.cursor)}
+class Queue(View):
+    """A queue as operators see it; secrets in its settings are masked."""
 
-    async def _dead_count(self, fields: Fields) -> dict[str, Any]:
-        which, stop_at = read_filter(fields), fields.number("stop_at", STOP_AT, 1)
-        fields.end()
-        return {"count": await self._dead.count(which, stop_at)}
+    model_config = ConfigDict(json_schema_extra={"examples": [QUEUE_EXAMPLE]})
 
-    async def _dead_retry(self, fields: Fields) -> dict[str, Any]:
-        which, cursor = read_filter(fields), fields.bytes("cursor")
-        limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
-        fields.end()
-        with cursor_is_known():
-            change = await self._dead.retry(which, limit, cursor)
-        if change.spent and which.ids and not change.done:
-            raise spent_job(which.ids[0])
-        for queue in change.queues:
-            self._tiers.wake(queue)
-        return {"done": change.done, "cursor": cursor_text(change.cursor)}
+    queue: str
+    origin: Literal["file", "control", "push"] = Field(
+        description="Who defined it: the configuration file, an operator, or a push."
+    )
+    created_ms: int | None = Field(
+        description="When an operator defined it, or the configuration first did."
+    )
+    updated_ms: int | None = Field(description="When its definition last changed.")
+    is_paused: bool
+    paused_flows: list[str]
+    held: int = Field(description="How many items it holds, including staged ones.")
+    settings: dict[str, Any] = Field(description="All keys in force, as in etc/forebay.yaml.")
 
-    async def _dead_remove(self, fields: Fields) -> dict[str, Any]:
-        which, cursor = read_filter(fields), fields.bytes("cursor")
-        limit = fields.number("limit", LIMIT_MAX, 1, LIMIT_MAX)
-        fields.end()
-        with cursor_is_known():
-            change = await self._dead.remove(which, limit, cursor)
-        return {"done": change.done, "cursor": cursor_text(change.cursor)}
 
-    async def _dead_edit(self, fields: Fields) -> dict[str, Any]:
-        item_id, text = fields.text("id"), fields.text_or_none("payload")
-        payload = fields.bytes("payload_b64")
-        fields.end()
-        if text is not None and payload is None:
-            payload = text.encode()
-        elif text is not None or payload is None:
-            raise bad_request("give payload or payload_b64")
-        if not await self._dead.edit(item_id, payload):
-            raise Refused("NOT_FOUND", f"there is no dead letter {item_id}")
-        return {}
+class QueueList(View):
+    queues: list[Queue]
+    creates_queues: bool = Field(description="Whether a push to a new name creates a queue.")
+    cursor: str | None = Field(description="For the next page; null: this was the last.")
 
-    # Queues.
 
-    async def _show(self, fields: Fields) -> dict[str, Any]:
-        queue = fields.text("queue")
-        fields.end()
-        await self.check_exists(queue)
-        return await self._queue_object(queue)
+class ListQueues(Operation):
+    """List the queues that exist, by name: where each was defined, its settings, what it holds."""
 
-    async def _pause(self, fields: Fields) -> dict[str, Any]:
-        queue, flow = fields.text("queue"), fields.text_or_none("flow")
-        fields.end()
-        await self.check_exists(queue)
-        await self._catalogue.pause(queue, flow)
-        return await self._queue_object(queue)
+    about: ClassVar = About(
+        "queues.ls",
+        role="read",
+        example={},
+        http=Http("GET", "/api/v2/queues"),
+        repeats="cursor",
+    )
 
-    async def _resume(self, fields: Fields) -> dict[str, Any]:
-        queue, flow = fields.text("queue"), fields.text_or_none("flow")
-        fields.end()
-        await self.check_exists(queue)
-        if not self._catalogue.settings_of(queue).is_active:
-            text = f"{queue} stays as it is: its setting is_active is false; set it to true first"
-            raise Refused("CONFLICT", text)
-        await self._catalogue.resume(queue, flow)
-        self._tiers.wake(queue)
-        return await self._queue_object(queue)
+    limit: Limit = 100
+    cursor: Cursor = None
 
-    async def _list(self, fields: Fields) -> dict[str, Any]:
-        fields.end()
-        seen = await self._books.seen()
-        return {
-            "creates_queues": self._catalogue.creates_queues,
-            "queues": [
-                self._catalogue.describe(name) | {"held": entry.held}
-                for name in sorted({*self._catalogue.names(), *seen})
-                if self._catalogue.exists(name, entry := seen.get(name, UNSEEN))
-            ],
-        }
+    async def perform(self, actors: Actors) -> QueueList:
+        catalogue = actors.catalogue
+        seen = await actors.metrics.books.seen()
+        names = sorted({*catalogue.names(), *seen})
+        first = bisect_right(names, self.cursor) if self.cursor is not None else 0
+        found: list[Queue] = []
+        for name in names[first:]:
+            entry = seen.get(name, UNSEEN)
+            if not catalogue.exists(name, entry):
+                continue
+            if len(found) == self.limit:
+                return QueueList(
+                    queues=found,
+                    creates_queues=catalogue.creates_queues,
+                    cursor=found[-1].queue,
+                )
+            found.append(_queue(actors, name, entry))
+        return QueueList(queues=found, creates_queues=catalogue.creates_queues, cursor=None)
 
-    async def _create(self, fields: Fields) -> dict[str, Any]:
-        queue, settings = fields.text("queue"), fields.settings()
-        fields.end()
-        await self._catalogue.create(queue, settings)
-        return await self._queue_object(queue)
 
-    async def _change(self, fields: Fields) -> dict[str, Any]:
-        queue, settings = fields.text("queue"), fields.settings()
-        fields.end()
-        await self._catalogue.change(queue, settings)
-        return await self._queue_object(queue)
+class ShowQueue(Operation):
+    """Show a queue and all its settings in force."""
 
-    async def _delete(self, fields: Fields) -> dict[str, Any]:
-        queue = fields.text("queue")
-        fields.end()
-        entry = await self.check_exists(queue)
+    about: ClassVar = About(
+        "queues.show",
+        role="read",
+        example={"queue": "crm"},
+        http=Http("GET", "/api/v2/queues/{queue}", errors=(404,)),
+    )
+
+    queue: QueueName
+
+    async def perform(self, actors: Actors) -> Queue:
+        return _queue(actors, self.queue, await existing(actors, self.queue))
+
+
+class AddQueue(Operation):
+    """Define a queue. Settings that are not given have the daemon's defaults.
+
+    It survives restarts. Its handler can be pull, http or null; the others run code as the
+    daemon's user and must be in the configuration file.
+    """
+
+    about: ClassVar = About(
+        "queues.add",
+        role="admin",
+        example={"queue": "mail", "settings": {"handler": {"type": "pull"}}},
+        http=Http("POST", "/api/v2/queues", status=201, errors=(409,)),
+        done="{queue} added",
+    )
+
+    queue: QueueName
+    settings: Settings = Field(default_factory=dict)
+
+    async def perform(self, actors: Actors) -> Queue:
+        if actors.catalogue.describe(self.queue)["origin"] != "push":
+            raise Refused("CONFLICT", f"there is a queue {self.queue} already")
+        await actors.catalogue.create(self.queue, self.settings)
+        return await _now(actors, self.queue)
+
+
+class SetQueue(Operation):
+    """Change settings of a queue that was defined at run time; the others stay as they are.
+
+    Queues of the configuration file are changed there.
+    """
+
+    about: ClassVar = About(
+        "queues.set",
+        role="admin",
+        example={"queue": "mail", "settings": {"max_retries": 3}},
+        http=Http("PATCH", "/api/v2/queues/{queue}", errors=(404, 409)),
+        done="{queue} changed",
+    )
+
+    queue: QueueName
+    settings: Settings
+
+    async def perform(self, actors: Actors) -> Queue:
+        _check_is_ours(actors, self.queue)
+        await actors.catalogue.change(self.queue, self.settings)
+        return await _now(actors, self.queue)
+
+
+class RemoveQueue(Operation):
+    """Remove a queue's definition and pauses. Its name may be used again.
+
+    The queue must be empty, unless its items are deleted too. Items that a worker or consumer has
+    leased are never deleted: while there are any, or if there was not enough time for all, the
+    answer is a CONFLICT, and the operation may be repeated. The books keep what it has counted.
+    """
+
+    about: ClassVar = About(
+        "queues.rm",
+        role="admin",
+        example={"queue": "mail"},
+        http=Http(
+            "DELETE", "/api/v2/queues/{queue}", status=204, query=("items",), errors=(404, 409)
+        ),
+        asks="Remove the queue {queue}?",
+        done="{queue} removed",
+    )
+
+    queue: QueueName
+    items: Annotated[
+        Literal["keep", "delete"],
+        Field(
+            description="delete: its waiting items and dead letters too; keep: it must be empty."
+        ),
+    ] = "keep"
+
+    async def perform(self, actors: Actors) -> None:
+        _check_is_not_in_file(actors, self.queue)
+        await existing(actors, self.queue)
+        if self.items == "delete":
+            purging = Purging(actors.tiers, actors.metrics.books)
+            await empty(self.queue, purging, actors.tiers.cold.dead_letters)
+        entry = await existing(actors, self.queue)
         if entry.held or entry.dead:
-            raise bad_request(f"{queue} is not empty: held {entry.held}, dead {entry.dead}")
-        await self._catalogue.delete(queue, entry.accepted)
-        return {}
+            raise Refused(
+                "CONFLICT", f"{self.queue} is not empty: held {entry.held}, dead {entry.dead}"
+            )
+        await actors.catalogue.delete(self.queue, entry.accepted)
 
-    async def check_exists(self, queue: str) -> QueueCounts:
-        """The counts of a queue in the books; raises NOT_FOUND if the queue does not exist."""
-        entry = (await self._books.seen()).get(queue, UNSEEN)
-        if not self._catalogue.exists(queue, entry):
-            raise not_found(f"queue {queue}")
-        return entry
 
-    async def _queue_object(self, queue: str) -> dict[str, Any]:
-        held = (await self._books.seen()).get(queue, UNSEEN).held
-        return self._catalogue.describe(queue) | {"held": held}
+class PauseQueue(Operation):
+    """Stop delivering and leasing items of a queue, or of one of its flows, until it is resumed.
 
-    # Breakers.
+    Pushes are still accepted and stored. Deliveries in flight are finished. A pause survives
+    restarts.
+    """
 
-    async def _breakers_list(self, fields: Fields) -> dict[str, Any]:
-        fields.end()
-        return {"breakers": [self._breaker_object(name) for name in self._breakers.figures()]}
+    about: ClassVar = About(
+        "queues.pause",
+        role="admin",
+        example={"queue": "crm", "flow": "nightly"},
+        http=Http("POST", "/api/v2/queues/{queue}/pause", query=("flow",), errors=(404,)),
+    )
 
-    async def _breakers_force(self, fields: Fields) -> dict[str, Any]:
-        destination, state = fields.text("destination"), fields.text("state")
-        fields.end()
-        if destination not in self._breakers.figures():
-            raise Refused("NOT_FOUND", f"no queue delivers to {destination}")
-        if state not in ("open", "closed", "auto"):
-            raise bad_request("state must be open, closed or auto")
-        # Auto takes back an operator's decision, but nothing that a breaker has found out.
-        if state != "auto" or self._breaker_object(destination)["forced"]:
-            self._breakers.force(destination, "open" if state == "open" else "closed")
-        return self._breaker_object(destination)
+    queue: QueueName
+    flow: Flow = None
 
-    def _breaker_object(self, destination: str) -> dict[str, Any]:
-        state = self._breakers.state(destination)
-        is_forced = state.phase == "open" and math.isinf(state.until)
-        until_ms = None
-        if state.phase == "open" and not is_forced:
-            until_ms = self._tiers.now_ms() + round((state.until - trio.current_time()) * 1000)
-        return {
-            "destination": destination,
-            "state": state.phase,
-            "forced": is_forced,
-            "failures": state.failures,
-            "open_until_ms": until_ms,
-            "last_error": state.last_error,
+    async def perform(self, actors: Actors) -> Queue:
+        await existing(actors, self.queue)
+        await actors.catalogue.pause(self.queue, self.flow)
+        return await _now(actors, self.queue)
+
+
+class ResumeQueue(Operation):
+    """Resume a paused queue or flow.
+
+    Flows that were paused by name stay paused when their queue is resumed. A queue whose setting
+    is_active is false cannot be resumed: set it to true.
+    """
+
+    about: ClassVar = About(
+        "queues.resume",
+        role="admin",
+        example={"queue": "crm", "flow": "nightly"},
+        http=Http("POST", "/api/v2/queues/{queue}/resume", query=("flow",), errors=(404, 409)),
+    )
+
+    queue: QueueName
+    flow: Flow = None
+
+    async def perform(self, actors: Actors) -> Queue:
+        await existing(actors, self.queue)
+        if not actors.catalogue.settings_of(self.queue).is_active:
+            raise Refused(
+                "CONFLICT",
+                f"{self.queue} stays as it is: its setting is_active is false; set it to true",
+            )
+        await actors.catalogue.resume(self.queue, self.flow)
+        actors.tiers.wake(self.queue)
+        return await _now(actors, self.queue)
+
+
+class Purged(View):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"queue": "crm", "deleted": 100000, "more": False}]}
+    )
+
+    queue: str
+    deleted: int = Field(description="How many items were deleted.")
+    more: bool = Field(description="Items are left, because there were too many for one request.")
+
+
+class PurgeQueue(Operation):
+    """Delete all items that wait in a queue. This cannot be undone.
+
+    Items that workers or consumers have leased, or a stream has claimed, stay, and so do dead
+    letters and staged writes. Purged items are not in the history; the books count them as deleted.
+    """
+
+    about: ClassVar = About(
+        "queues.purge",
+        role="admin",
+        example={"queue": "mail"},
+        http=Http("POST", "/api/v2/queues/{queue}/purge", errors=(404,)),
+        asks="Delete all items that wait in {queue}? This cannot be undone.",
+        done="{deleted} items of {queue} deleted",
+        repeats="more",
+        counts="deleted",
+    )
+
+    queue: QueueName
+
+    async def perform(self, actors: Actors) -> Purged:
+        await existing(actors, self.queue)
+        deleted, more = await Purging(actors.tiers, actors.metrics.books).purge(self.queue)
+        return Purged(queue=self.queue, deleted=deleted, more=more)
+
+
+class Processing(View):
+    """How long items took from the start of their send to their outcome, in milliseconds."""
+
+    items: int
+    average_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+class Exceptions(View):
+    """Attempts that failed, by their failure reason."""
+
+    application: int = Field(description="Timeouts, connections, exits, 5xx; also the default.")
+    business: int = Field(
+        description="The handler or consumer said that the item asks for something impossible."
+    )
+
+
+class QueueStats(View):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "queue": "crm",
+                    "states": {"SPOOLED": 0, "QUEUED": 1200, "RUNNING": 40, "DONE": 98000},
+                    "books": {"accepted": 99240, "delivered": 98000, "held": 1240},
+                    "exceptions": {"application": 12, "business": 3},
+                    "processing": {
+                        "items": 98015,
+                        "average_ms": 41.0,
+                        "p50_ms": 32.0,
+                        "p95_ms": 120.5,
+                        "p99_ms": 310.0,
+                    },
+                }
+            ]
         }
+    )
 
-    # The configuration.
+    queue: str
+    states: dict[str, int]
+    books: dict[str, int] = Field(
+        description="accepted + moved_in = delivered + dead + dropped + deleted + lost + held "
+        "+ moved_out."
+    )
+    exceptions: Exceptions
+    processing: Processing | None = Field(description="null: nothing was processed yet.")
 
-    async def _priorities(self, fields: Fields) -> dict[str, Any]:
-        fields.end()
-        return {"priorities": dict(self._catalogue.priorities)}
+
+class ShowStats(Operation):
+    """Show a queue's figures: items by state, the books, failures, how long processing takes."""
+
+    about: ClassVar = About(
+        "queues.stats",
+        role="read",
+        example={"queue": "crm"},
+        http=Http("GET", "/api/v2/queues/{queue}/stats", errors=(404,)),
+    )
+
+    queue: QueueName
+
+    async def perform(self, actors: Actors) -> QueueStats:
+        await existing(actors, self.queue)
+        report = await actors.metrics.books.report()
+        return QueueStats.model_validate(queue_stats(self.queue, report, actors.metrics))
+
+
+async def existing(actors: Actors, queue: str) -> QueueCounts:
+    """The counts of a queue in the books. Raises NOT_FOUND if the queue does not exist."""
+    entry = (await actors.metrics.books.seen()).get(queue, UNSEEN)
+    if not actors.catalogue.exists(queue, entry):
+        raise not_found(f"queue {queue}")
+    return entry
+
+
+async def _now(actors: Actors, queue: str) -> Queue:
+    entry = (await actors.metrics.books.seen()).get(queue, UNSEEN)
+    return _queue(actors, queue, entry)
+
+
+def _queue(actors: Actors, queue: str, entry: QueueCounts) -> Queue:
+    return Queue(**actors.catalogue.describe(queue), held=entry.held)
+
+
+async def empty(queue: str, purging: Purges, letters: DeadLetters) -> None:
+    """Deletes waiting items and dead letters; leased items stay. Refused if it takes too long."""
+    deadline = trio.current_time() + EMPTY_S
+    more = True
+    while more:
+        _, more = await purging.purge(queue)
+        _check_time(queue, deadline, more=more)
+    which, cursor = DeadFilter(queue=queue), None
+    while True:
+        cursor = (await letters.remove(which, LETTERS_AT_ONCE, cursor)).cursor
+        if cursor is None:
+            return
+        _check_time(queue, deadline, more=True)
+
+
+def _check_time(queue: str, deadline: float, *, more: bool) -> None:
+    if more and trio.current_time() >= deadline:
+        text = f"{queue} holds more than could be deleted in {EMPTY_S:g} s: send it again"
+        raise Refused("CONFLICT", text)
+
+
+def _check_is_ours(actors: Actors, queue: str) -> None:
+    _check_is_not_in_file(actors, queue)
+    if actors.catalogue.describe(queue)["origin"] == "push":
+        raise not_found(f"queue {queue} that was defined at run time")
+
+
+def _check_is_not_in_file(actors: Actors, queue: str) -> None:
+    if actors.catalogue.describe(queue)["origin"] == "file":
+        raise Refused("CONFLICT", f"{queue} is defined in the configuration: change it there")
+
+
+OPERATIONS: Final = (
+    ListQueues,
+    ShowQueue,
+    AddQueue,
+    SetQueue,
+    RemoveQueue,
+    PauseQueue,
+    ResumeQueue,
+    PurgeQueue,
+    ShowStats,
+)

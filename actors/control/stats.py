@@ -8,8 +8,6 @@ HTTP API return the same. It owns nothing and may be cancelled at any await.
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from actors.control.fields import Fields, Operation
-from actors.control.queues import QueueControl
 from actors.metrics.books import BooksReport
 from actors.metrics.metrics import Metrics, in_milliseconds
 
@@ -24,23 +22,6 @@ STATES: Final[Mapping[str, str]] = {
     "DELETED": "deleted",
 }
 """State of an item, and the name of its count in the books."""
-
-
-class QueueStats:
-    def __init__(
-        self,
-        metrics: Metrics,
-        queues: QueueControl,
-    ) -> None:
-        self._metrics = metrics
-        self._queues = queues
-        self.operations: Mapping[str, Operation] = {"queue.stats": self._stats_op}
-
-    async def _stats_op(self, fields: Fields) -> dict[str, Any]:
-        queue = fields.text("queue")
-        fields.end()
-        await self._queues.check_exists(queue)
-        return queue_stats(queue, await self._metrics.books.report(), self._metrics)
 
 
 def queue_stats(queue: str, report: BooksReport, metrics: Metrics) -> dict[str, Any]:

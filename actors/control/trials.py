@@ -1,51 +1,101 @@
 """Tries a queue's handler on one item: shows the request, and sends it if asked."""
 
 import base64
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from actors.config.catalogue import Catalogue
+from pydantic import Field
+
 from actors.config.queue import QueueSettings
-from actors.control.fields import Fields, Operation
+from actors.control.actors import Actors
+from actors.control.operation import (
+    About,
+    Flow,
+    Http,
+    Operation,
+    QueueName,
+    View,
+    read_payload,
+)
 from actors.model.outcomes import HandlerUnusable
 from actors.model.refusals import bad_request, not_found
 from actors.model.slices import InJournal, LentRun, Slice
 from actors.ports.handler import Handler, Triable, Trial, TriedRequest
-from actors.ports.tiers import DeadFilter, DeadLetters
+from actors.ports.tiers import DeadFilter
 from actors.workers.dispatch import OpenHandler
 from forebay.errors import Refused
 from forebay.ids import pack_item_id, parse_item_id
 from forebay.run import encode_run, read_head
 
 
-class TrialControl:
-    def __init__(self, catalogue: Catalogue, dead: DeadLetters, open_handler: OpenHandler) -> None:
-        self._catalogue = catalogue
-        self._dead = dead
-        self._open_handler = open_handler
-        self.operations: Mapping[str, Operation] = {"queue.try": self._try}
+class TriedAnswer(View):
+    """A request as it goes out, with secrets masked, and its answer if it was sent."""
 
-    async def _try(self, fields: Fields) -> dict[str, Any]:
-        queue, is_sent = fields.text("queue"), fields.flag("send")
-        dead_id, text = fields.text_or_none("from_dead"), fields.text_or_none("payload")
-        payload = text.encode() if text is not None else fields.bytes("payload_b64")
-        key, flow = fields.text_or_none("key"), fields.text_or_none("flow")
-        action = fields.text_or_none("action")
-        fields.end()
-        settings = self._catalogue.queue(queue)
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: str | None = None
+    body_b64: str | None = None
+    status: int | None = Field(description="Of the answer, if the request was sent.")
+    answer: str | None = Field(description="The beginning of the answer's text.")
+
+
+class TrialView(View):
+    requests: list[TriedAnswer]
+    outcome: Literal["ready", "delivered", "refused", "retry"]
+    error: str | None
+
+
+class TryQueue(Operation):
+    """Show the request that a queue's handler makes of an item, and send it if asked.
+
+    Nothing is stored or settled. Only http handlers can be tried.
+    """
+
+    about: ClassVar = About(
+        "queues.try",
+        role="admin",
+        example={"queue": "crm", "payload": '{"email": "ann@example.org"}'},
+        http=Http("POST", "/api/v2/queues/{queue}/try", errors=(404, 409)),
+        has_command=False,
+    )
+
+    queue: QueueName
+    payload: Annotated[str | None, Field(description="The item's payload.")] = None
+    payload_b64: Annotated[
+        str | None, Field(description="For a payload that is not text: in base64.")
+    ] = None
+    key: str | None = None
+    flow: Flow = None
+    action: str | None = None
+    from_dead: Annotated[
+        str | None, Field(description="The id of a dead letter, instead of a payload.")
+    ] = None
+    send: Annotated[bool, Field(description="Send the request; otherwise it is only shown.")] = (
+        False
+    )
+
+    async def perform(self, actors: Actors) -> TrialView:
+        settings = actors.catalogue.queue(self.queue)
         if settings is None:
-            raise not_found(f"queue {queue}")
-        if dead_id is not None:
-            page = await self._dead.find(DeadFilter(ids=(dead_id,)), 1, payloads=True)
+            raise not_found(f"queue {self.queue}")
+        payload = read_payload(self.payload, self.payload_b64)
+        key, flow, action = self.key, self.flow, self.action
+        if self.from_dead is not None:
+            which = DeadFilter(ids=(self.from_dead,))
+            page = await actors.tiers.cold.dead_letters.find(which, 1, payloads=True)
             if not page.letters:
-                raise Refused("NOT_FOUND", f"the dead letter {dead_id} does not exist")
+                raise not_found(f"dead letter {self.from_dead}")
             letter = page.letters[0]
             payload, key = letter.payload, letter.key
             flow, action = letter.flow, letter.action
         if payload is None:
             raise bad_request("give payload, payload_b64 or from_dead")
-        item = trial_item(queue, payload, key=key, flow=flow, action=action, item_id=dead_id)
-        return trial_object(await try_out(queue, settings, item, self._open_handler, is_sent))
+        item = trial_item(
+            self.queue, payload, key=key, flow=flow, action=action, item_id=self.from_dead
+        )
+        opener = actors.workers.open_handler
+        trial = await try_out(self.queue, settings, item, opener, self.send)
+        return TrialView.model_validate(trial_object(trial))
 
 
 async def try_out(
@@ -114,3 +164,6 @@ def _request_object(request: TriedRequest) -> dict[str, Any]:
         "status": request.status,
         "answer": request.answer,
     }
+
+
+OPERATIONS: Final = (TryQueue,)

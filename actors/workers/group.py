@@ -99,6 +99,10 @@ class WorkerGroup:
     def queue(self) -> str:
         return self._queue
 
+    @property
+    def destination(self) -> str:
+        return self._handler.destination
+
     def figures(self) -> dict[str, int | str]:
         sent = self._delivering.sent
         return {

@@ -63,6 +63,10 @@ class Workers:
             yield from group.tasks()
         yield from self.pull.tasks()
 
+    def destinations(self) -> dict[str, str]:
+        """Where each queue that has workers delivers to."""
+        return {group.queue: group.destination for group in self.dispatch.groups()}
+
     def figures(self) -> dict[str, Any]:
         """For STATS."""
         return {

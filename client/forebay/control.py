@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 PAGE: Final = 100
 STEP: Final = 1000
+QUEUES_PAGE: Final = 500
 
 Which = Mapping[str, Any]
 """Which dead letters: `queue`, `flow`, `action`, `error`, `died_before_ms`, `died_after_ms`, `ids`.
@@ -70,39 +71,45 @@ class Control:
             self._perform("dead.edit", id=item_id, payload_b64=encoded)
 
     def pause(self, queue: str, flow: str | None = None) -> dict[str, Any]:
-        return self._perform("queue.pause", **_of_queue(queue, flow))
+        return self._perform("queues.pause", **_of_queue(queue, flow))
 
     def resume(self, queue: str, flow: str | None = None) -> dict[str, Any]:
-        return self._perform("queue.resume", **_of_queue(queue, flow))
+        return self._perform("queues.resume", **_of_queue(queue, flow))
 
     def try_out(self, queue: str, *, send: bool = False, **item: Any) -> dict[str, Any]:
         """The request that the queue's handler makes of an item (`payload` or `payload_b64`, `key`,
         `flow`, `action`; or `from_dead`, a dead letter's id), and with `send` the outcome."""
-        return self._perform("queue.try", queue=queue, send=send, **item)
+        return self._perform("queues.try", queue=queue, send=send, **item)
 
     def purge(self, queue: str) -> dict[str, Any]:
         """Deletes waiting items: how many were `deleted`, and whether there are `more`."""
-        return self._perform("queue.purge", queue=queue)
+        return self._perform("queues.purge", queue=queue)
 
     def queue_stats(self, queue: str) -> dict[str, Any]:
         """Items by state, the books, failed attempts by reason, and how long processing takes."""
-        return self._perform("queue.stats", queue=queue)
+        return self._perform("queues.stats", queue=queue)
 
     def queues(self) -> list[dict[str, Any]]:
-        queues: list[dict[str, Any]] = self._perform("queues.list")["queues"]
-        return queues
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = self._perform("queues.ls", limit=QUEUES_PAGE, cursor=cursor)
+            found += page["queues"]
+            cursor = page["cursor"]
+            if cursor is None:
+                return found
 
     def create_queue(self, queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return self._perform("queues.create", queue=queue, settings=dict(settings))
+        return self._perform("queues.add", queue=queue, settings=dict(settings))
 
     def change_queue(self, queue: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return self._perform("queues.change", queue=queue, settings=dict(settings))
+        return self._perform("queues.set", queue=queue, settings=dict(settings))
 
     def delete_queue(self, queue: str) -> None:
-        self._perform("queues.delete", queue=queue)
+        self._perform("queues.rm", queue=queue)
 
     def breakers(self) -> list[dict[str, Any]]:
-        breakers: list[dict[str, Any]] = self._perform("breakers.list")["breakers"]
+        breakers: list[dict[str, Any]] = self._perform("breakers.ls")["breakers"]
         return breakers
 
     def _steps(self, op: str, which: Which, progress: Callable[[int], None] | None) -> int:

@@ -343,7 +343,7 @@ class Delayed:
         """Raises ValueError if the keys are not unique: then no item can be found by its key."""
         if self._has_keys:
             return
-        settings = self._client.control("queue.show", queue=self.queue)["settings"]
+        settings = self._client.control("queues.show", queue=self.queue)["settings"]
         if settings.get("unique", "off") == "off":
             raise ValueError(f"the keys of {self.queue} are not unique: its `unique` is off")
         self._has_keys = True

@@ -70,7 +70,7 @@ def history(
             return
         shown = list(found)
         if not shown:
-            client.control("queue.show", queue=queue)
+            client.control("queues.show", queue=queue)
     if not shown:
         typer.echo(f"the history of {queue} is empty", err=True)
         return

@@ -7,13 +7,12 @@ from typing import Annotated, Final
 import typer
 
 from daemon.cli import (
-    breakers,
     config,
     cron,
     exits,
     fleet,
+    operations,
     presets,
-    queues,
     spool,
     streams,
     trial,
@@ -82,12 +81,10 @@ app.command(rich_help_panel=WATCHING, epilog=STATS_EXAMPLE)(stats)
 app.command(rich_help_panel=WATCHING, epilog=TOP_EXAMPLE)(top)
 app.command(rich_help_panel=ITEMS, epilog=receipts.EXAMPLE)(receipts.receipt)
 app.command(rich_help_panel=ITEMS, epilog=finished.EXAMPLE)(finished.history)
-app.command(rich_help_panel=ACTING, epilog=queues.PAUSE_EXAMPLE)(queues.pause)
-app.command(rich_help_panel=ACTING, epilog=queues.RESUME_EXAMPLE)(queues.resume)
 app.add_typer(single.app, name="items", rich_help_panel=ITEMS)
-app.add_typer(queues.app, name="queues", rich_help_panel=ACTING)
+app.add_typer(operations.group("queues"), name="queues", rich_help_panel=ACTING)
 app.add_typer(dead.app, name="dead", rich_help_panel=ACTING)
-app.add_typer(breakers.app, name="breakers", rich_help_panel=ACTING)
+app.add_typer(operations.group("breakers"), name="breakers", rich_help_panel=ACTING)
 app.add_typer(cron.app, name="cron", rich_help_panel=ACTING)
 app.add_typer(triggers.app, name="triggers", rich_help_panel=ACTING)
 app.add_typer(writes.app, name="writes", rich_help_panel=SPARK)

@@ -88,7 +88,7 @@ def pull(
     printed = 0
     with connect(socket, TIMEOUT_S) as client:
         if must_exist:
-            client.control("queue.show", queue=queue)
+            client.control("queues.show", queue=queue)
         while follow or printed < count:
             leased = _lease(client, queue, count, printed, lease_s, wait_s, follow)
             if not leased and not follow:

@@ -9,12 +9,11 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from daemon.http import openapi, problems
+from daemon.http import openapi, operations, problems
 from daemon.http.access import Access
 from daemon.http.doors import Doors
 from daemon.http.guard import App, Guard
 from daemon.http.routes import (
-    breakers,
     configuration,
     dead,
     events,
@@ -22,7 +21,6 @@ from daemon.http.routes import (
     items,
     page,
     prometheus,
-    queues,
     receipts,
     schedules,
     spool,
@@ -31,10 +29,9 @@ from daemon.http.routes import (
 from daemon.http.routes import metrics as metrics_v2
 
 ROUTES: Final = (
-    queues.routes,
+    operations.routes,
     items.routes,
     dead.routes,
-    breakers.routes,
     receipts.routes,
     schedules.routes,
     triggers.routes,

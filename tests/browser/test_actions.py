@@ -57,14 +57,14 @@ def test_pause_and_resume(own_world: World, page: Page) -> None:
     expect(queue.locator(".chip")).to_have_text("paused")
     expect(page.locator("#queue-table tbody .chip").first).to_have_text("paused")
     with own_world.client() as client:
-        assert client.control("queue.show", queue="crm")["is_paused"]
+        assert client.control("queues.show", queue="crm")["is_paused"]
     button = page.get_by_role("button", name="Resume crm")
     button.focus()
     page.keyboard.press("Enter")
     expect(queue.locator(".chip")).to_have_count(0)
     expect(page.get_by_role("button", name="Pause crm")).to_be_focused()
     with own_world.client() as client:
-        assert not client.control("queue.show", queue="crm")["is_paused"]
+        assert not client.control("queues.show", queue="crm")["is_paused"]
 
 
 def test_retry_of_dead_letters_end_to_end(own_world: World, page: Page) -> None:
@@ -161,7 +161,7 @@ def test_breaker_is_opened_and_closed(own_world: World, page: Page) -> None:
     expect(breaker.locator(".chip")).to_have_text("open")
     expect(breaker.locator(".note")).to_have_text("opened by an operator")
     with own_world.client() as client:
-        (found,) = client.control("breakers.list")["breakers"]
+        (found,) = client.control("breakers.ls")["breakers"]
         assert found["forced"]
     button = breaker.get_by_role("button", name="Close the breaker of command:")
     expect(button).to_be_focused()
@@ -169,7 +169,7 @@ def test_breaker_is_opened_and_closed(own_world: World, page: Page) -> None:
     page.locator("#confirm-yes").click()
     expect(breaker.locator(".chip")).to_have_text("closed")
     with own_world.client() as client:
-        (found,) = client.control("breakers.list")["breakers"]
+        (found,) = client.control("breakers.ls")["breakers"]
         assert (found["state"], found["forced"]) == ("closed", False)
 
 

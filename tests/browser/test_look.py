@@ -132,7 +132,7 @@ def test_read_token_changes_nothing_and_is_told_so(watched: Watch, guarded: Worl
     page.get_by_role("button", name="Pause crm").click()
     expect(page.locator("#said")).to_contain_text("changes need the admin token")
     with guarded.client() as client:
-        assert not client.control("queue.show", queue="crm")["is_paused"]
+        assert not client.control("queues.show", queue="crm")["is_paused"]
         (item, *_) = client.control("items.find", which={"queue": "search"})["items"]
     page.goto(f"{guarded.page}/schedules")
     page.get_by_role("button", name="Add a schedule").click()

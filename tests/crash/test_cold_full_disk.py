@@ -62,7 +62,7 @@ def test_full_disk_refuses_drains_buries_and_takes_again(
     settings = make_settings(disk, tmp_path, reader.pipe, min_free)
     life = zygote.start(settings, "", tmp_path / "daemon.log")
     producer.connect(tmp_path / "socket")
-    producer.ask({"op": "queue.pause", "queue": FLAKY})
+    producer.ask({"op": "queues.pause", "queue": FLAKY})
     producer.push(300, window=8)
     producer.settle()
     wait_until(producer, lambda queues: queues[OUT]["cold"] > 100 and not queues[OUT]["spooled"])
@@ -75,7 +75,7 @@ def test_full_disk_refuses_drains_buries_and_takes_again(
         pushes += 1
         assert pushes < PUSHES_MAX, "the disk does not get full"
     producer.settle()
-    producer.ask({"op": "queue.resume", "queue": FLAKY})
+    producer.ask({"op": "queues.resume", "queue": FLAKY})
     must_die, come_later = fates(producer)
     assert must_die
     assert come_later

@@ -22,7 +22,7 @@ def test_workers_of_every_host_take_what_one_of_them_has_accepted(
     both: World, a: Member, b: Member
 ) -> None:
     with a.client() as client:
-        client.control("queues.create", queue="elsewhere", settings={})
+        client.control("queues.add", queue="elsewhere", settings={})
         Control(client.control).pause("elsewhere")
     a.push("elsewhere", 500)
     found = both.wait_delivered("elsewhere", 500)

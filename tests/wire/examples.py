@@ -108,7 +108,7 @@ def make_lease_examples() -> dict[str, bytes]:
 
 def make_control_examples() -> dict[str, bytes]:
     return {
-        "CONTROL": wire.document(Kind.CONTROL, 9, {"op": "queue.pause", "queue": "crm"}),
+        "CONTROL": wire.document(Kind.CONTROL, 9, {"op": "queues.pause", "queue": "crm"}),
         "RESULT": wire.document(
             Kind.RESULT,
             9,

@@ -61,7 +61,7 @@ async def test_daemon_answers_as_the_document_says(served: Served, control: Fake
     client = await served.greeted()
     await client.send(EXAMPLES["CONTROL"])
     assert wire.frame(*await client.read()) == EXAMPLES["RESULT"]
-    assert control.asked == [("queue.pause", {"queue": "crm"})]
+    assert control.asked == [("queues.pause", {"queue": "crm"})]
 
 
 async def test_slow_operation_holds_up_no_other_request(
@@ -109,7 +109,7 @@ async def test_body_that_is_no_operation_is_refused_and_the_connection_goes_on(
     await client.send(wire.frame(Kind.CONTROL, 5, body))
     assert (await refusal(client, 5)).code == "BAD_REQUEST"
     assert control.asked == []
-    await client.send(ask(6, op="queues.list"))
+    await client.send(ask(6, op="queues.ls"))
     assert (await client.read())[:2] == (Kind.RESULT, 6)
 
 
@@ -123,9 +123,9 @@ async def test_result_over_the_limit_is_refused(served: Served, control: FakeCon
 async def test_daemon_without_operations_names_the_one_it_does_not_have(tmp_path: Path) -> None:
     async with serve(tmp_path) as served:
         client = await served.greeted()
-        await client.send(ask(5, op="queues.list"))
+        await client.send(ask(5, op="queues.ls"))
         refused = await refusal(client, 5)
-        assert (refused.code, "queues.list" in refused.text) == ("BAD_REQUEST", True)
+        assert (refused.code, "queues.ls" in refused.text) == ("BAD_REQUEST", True)
 
 
 async def test_client_that_leaves_frees_the_place_of_what_it_asked(

@@ -179,11 +179,11 @@ def check_queue(client: Client, queue: str) -> None:
     It asks the driver's daemon only: the daemons on other hosts, which tasks may reach, can differ.
     """
     try:
-        client.control("queue.show", queue=queue)
+        client.control("queues.show", queue=queue)
     except Refused as problem:
         if problem.code != "NOT_FOUND":
             raise
-        listed = client.control("queues.list")
+        listed = client.control("queues.ls")
         if listed["creates_queues"]:
             return
         there = ", ".join(at["queue"] for at in listed["queues"]) or "none"

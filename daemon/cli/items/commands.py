@@ -133,7 +133,7 @@ def poll(
             )
             if polled is None:
                 if not taken and not wait_s:
-                    client.control("queue.show", queue=queue)
+                    client.control("queues.show", queue=queue)
                 if not taken and sys.stderr.isatty():
                     typer.echo(f"nothing is due in {queue}", err=True)
                 return

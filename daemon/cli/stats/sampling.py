@@ -35,7 +35,7 @@ class Sample:
     at_ms: int
     report: Mapping[str, Any]
     queues: Mapping[str, Mapping[str, Any]]
-    """The objects of `queues.list`, by name."""
+    """The objects of `queues.ls`, by name."""
     breakers: Sequence[Mapping[str, Any]]
 
     def books(self, queue: str) -> Mapping[str, int]:

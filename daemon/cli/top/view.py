@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from daemon.cli.breakers import describe as describe_breaker
 from daemon.cli.client import open_console
 from daemon.cli.dead.groups import Grouped
-from daemon.cli.queues import state as queue_state
+from daemon.cli.renderings import describe_breaker, queue_state
 from daemon.cli.stats.sampling import WHOLE, Asker, Rates, Sample, rates_between
 
 if TYPE_CHECKING:

@@ -78,9 +78,9 @@ async def test_purge_that_meets_a_bug_puts_back_what_it_withdrew(
         with monkeypatch.context() as patch:
             patch.setattr(Purging, "_delete_cold", bug)
             with pytest.raises(OverflowError):
-                await rig.control("queue.purge", queue="held")
+                await rig.control("queues.purge", queue="held")
         assert await in_warm() == items
-        assert (await rig.control("queue.purge", queue="held"))["deleted"] == 5
+        assert (await rig.control("queues.purge", queue="held"))["deleted"] == 5
 
 
 async def test_report_behind_the_end_of_the_spooler_says_that_it_has_stopped(

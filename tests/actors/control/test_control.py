@@ -54,19 +54,23 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dead.edit", {"id": "x"}, "give payload or payload_b64"),
     ("dead.edit", {"id": "x", "payload": "a", "payload_b64": "YQ=="}, "give payload or payload"),
     ("dead.edit", {"id": "x", "payload_b64": "?"}, "payload_b64 is not base64"),
-    ("queue.pause", {}, "queue must be a text"),
-    ("queue.pause", {"queue": ""}, "queue must be a text"),
-    ("queue.pause", {"queue": "q", "flow": 3}, "flow must be a text"),
-    ("queue.resume", {"queue": "q", "all": True}, "unknown field 'all'"),
-    ("queues.list", {"queue": "q"}, "unknown field 'queue'"),
-    ("queues.create", {"settings": {}}, "queue must be a text"),
-    ("queues.create", {"queue": "new", "settings": 3}, "settings must be an object"),
-    ("queues.create", {"queue": "a b"}, "a b"),
-    ("queues.change", {"queue": "q", "settings": {"no_key": 1}}, "no_key"),
-    ("queues.delete", {"queue": "q", "force": True}, "unknown field 'force'"),
-    ("breakers.list", {"x": 1}, "unknown field 'x'"),
-    ("breakers.force", {"destination": "q"}, "state must be a text"),
-    ("breakers.force", {"destination": "q", "state": "ajar"}, "state must be open, closed or auto"),
+    ("queues.pause", {}, "queue must be given"),
+    ("queues.pause", {"queue": ""}, "queue must not be empty"),
+    ("queues.pause", {"queue": "q", "flow": 3}, "flow must be a text"),
+    ("queues.resume", {"queue": "q", "all": True}, "unknown field 'all'"),
+    ("queues.ls", {"queue": "q"}, "unknown field 'queue'"),
+    ("queues.add", {"settings": {}}, "queue must be given"),
+    ("queues.add", {"queue": "new", "settings": 3}, "settings must be an object"),
+    ("queues.add", {"queue": "a b"}, "queue must be a name"),
+    ("queues.set", {"queue": "q", "settings": {"no_key": 1}}, "no_key"),
+    ("queues.rm", {"queue": "q", "force": True}, "unknown field 'force'"),
+    ("breakers.ls", {"x": 1}, "unknown field 'x'"),
+    ("breakers.set", {"destination": "q"}, "state must be given"),
+    (
+        "breakers.set",
+        {"destination": "q", "state": "ajar"},
+        "state must be 'open', 'closed' or 'auto'",
+    ),
 ]
 
 
@@ -75,7 +79,7 @@ async def test_wrong_members_are_refused(
     tmp_path: Path, op: str, fields: dict[str, Any], text: str
 ) -> None:
     async with running(tmp_path) as rig:
-        await rig.control("queues.create", queue="q")
+        await rig.control("queues.add", queue="q")
         await rig.push(1)
         await rig.until_books(held=0)
         refused = await refusal(rig, op, **fields)
@@ -167,7 +171,7 @@ async def test_a_change_that_cannot_be_kept_is_refused_and_not_made(tmp_path: Pa
         # A directory where the new file should be.
         (tmp_path / "queues.new").mkdir()
         with pytest.raises(StoreUnavailable, match="cannot be kept"):
-            await rig.control("queue.pause", queue="q")
+            await rig.control("queues.pause", queue="q")
         await rig.push(1)
         await rig.until_books(held=0, delivered=2)
 
@@ -175,11 +179,11 @@ async def test_a_change_that_cannot_be_kept_is_refused_and_not_made(tmp_path: Pa
 class TestQueues:
     async def test_listed_with_what_they_hold(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"file": {}}) as rig:
-            await rig.control("queues.create", queue="made", settings={"is_active": False})
+            await rig.control("queues.add", queue="made", settings={"is_active": False})
             await rig.push(3, "made")
             await rig.push(2, "pushed")
             await rig.until_books("pushed", held=0)
-            listed = (await rig.control("queues.list"))["queues"]
+            listed = (await rig.control("queues.ls"))["queues"]
             assert [(entry["queue"], entry["origin"], entry["held"]) for entry in listed] == [
                 ("file", "file", 0),
                 ("made", "control", 3),
@@ -188,52 +192,50 @@ class TestQueues:
 
     async def test_deleted_when_empty(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
-            await rig.control("queues.create", queue="q", settings={"is_active": False})
+            await rig.control("queues.add", queue="q", settings={"is_active": False})
             await rig.push(3)
-            refused = await refusal(rig, "queues.delete", queue="q")
+            refused = await refusal(rig, "queues.rm", queue="q")
             assert refused.text == "q is not empty: held 3, dead 0"
-            await rig.control("queues.change", queue="q", settings={"is_active": True})
+            await rig.control("queues.set", queue="q", settings={"is_active": True})
             await rig.until_books(held=0)
-            assert await rig.control("queues.delete", queue="q") == {}
-            assert (await refusal(rig, "queues.delete", queue="q")).code == "NOT_FOUND"
+            assert await rig.control("queues.rm", queue="q") == {}
+            assert (await refusal(rig, "queues.rm", queue="q")).code == "NOT_FOUND"
 
     async def test_the_configurations_are_left_alone(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"file": {}}) as rig:
-            for op in ("queues.change", "queues.delete"):
-                refused = await refusal(rig, op, queue="file")
+            for refused in (
+                await refusal(rig, "queues.set", queue="file", settings={}),
+                await refusal(rig, "queues.rm", queue="file"),
+            ):
                 assert "change it there" in refused.text
 
     async def test_what_nobody_knows_is_not_paused(self, tmp_path: Path) -> None:
         async with running(tmp_path, auto_create_queues=False) as rig:
-            for op in (
-                "queue.show",
-                "queue.pause",
-                "queue.resume",
-                "queues.change",
-                "queues.delete",
-            ):
-                assert (await refusal(rig, op, queue="nobody")).code == "NOT_FOUND"
+            for op in ("show", "pause", "resume", "stats", "purge", "rm"):
+                assert (await refusal(rig, f"queues.{op}", queue="nobody")).code == "NOT_FOUND"
+            refused = await refusal(rig, "queues.set", queue="nobody", settings={})
+            assert refused.code == "NOT_FOUND"
 
     async def test_pauses_are_told(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
             await rig.push(3)
-            assert (await rig.control("queue.pause", queue="q"))["is_paused"]
-            answer = await rig.control("queue.pause", queue="q", flow="f")
+            assert (await rig.control("queues.pause", queue="q"))["is_paused"]
+            answer = await rig.control("queues.pause", queue="q", flow="f")
             assert answer["paused_flows"] == ["f"]
-            assert not (await rig.control("queue.resume", queue="q"))["is_paused"]
-            answer = await rig.control("queue.resume", queue="q", flow="f")
+            assert not (await rig.control("queues.resume", queue="q"))["is_paused"]
+            answer = await rig.control("queues.resume", queue="q", flow="f")
             assert answer["paused_flows"] == []
 
     async def test_another_handler_is_used_from_then_on(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
-            await rig.control("queues.create", queue="q", settings={"handler": {"type": "pull"}})
+            await rig.control("queues.add", queue="q", settings={"handler": {"type": "pull"}})
             ids = await rig.push(3)
             await rig.until_books(warm=3)
             assert rig.opened == []
-            await rig.control("queues.change", queue="q", settings={"handler": {"type": "null"}})
+            await rig.control("queues.set", queue="q", settings={"handler": {"type": "null"}})
             await rig.until_books(held=0, delivered=3)
             assert (rig.opened, rig.to().ids) == (["q"], ids)
-            await rig.control("queues.change", queue="q", settings={"handler": {"type": "pull"}})
+            await rig.control("queues.set", queue="q", settings={"handler": {"type": "pull"}})
             await rig.push(2)
             await rig.until_books(warm=2)
             assert len(rig.to().ids) == 3
@@ -241,11 +243,11 @@ class TestQueues:
     async def test_a_change_waits_for_nothing_and_cuts_nothing_off(self, tmp_path: Path) -> None:
         """The old workers finish what they have, while the new ones go on."""
         async with running(tmp_path, batch_items=1) as rig:
-            await rig.control("queues.create", queue="q", settings={"max_retries": 1})
+            await rig.control("queues.add", queue="q", settings={"max_retries": 1})
             rig.to().is_patient = True
             ids = await rig.push(3)
             await rig.to().until_begun(1)
-            await rig.control("queues.change", queue="q", settings={"max_retries": 2})
+            await rig.control("queues.set", queue="q", settings={"max_retries": 2})
             await rig.to().until_begun(2)
             rig.to().open_up()
             await rig.until_books(held=0, delivered=3)
@@ -257,7 +259,7 @@ class TestBreakers:
         async with running(tmp_path, {"q": {"breaker": {"enabled": True}}}) as rig:
             await rig.push(1)
             await rig.until_books(held=0)
-            answer = await rig.control("breakers.force", destination="q", state="open")
+            answer = await rig.control("breakers.set", destination="q", state="open")
             assert (answer["state"], answer["forced"], answer["open_until_ms"]) == (
                 "open",
                 True,
@@ -265,8 +267,8 @@ class TestBreakers:
             )
             await rig.push(2)
             await rig.until_books(warm=2)
-            assert (await rig.control("breakers.list"))["breakers"] == [answer]
-            answer = await rig.control("breakers.force", destination="q", state="auto")
+            assert (await rig.control("breakers.ls"))["breakers"] == [answer]
+            answer = await rig.control("breakers.set", destination="q", state="auto")
             assert (answer["state"], answer["forced"]) == ("closed", False)
             await rig.until_books(held=0, delivered=3)
 
@@ -276,14 +278,14 @@ class TestBreakers:
             rig.to().verdict = all_fail(Failure("down"))
             await rig.push(1)
             await rig.until(lambda report: report["breakers"]["q"]["state"] == "open")
-            (answer,) = (await rig.control("breakers.list"))["breakers"]
+            (answer,) = (await rig.control("breakers.ls"))["breakers"]
             assert not answer["forced"]
             assert 0 < answer["open_until_ms"] - rig.now_ms() <= 3_600_000
             assert answer["last_error"] == "down"
-            left = await rig.control("breakers.force", destination="q", state="auto")
+            left = await rig.control("breakers.set", destination="q", state="auto")
             assert left["state"] == "open"
 
     async def test_only_what_is_there_is_forced(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
-            refused = await refusal(rig, "breakers.force", destination="nowhere", state="open")
+            refused = await refusal(rig, "breakers.set", destination="nowhere", state="open")
             assert refused.code == "NOT_FOUND"

@@ -127,7 +127,7 @@ async def test_all_of_a_run_that_waits_on_disk_can_be_deleted(tmp_path: Path) ->
     small = spool_settings(inmemory_runs=4).model_dump(mode="json")
     async with running(tmp_path, spool=small) as rig:
         settings = {"handler": {"type": "pull"}, "warm_max_items": 1}
-        await rig.control("queues.create", queue="q", settings=settings)
+        await rig.control("queues.add", queue="q", settings=settings)
         rig.life.cold.break_down("store")
         runs = [await rig.push(1) for _ in range(50)]
         for (item,) in runs[10:]:
@@ -136,7 +136,7 @@ async def test_all_of_a_run_that_waits_on_disk_can_be_deleted(tmp_path: Path) ->
         rig.life.cold.mend()
         rig.to().verdict = all_fail(GONE)
         settings["handler"] = {"type": "null"}
-        await rig.control("queues.change", queue="q", settings=settings)
+        await rig.control("queues.set", queue="q", settings=settings)
         books = await rig.until_books(held=0)
         assert books["deleted"] == 40
         assert books["dead"] == 10

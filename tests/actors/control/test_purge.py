@@ -26,7 +26,7 @@ def has_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def purge(rig: Rig, queue: str = "q") -> dict[str, Any]:
-    return await rig.control("queue.purge", queue=queue)
+    return await rig.control("queues.purge", queue=queue)
 
 
 async def test_what_waits_in_warm_is_purged(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ class Player:
     async def resume(self, **fields: Any) -> None:
         # Nothing may have been pushed to the queue yet.
         with suppress(Refused):
-            await self.rig.control("queue.resume", **fields)
+            await self.rig.control("queues.resume", **fields)
 
     async def advance(self, seconds: float) -> None:
         """Not while an outcome is being recorded: such a lease lasts for a minute only."""

@@ -371,7 +371,7 @@ async def test_a_flow_is_paused_while_cold_is_away(tmp_path: Path) -> None:
         await rig.pause("q", "f")
         ids = await rig.push(2, flow="f")
         await rig.until_books(cold=2)
-        await rig.control("queue.resume", queue="q", flow="f")
+        await rig.control("queues.resume", queue="q", flow="f")
         await rig.until_books(warm=2)
         ids += await rig.push(2, flow="f")
         await rig.until_books(warm=4)
@@ -386,7 +386,7 @@ async def test_a_flow_is_paused_while_cold_is_away(tmp_path: Path) -> None:
         assert not set(ids) & set(rig.to().taken)
         rig.life.hand_over._rests_until = 0.0
         await rig.life.failover.try_again()
-        await rig.control("queue.resume", queue="q", flow="f")
+        await rig.control("queues.resume", queue="q", flow="f")
         await rig.until_books(held=0, delivered=7)
 
 

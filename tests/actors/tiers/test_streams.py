@@ -169,9 +169,9 @@ class TestHardTimes:
             paused = await claim(rig, 1)
             assert (paused["claim"], paused["backlog"]) == (None, 6)
             await rig.pause("q", "f")
-            await rig.control("queue.resume", queue="q")
+            await rig.control("queues.resume", queue="q")
             assert (await claim(rig, 1))["items"] == 4
-            await rig.control("queue.resume", queue="q", flow="f")
+            await rig.control("queues.resume", queue="q", flow="f")
             assert (await claim(rig, 2))["items"] == 2
 
     @pytest.mark.parametrize(

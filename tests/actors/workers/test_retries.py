@@ -24,7 +24,7 @@ async def in_cold(rig: Rig, items: int) -> list[str]:
     await rig.pause("q", "f")
     ids = await rig.push(items, flow="f")
     await rig.until_books(cold=items)
-    await rig.control("queue.resume", queue="q", flow="f")
+    await rig.control("queues.resume", queue="q", flow="f")
     return ids
 
 

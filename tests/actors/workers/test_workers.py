@@ -52,7 +52,7 @@ class TestPause:
             await rig.until_books("other", held=0)
             assert "q" not in asked
             assert rig.to().batches == []
-            await rig.control("queue.resume", queue="q")
+            await rig.control("queues.resume", queue="q")
             await rig.until_books(held=0, delivered=3)
             assert rig.to().ids == ids
             assert rig.to("other").ids == other
@@ -65,7 +65,7 @@ class TestPause:
             await rig.pause("q")
             rig.to().open_up()
             await rig.until_books(delivered=1, warm=2)
-            await rig.control("queue.resume", queue="q")
+            await rig.control("queues.resume", queue="q")
             await rig.until_books(held=0, delivered=3)
 
     async def test_a_pause_survives_a_crash(self, tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ class TestPause:
             await rig.until_books("q", warm=2)
             await rig.until_books("r", delivered=2, cold=2)
             assert rig.to("q").batches == []
-            await rig.control("queue.resume", queue="q")
-            await rig.control("queue.resume", queue="r", flow="f")
+            await rig.control("queues.resume", queue="q")
+            await rig.control("queues.resume", queue="r", flow="f")
             await rig.until_books(None, held=0, delivered=6)
 
     async def test_a_paused_flow_does_not_keep_others_out(self, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ class TestPause:
             rig.to().open_up()
             await rig.until_books(delivered=11, held=12, cold=12)
             assert set(rig.to().ids[1:]) == set(b)
-            await rig.control("queue.resume", queue="q", flow="a")
+            await rig.control("queues.resume", queue="q", flow="a")
             await rig.until_books(held=0, delivered=23)
             assert set(rig.to().ids[11:]) == set(a)
 
@@ -117,7 +117,7 @@ class TestPause:
             await rig.push(5, flow="b")
             await rig.until_books(delivered=5)
             rig.to().open_up()
-            await rig.control("queue.resume", queue="q", flow="a")
+            await rig.control("queues.resume", queue="q", flow="a")
             rig.advance(11)
             await rig.until_books(held=0, delivered=8)
 
@@ -131,7 +131,7 @@ class TestPause:
             await rig.until_books(warm=3)
 
             async def resume() -> None:
-                await rig.control("queue.resume", queue="q", flow="a")
+                await rig.control("queues.resume", queue="q", flow="a")
 
             rig.life.cold.after["store"] = resume
             await rig.pause("q", "a")
@@ -154,17 +154,17 @@ class TestPause:
             rig.life.cold.after["store"] = push
             await rig.pause("q", "a")
             await rig.until_books("q", cold=3)
-            await rig.control("queue.resume", queue="q", flow="a")
+            await rig.control("queues.resume", queue="q", flow="a")
             rig.to().open_up()
             await rig.until_books(None, held=0, delivered=5)
 
     async def test_a_queue_that_is_not_active_takes_and_keeps(self, tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
-            await rig.control("queues.create", queue="q", settings={"is_active": False})
+            await rig.control("queues.add", queue="q", settings={"is_active": False})
             await rig.push(3)
             await rig.until_books(warm=3)
             assert rig.to().batches == []
-            await rig.control("queues.change", queue="q", settings={"is_active": True})
+            await rig.control("queues.set", queue="q", settings={"is_active": True})
             await rig.until_books(held=0, delivered=3)
 
 
@@ -179,9 +179,9 @@ class TestBreaker:
             await rig.until_books(held=6)
             await settle_down(rig)
             assert rig.to().refused.total() == 2
-            assert (await rig.control("breakers.list"))["breakers"][0]["state"] == "open"
+            assert (await rig.control("breakers.ls"))["breakers"][0]["state"] == "open"
             rig.to().open_up()
-            await rig.control("breakers.force", destination="q", state="closed")
+            await rig.control("breakers.set", destination="q", state="closed")
             await rig.until_books(held=0, delivered=6)
             attempts = {item.id: item.attempt for b in rig.to().batches for item in b.items}
             assert set(attempts) == set(ids)
@@ -203,11 +203,11 @@ class TestBreaker:
             await rig.pause("q")
             await settle_down(rig)
             rig.to().open_up()
-            await rig.control("breakers.force", destination="q", state="closed")
+            await rig.control("breakers.set", destination="q", state="closed")
             await settle_down(rig)
             assert rig.to().taken.total() == 0
             assert rig.to().refused.total() == refused
-            await rig.control("queue.resume", queue="q")
+            await rig.control("queues.resume", queue="q")
             await rig.until_books(held=0, delivered=8)
 
     @WAYS
@@ -260,10 +260,10 @@ class TestBreaker:
     ) -> None:
         async with running(tmp_path) as rig:
             breaker = {"enabled": True, "threshold": 1000, "reset_timeout": "1h"}
-            await rig.control("queues.create", queue="q", settings={"breaker": breaker})
+            await rig.control("queues.add", queue="q", settings={"breaker": breaker})
             await rig.push(1)
             await rig.until_books(held=0)
-            await rig.control("queues.change", queue="q", settings={"breaker": {"threshold": 1}})
+            await rig.control("queues.set", queue="q", settings={"breaker": {"threshold": 1}})
             rig.to().verdict = all_fail(DOWN)
             await rig.push(1)
             await rig.until(lambda report: report["breakers"]["q"]["state"] == "open")
@@ -275,13 +275,13 @@ class TestLimits:
         """An item in 100 s: one goes at once, whatever the batches may be, and no more."""
         async with running(tmp_path) as rig:
             keys = way | {"rate_limit": 0.01}
-            await rig.control("queues.create", queue="q", settings=keys)
+            await rig.control("queues.add", queue="q", settings=keys)
             await rig.push(15)
             await rig.until_books(delivered=1)
             await settle_down(rig)
             assert len(rig.to().taken) == rig.to().taken.total() == 1
             assert {len(batch.items) for batch in rig.to().batches} == {1}
-            await rig.control("queues.change", queue="q", settings={"rate_limit": 0})
+            await rig.control("queues.set", queue="q", settings={"rate_limit": 0})
             await rig.until_books(held=0, delivered=15)
             assert max(rig.to().taken.values()) == 1
 
@@ -290,12 +290,12 @@ class TestLimits:
         """One request in an hour: a whole batch goes at once, and no other."""
         async with running(tmp_path, batch_items=10) as rig:
             keys = way | {"rate_limit": "1 request/h"}
-            await rig.control("queues.create", queue="q", settings=keys)
+            await rig.control("queues.add", queue="q", settings=keys)
             await rig.push(15)
             await rig.until_books(delivered=10)
             await settle_down(rig)
             assert [len(batch.items) for batch in rig.to().batches] == [10]
-            await rig.control("queues.change", queue="q", settings={"rate_limit": 0})
+            await rig.control("queues.set", queue="q", settings={"rate_limit": 0})
             await rig.until_books(held=0, delivered=15)
             assert max(rig.to().taken.values()) == 1
 

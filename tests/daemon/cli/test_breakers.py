@@ -52,17 +52,17 @@ def test_breakers_are_listed_and_forced_by_destination_or_queue(host: Host) -> N
     shown = host.ok("breakers", "ls")
     assert re.search(rf"{REFUSING} +open, tried again in \d+ s +2 +crm +connection refused", shown)
     # What it has found out by itself stays.
-    assert "is open, tried again in" in host.ok("breakers", "auto", REFUSING)
+    assert "is open, tried again in" in host.ok("breakers", "set", REFUSING, "auto")
 
-    assert host.ok("breakers", "open", "fine") == "null is open, by an operator\n"
+    assert host.ok("breakers", "set", "fine", "open") == "null is open, by an operator\n"
     host.ok("push", "fine", stdin=b"y")
     host.until_books({"accepted": 2, "delivered": 1, "held": 1}, "fine")
-    assert host.ok("breakers", "auto", "null") == "null is closed\n"
+    assert host.ok("breakers", "set", "null", "auto") == "null is closed\n"
     host.until_books({"accepted": 2, "delivered": 2}, "fine")
-    closed = json.loads(host.ok("breakers", "close", "crm", "--json"))
+    closed = json.loads(host.ok("breakers", "set", "crm", "closed", "--json"))
     assert (closed["destination"], closed["failures"]) == (REFUSING, 0)
 
-    unknown = host.command("breakers", "open", "nowhere")
+    unknown = host.command("breakers", "set", "nowhere", "open")
     assert unknown.returncode == 4
     assert b"no queue delivers to nowhere" in unknown.stderr
 

@@ -69,18 +69,19 @@ class Board:
                 return self._dead(op, fields)
             case "dead.edit":
                 return {}
-            case "queue.show" | "queue.pause" | "queue.resume":
+            case "queues.show" | "queues.pause" | "queues.resume":
+                assert fields.keys() <= {"queue", "flow"}
                 if fields["queue"] != "crm":
                     raise not_found(f"queue {fields['queue']}")
-                if op == "queue.show":
+                if op == "queues.show":
                     return self.queue
                 if "flow" in fields:
-                    flows = [fields["flow"]] if op == "queue.pause" else []
+                    flows = [fields["flow"]] if op == "queues.pause" else []
                     return self.queue | {"paused_flows": flows}
-                return self.queue | {"is_paused": op == "queue.pause"}
-            case "queues.list":
-                return {"queues": [self.queue]}
-            case "queues.create" | "queues.change" | "queues.delete":
+                return self.queue | {"is_paused": op == "queues.pause"}
+            case "queues.ls":
+                return {"queues": [self.queue], "creates_queues": True, "cursor": None}
+            case "queues.add" | "queues.set" | "queues.rm":
                 return self.queue
             case _:
                 raise bad_request(f"there is no operation {op}")
@@ -324,13 +325,13 @@ async def test_editor_that_fails_changes_nothing(served: Served, board: Board, e
 
 
 async def test_queue_is_paused_and_resumed(served: Served, board: Board) -> None:
-    assert await said(served, "pause", "crm") == "crm is paused\n"
-    out = await said(served, "pause", "crm", "--flow", "nightly")
+    assert await said(served, "queues", "pause", "crm") == "crm is paused\n"
+    out = await said(served, "queues", "pause", "crm", "--flow", "nightly")
     assert out == "crm is running, paused flows: nightly\n"
-    assert await said(served, "resume", "crm") == "crm is running\n"
-    assert json.loads(await said(served, "pause", "crm", "--json"))["is_paused"] is True
-    assert board.said("queue.pause")[1] == {"queue": "crm", "flow": "nightly"}
-    done = await forebay(served, "pause", "cmr")
+    assert await said(served, "queues", "resume", "crm") == "crm is running\n"
+    assert json.loads(await said(served, "queues", "pause", "crm", "--json"))["is_paused"] is True
+    assert board.said("queues.pause")[1] == {"queue": "crm", "flow": "nightly"}
+    done = await forebay(served, "queues", "pause", "cmr")
     assert (done.returncode, done.stderr) == (4, b"forebay: NOT_FOUND: there is no queue cmr\n")
 
 
@@ -347,19 +348,19 @@ async def test_queues_are_listed_and_shown(served: Served) -> None:
 async def test_queues_are_created_changed_and_deleted(served: Served, board: Board) -> None:
     values = ("handler.type=http", "handler.url=http://x/", "max_retries=3")
     sets = [part for value in values for part in ("--set", value)]
-    assert await said(served, "queues", "create", "mail", *sets) == "mail created\n"
-    assert board.said("queues.create") == [
+    assert await said(served, "queues", "add", "mail", *sets) == "mail added\n"
+    assert board.said("queues.add") == [
         {
             "queue": "mail",
             "settings": {"handler": {"type": "http", "url": "http://x/"}, "max_retries": 3},
         }
     ]
-    out = await said(served, "queues", "change", "mail", "--set", "is_active=false")
+    out = await said(served, "queues", "set", "mail", "--set", "is_active=false")
     assert out == "mail changed\n"
-    assert board.said("queues.change") == [{"queue": "mail", "settings": {"is_active": False}}]
-    done = await forebay(served, "queues", "delete", "mail")
-    assert (done.returncode, board.said("queues.delete")) == (2, [])
-    assert await said(served, "queues", "delete", "mail", "--yes") == "mail deleted\n"
+    assert board.said("queues.set") == [{"queue": "mail", "settings": {"is_active": False}}]
+    done = await forebay(served, "queues", "rm", "mail")
+    assert (done.returncode, board.said("queues.rm")) == (2, [])
+    assert await said(served, "queues", "rm", "mail", "--yes") == "mail removed\n"
 
 
 @pytest.mark.parametrize(
@@ -367,9 +368,9 @@ async def test_queues_are_created_changed_and_deleted(served: Served, board: Boa
     [
         (("pull", "crm", "--wait", "soon"), "--wait: 'soon' is not a duration"),
         (("dead", "ls", "--older-than", "long"), "--older-than: 'long' is not a duration"),
-        (("queues", "create", "q", "--set", "max_retries"), "is not KEY=VALUE"),
-        (("queues", "create", "q", "--set", "a=1", "--set", "a.b=2"), "cannot both be set"),
-        (("queues", "change", "q"), "nothing to change"),
+        (("queues", "add", "q", "--set", "max_retries"), "is not KEY=VALUE"),
+        (("queues", "add", "q", "--set", "a=1", "--set", "a.b=2"), "cannot both be set"),
+        (("queues", "set", "q"), "nothing to change"),
     ],
 )
 async def test_wrong_option_is_one_line(
@@ -385,10 +386,8 @@ async def test_wrong_option_is_one_line(
     "arguments",
     [
         ("pull",),
-        ("pause",),
-        ("resume",),
         *(("dead", name) for name in ("ls", "show", "retry", "edit", "rm")),
-        *(("queues", name) for name in ("ls", "show", "create", "change", "delete")),
+        *(("queues", name) for name in ("ls", "show", "add", "set", "rm", "pause", "resume")),
     ],
     ids=" ".join,
 )

@@ -79,7 +79,7 @@ def text_of(app: TopApp, selector: str) -> str:
 
 def is_paused(host: Host, queue: str) -> bool:
     with connect(host.socket) as client:
-        return bool(client.control("queue.show", queue=queue)["is_paused"])
+        return bool(client.control("queues.show", queue=queue)["is_paused"])
 
 
 def books(host: Host, queue: str) -> dict[str, int]:

@@ -134,7 +134,7 @@ def test_a_row_is_put_together_from_all_that_is_known() -> None:
     [
         ("", ["a", "b", "c"]),
         ("B", ["b"]),
-        ("pause", ["c"]),
+        ("queues", "pause", ["c"]),
         (" crm.example ", ["a"]),
         ("open", ["a"]),
         ("nothing", []),

@@ -29,13 +29,13 @@ WRONG: list[dict[str, Any]] = [
     {"op": "cron.add", "name": "n", "settings": {"queue": "jobs", "cron": "@daily", "zone": "/"}},
     {"op": "cron.next", "name": "n", "count": LARGE},
     {"op": "trigger.add", "name": "n", "settings": {"type": ["TIME"]}},
-    {"op": "queues.create", "queue": "x", "settings": {"lease_time": 1e28}},
-    {"op": "queues.create", "queue": "x", "settings": {"lease_time": "9" * 1_000_000}},
-    {"op": "queues.create", "queue": "x", "settings": {"warm_max_bytes": "9" * 1_000_000}},
-    {"op": "queues.create", "queue": "x", "settings": {"warm_max_items": LARGE}},
-    {"op": "queues.create", "queue": "x", "settings": {"rate_limit": 10**300}},
-    {"op": "queues.create", "queue": "x", "settings": {"is_active": 0}},
-    {"op": "queues.create", "queue": "x", "settings": {"handler": DEEP}},
+    {"op": "queues.add", "queue": "x", "settings": {"lease_time": 1e28}},
+    {"op": "queues.add", "queue": "x", "settings": {"lease_time": "9" * 1_000_000}},
+    {"op": "queues.add", "queue": "x", "settings": {"warm_max_bytes": "9" * 1_000_000}},
+    {"op": "queues.add", "queue": "x", "settings": {"warm_max_items": LARGE}},
+    {"op": "queues.add", "queue": "x", "settings": {"rate_limit": 10**300}},
+    {"op": "queues.add", "queue": "x", "settings": {"is_active": 0}},
+    {"op": "queues.add", "queue": "x", "settings": {"handler": DEEP}},
     {"op": "dead.find", "which": {"died_before_ms": LARGE}},
     {"op": "dead.find", "limit": LARGE},
     {"op": "dead.count", "stop_at": LARGE},
@@ -98,7 +98,7 @@ def test_no_request_ends_the_daemon_or_keeps_it_from_starting_again(tmp_path: Pa
         with serving.client() as client:
             assert client.control("cron.list") == {"schedules": []}
             assert client.control("trigger.list") == {"triggers": []}
-            assert {queue["queue"] for queue in client.control("queues.list")["queues"]} == {"q"}
+            assert {queue["queue"] for queue in client.control("queues.ls")["queues"]} == {"q"}
 
 
 def check_http(serving: Serving) -> None:
@@ -135,7 +135,7 @@ def test_definitions_that_were_kept_and_cannot_be_do_not_keep_the_daemon_from_st
     with serving_on(tmp_path) as serving:
         with serving.client() as client:
             client.control("cron.add", name="good", settings=EVERY)
-            client.control("queues.create", queue="good", settings={"max_retries": 3})
+            client.control("queues.add", queue="good", settings={"max_retries": 3})
         assert serving.host.stop() == 0
         state = serving.host.state_dir
         schedules = json.loads((state / "schedules.json").read_text())
@@ -153,10 +153,10 @@ def test_definitions_that_were_kept_and_cannot_be_do_not_keep_the_daemon_from_st
         with serving.client() as client:
             shown = client.control("cron.list")["schedules"]
             assert [schedule["name"] for schedule in shown] == ["good"]
-            assert client.control("queue.show", queue="good")["settings"]["max_retries"] == 3
+            assert client.control("queues.show", queue="good")["settings"]["max_retries"] == 3
             # What is not in force can be removed.
             client.control("cron.remove", name="deep")
-            client.control("queues.delete", queue="long")
+            client.control("queues.rm", queue="long")
 
         def told() -> None:
             events = [line["event"] for line in serving.host.log()]

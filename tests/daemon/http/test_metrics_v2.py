@@ -135,7 +135,7 @@ def test_running_shows_what_a_worker_is_sending(serving: Serving) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, serving.client() as client:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/hook"
         handler = {"type": "http", "url": url, "timeout": "1d"}
-        client.control("queues.create", queue="stuck", settings={"handler": handler})
+        client.control("queues.add", queue="stuck", settings={"handler": handler})
         push(client, "stuck", 7, "f", "call")
         found = ask_until(
             serving, "queues/running", lambda found: bool(of("stuck", found["tasks"]))

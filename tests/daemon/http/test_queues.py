@@ -1,7 +1,7 @@
 """Queues over HTTP: made, seen, changed, paused, purged, deleted; their figures."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from actors.control.queues import empty
 from actors.model.masking import MASK, holds_mask, masked
-from daemon.http.problems import Problem
-from daemon.http.routes.queues import empty
+from forebay.errors import Refused
 from tests.daemon.cli.commands import HANG_S, Host, running
 from tests.daemon.http.serving import Serving, problem, serving_on
 from tests.eventually import eventually_sync
@@ -69,7 +69,7 @@ def test_a_deleted_queue_is_gone_until_something_is_pushed_to_it(
         made(serving, queue)
     serving.push(queue, "one", "two")
     assert serving.http.get(f"{QUEUES}/{queue}").json()["held"] == 2
-    problem(serving.http.delete(f"{QUEUES}/{queue}"), 409, "not-empty")
+    problem(serving.http.delete(f"{QUEUES}/{queue}"), 409, "conflict")
     answer = serving.http.delete(f"{QUEUES}/{queue}", params={"items": "delete"})
     assert answer.status_code == 204
     assert queue not in names(serving)
@@ -89,7 +89,7 @@ def test_a_deleted_queue_is_gone_after_a_restart(tmp_path: Path) -> None:
         for queue in ("gone", "stays"):
             host.ok("push", queue, stdin=b"one\n")
             host.ok("queues", "purge", queue, "--yes")
-        host.ok("queues", "delete", "gone", "--yes")
+        host.ok("queues", "rm", "gone", "--yes")
         host.stop()
         host.start()
         listed = host.ok("queues", "ls", "--json").splitlines()
@@ -108,7 +108,8 @@ def test_a_queue_with_dead_letters_stays(serving: Serving) -> None:
         return serving.host.books("mourns").get("dead") == 1
 
     eventually_sync(is_dead)
-    assert problem(serving.http.delete(f"{QUEUES}/mourns"), 409, "not-empty")["dead"] == 1
+    found = problem(serving.http.delete(f"{QUEUES}/mourns"), 409, "conflict")
+    assert "dead 1" in found["detail"]
     answer = serving.http.delete(f"{QUEUES}/mourns", params={"items": "delete"})
     assert answer.status_code == 204
     assert "mourns" not in names(serving)
@@ -117,14 +118,14 @@ def test_a_queue_with_dead_letters_stays(serving: Serving) -> None:
 def test_commands_on_a_queue_that_does_not_exist_end_with_4(serving: Serving) -> None:
     for words in (
         ("pull", "TYPO"),
-        ("pause", "TYPO"),
-        ("resume", "TYPO"),
+        ("queues", "pause", "TYPO"),
+        ("queues", "resume", "TYPO"),
         ("history", "TYPO"),
         ("items", "poll", "TYPO"),
         ("queues", "show", "TYPO"),
-        ("queues", "change", "TYPO", "--set", "max_retries=1"),
+        ("queues", "set", "TYPO", "--set", "max_retries=1"),
         ("queues", "purge", "TYPO", "--yes"),
-        ("queues", "delete", "TYPO", "--yes"),
+        ("queues", "rm", "TYPO", "--yes"),
     ):
         done = serving.host.command(*words)
         assert (done.returncode, b"there is no queue TYPO" in done.stderr) == (4, True), words
@@ -158,7 +159,7 @@ def test_a_queue_that_is_switched_off_is_not_resumed(serving: Serving) -> None:
     answer = serving.http.post(f"{QUEUES}/off/resume")
     assert "is_active is false" in problem(answer, 409, "conflict")["detail"]
     assert serving.http.get(f"{QUEUES}/off").json()["is_paused"]
-    done = serving.host.command("resume", "off")
+    done = serving.host.command("queues", "resume", "off")
     assert (done.returncode, b"is_active is false" in done.stderr) == (5, True)
     serving.http.patch(f"{QUEUES}/off", json={"settings": {"is_active": True}})
     assert not serving.http.post(f"{QUEUES}/off/resume").json()["is_paused"]
@@ -237,8 +238,8 @@ def test_purge_by_command(serving: Serving) -> None:
 def test_a_queue_goes_with_its_items_only_when_asked(serving: Serving) -> None:
     made(serving, "kept", handler={"type": "pull"})
     serving.push("kept", "one", "two")
-    found = problem(serving.http.delete(f"{QUEUES}/kept"), 409, "not-empty")
-    assert found["held"] == 2
+    found = problem(serving.http.delete(f"{QUEUES}/kept"), 409, "conflict")
+    assert "held 2" in found["detail"]
     answer = serving.http.delete(f"{QUEUES}/kept", params={"items": "delete"})
     assert answer.status_code == 204
     serving.host.until_books({"accepted": 2, "deleted": 2}, "kept")
@@ -250,7 +251,7 @@ def test_what_a_consumer_has_keeps_its_queue(serving: Serving) -> None:
     with serving.client() as client:
         lease = client.lease("leased", 1, wait_s=HANG_S, lease_s=3600)
         answer = serving.http.delete(f"{QUEUES}/leased", params={"items": "delete"})
-        problem(answer, 409, "not-empty")
+        problem(answer, 409, "conflict")
         lease.ack(list(lease))
     serving.host.until_books({"accepted": 2, "delivered": 1, "deleted": 1}, "leased")
 
@@ -259,12 +260,13 @@ async def test_emptying_a_queue_ends_whatever_comes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Endless:
-        async def perform(self, _: str, __: Mapping[str, Any]) -> dict[str, Any]:
+        async def purge(self, queue: str) -> tuple[int, bool]:
             await trio.sleep(10)
-            return {"more": True}
+            return 1, True
 
-    with pytest.raises(Problem, match="send it again"):
-        await empty(Endless(), "q")
+    letters: Any = None
+    with pytest.raises(Refused, match="send it again"):
+        await empty("q", Endless(), letters)
     assert trio.current_time() <= 30
 
 
@@ -355,7 +357,7 @@ def test_a_mask_is_never_taken_for_a_secret(serving: Serving) -> None:
     made(serving, "hook", handler={"type": "http", "url": "http://127.0.0.1:1/", "headers": {}})
     masked_headers = {"handler": {"headers": {"Authorization": MASK}}}
     answer = serving.http.patch(f"{QUEUES}/hook", json={"settings": masked_headers})
-    assert "masked" in problem(answer, 422, "bad-request")["detail"]
+    assert "masked" in problem(answer, 422, "invalid")["detail"]
 
 
 @pytest.mark.parametrize(

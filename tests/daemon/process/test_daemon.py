@@ -168,7 +168,7 @@ def test_files_that_are_kept_are_readable_by_their_owner_alone(tmp_path: Path) -
     for _ in ("made", "made private"):
         with running(host):
             host.ok("push", "crm", "-", stdin=b"x\n")
-            host.ok("pause", "crm")
+            host.ok("queues", "pause", "crm")
             assert kept.stat().st_mode & 0o777 == 0o600
             assert host.stop() == 0
         kept.chmod(0o644)

@@ -90,14 +90,14 @@ def test_pause_outlives_a_restart(tmp_path: Path) -> None:
     out = tmp_path / "out"
     host = Host(tmp_path, {"queues": {"crm": {"handler": {"type": "file", "path": str(out)}}}})
     with running(host):
-        host.ok("pause", "crm")
+        host.ok("queues", "pause", "crm")
         host.ok("push", "crm", "-", stdin=b"a\nb\n")
         assert host.stop() == 0
         host.start()
         host.ok("push", "crm", "-", stdin=b"c\n")
         host.until_books({"accepted": 3, "held": 3}, "crm")
         assert not out.exists()
-        host.ok("resume", "crm")
+        host.ok("queues", "resume", "crm")
         host.until_books({"accepted": 3, "delivered": 3}, "crm")
         assert lines(out) == ["a", "b", "c"]
 

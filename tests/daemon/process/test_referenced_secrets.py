@@ -197,12 +197,12 @@ def test_the_event_stream_shows_none(leaking: Serving) -> None:
 @pytest.mark.parametrize(
     "op, fields",
     [
-        ("queues.list", {}),
-        ("breakers.list", {}),
+        ("queues.ls", {}),
+        ("breakers.ls", {}),
         ("dead.find", {}),
         *(
             (op, {"queue": queue})
-            for op in ("queue.show", "queue.stats")
+            for op in ("queues.show", "queues.stats")
             for queue in ("headers", "basic", "form", "program")
         ),
     ],

@@ -135,8 +135,8 @@ def test_clients_cannot_have_secrets_sent_anywhere(tmp_path: Path) -> None:
             {"url": "http://evil/"},
         ):
             with pytest.raises(Exception, match="can only be given in the configuration file"):
-                client.control("queues.create", queue="made", settings={"handler": handler})
-        client.control("queues.create", queue="made", settings={"max_retries": 1})
-        shown = client.control("queue.show", queue="made")
+                client.control("queues.add", queue="made", settings={"handler": handler})
+        client.control("queues.add", queue="made", settings={"max_retries": 1})
+        shown = client.control("queues.show", queue="made")
         assert shown["settings"]["handler"]["headers"] == {"X-Api-Key": secret}
         assert "a-key-of-the-host" not in json.dumps(shown)

@@ -19,14 +19,14 @@ from tests.eventually import eventually_sync
 MARK = "Hush4711"
 TOKENS = {"read": f"{MARK}-read-token-that-is-long", "admin": f"{MARK}-admin-token-that-is-long"}
 CONTROL: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("queues.list", {}),
-    ("queue.show", {"queue": "crm"}),
-    ("queue.show", {"queue": "program"}),
-    ("queue.show", {"queue": "made"}),
-    ("queue.pause", {"queue": "made"}),
-    ("queue.resume", {"queue": "made"}),
-    ("queue.stats", {"queue": "crm"}),
-    ("breakers.list", {}),
+    ("queues.ls", {}),
+    ("queues.show", {"queue": "crm"}),
+    ("queues.show", {"queue": "program"}),
+    ("queues.show", {"queue": "made"}),
+    ("queues.pause", {"queue": "made"}),
+    ("queues.resume", {"queue": "made"}),
+    ("queues.stats", {"queue": "crm"}),
+    ("breakers.ls", {}),
     ("cron.list", {}),
     ("cron.show", {"name": "nightly"}),
     ("trigger.list", {}),
@@ -133,15 +133,15 @@ def secretive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def make_a_queue(client: Client, url: str) -> None:
     handler = {"type": "http", "url": f"{url}/?key={MARK}", "headers": {"Cookie": f"a={MARK}"}}
-    client.control("queues.create", queue="made", settings={"handler": handler})
+    client.control("queues.add", queue="made", settings={"handler": handler})
 
 
 def test_a_mask_is_not_taken_for_the_secret(secretive: Serving) -> None:
     with secretive.client() as client:
-        changed = client.control("queues.change", queue="made", settings={"max_retries": 1})
+        changed = client.control("queues.set", queue="made", settings={"max_retries": 1})
         assert MARK not in json.dumps(changed)
         with pytest.raises(Refused, match="a secret is masked"):
-            client.control("queues.change", queue="made", settings=changed["settings"])
+            client.control("queues.set", queue="made", settings=changed["settings"])
 
 
 @pytest.mark.parametrize("op, fields", CONTROL)

@@ -357,12 +357,12 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "job.show": (needs("id", id=one_of("@job@")),),
     "job.cancel": (needs("id", id=one_of("@job@")),),
     "job.list": (NOTHING,),
-    "queue.show": (BY_QUEUE,),
-    "queue.pause": (needs("queue", queue=queue, flow=flow),),
-    "queue.resume": (needs("queue", queue=queue, flow=flow),),
-    "queue.stats": (BY_QUEUE,),
-    "queue.purge": (BY_QUEUE,),
-    "queue.try": (
+    "queues.show": (BY_QUEUE,),
+    "queues.pause": (needs("queue", queue=queue, flow=flow),),
+    "queues.resume": (needs("queue", queue=queue, flow=flow),),
+    "queues.stats": (BY_QUEUE,),
+    "queues.purge": (BY_QUEUE,),
+    "queues.try": (
         needs(
             *("queue", "payload"),
             queue=queue,
@@ -375,21 +375,21 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
         needs("queue", "payload_b64", queue=queue, payload_b64=payload_b64),
         needs("queue", "from_dead", queue=queue, from_dead=item),
     ),
-    "queues.list": (NOTHING,),
-    "queues.create": (
+    "queues.ls": (NOTHING,),
+    "queues.add": (
         needs("queue", queue=new, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=new, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=new, settings=HTTP_QUEUE),
     ),
-    "queues.change": (
+    "queues.set": (
         needs("queue", "settings", queue=defined, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=defined, settings=HTTP_QUEUE),
     ),
-    "queues.delete": (
+    "queues.rm": (
         needs("queue", queue=one_of("other", "sink", "spare", "new-1", odd=UNKNOWN_NAMES)),
     ),
-    "breakers.list": (NOTHING,),
-    "breakers.force": (
+    "breakers.ls": (NOTHING,),
+    "breakers.set": (
         needs(
             "destination",
             "state",

@@ -149,7 +149,7 @@ def plain(spec: Spec) -> str:
 def bodies(draw: DrawFn, spec: Spec, head: str = "") -> bytes:
     """The text of a body of this shape: valid, with a damaged member or two, or no JSON at all.
 
-    `head`: what stands first in the object, as `"op":"queues.list"`."""
+    `head`: what stands first in the object, as `"op":"queues.ls"`."""
     text = written(draw, spec, draw(st.sampled_from((0, 1, 0, 1, 2, 1, 4))))
     if head and text.startswith("{"):
         text = f"{{{head}{',' if text != '{}' else ''}{text[1:]}"

@@ -457,10 +457,10 @@ def _lease(queue: str) -> Frame:
 
 
 PROLOGUE: Final[tuple[Step, ...]] = (
-    control("queues.create", queue="jobs", settings={"history": "all", "max_retries": 2}),
-    control("queues.create", queue="sink", settings={"handler": {"type": "null"}}),
+    control("queues.add", queue="jobs", settings={"history": "all", "max_retries": 2}),
+    control("queues.add", queue="sink", settings={"handler": {"type": "null"}}),
     control(
-        "queues.create",
+        "queues.add",
         queue="away",
         settings={
             "handler": {"type": "http", "url": f"{DESTINATION}/hook", "timeout": "1s"},
@@ -468,8 +468,8 @@ PROLOGUE: Final[tuple[Step, ...]] = (
             "retry_rules": [{"error": "refused", "delay": "1h"}],
         },
     ),
-    control("queues.create", queue="keyed", settings={"unique": "replace", "history": "all"}),
-    control("queues.create", queue="claimed", settings={"history": "failures"}),
+    control("queues.add", queue="keyed", settings={"unique": "replace", "history": "all"}),
+    control("queues.add", queue="claimed", settings={"history": "failures"}),
     *(Push(queue, 3) for queue in ("jobs", "jobs", "sink", "away", "claimed")),
     Push("keyed", 2, keys=True),
     _lease("jobs"),
