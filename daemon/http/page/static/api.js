@@ -29,6 +29,18 @@ export async function get(path) {
   return (await send("GET", path)).json();
 }
 
+/** All pages of a list: the answer of the first one, with everything in its `member`. */
+export async function getAll(path, member) {
+  const answer = await get(`${path}?limit=1000`);
+  let { cursor } = answer;
+  while (cursor) {
+    const page = await get(`${path}?${new URLSearchParams({ limit: 1000, cursor })}`);
+    answer[member].push(...page[member]);
+    cursor = page.cursor;
+  }
+  return answer;
+}
+
 /** A change. Answers with the body, or null where there is none. */
 export async function change(method, path, body = null) {
   const answer = await send(method, path, body);

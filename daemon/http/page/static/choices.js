@@ -1,12 +1,12 @@
 // What fields of a form offer to choose from: offered, not demanded.
 
-import { Away, Refused, get } from "./api.js";
+import { Away, Refused, getAll } from "./api.js";
 import { byId, make } from "./elements.js";
 
 /** The queues there are, in the list `queue-names`. */
 export async function offerQueues() {
   try {
-    const { queues } = await get("/api/v2/queues");
+    const { queues } = await getAll("/api/v2/queues", "queues");
     byId("queue-names").replaceChildren(...queues.map(({ queue }) => make("option", { value: queue })));
   } catch (problem) {
     // A name can be written without them; whether the daemon is there is told by the page.

@@ -1,6 +1,6 @@
 // What the daemon's API says, in the words of the page. Nothing else here knows the API's members.
 
-import { get, Refused } from "./api.js";
+import { get, getAll, Refused } from "./api.js";
 import { prepare } from "./rows.js";
 import { instant } from "./words.js";
 
@@ -32,7 +32,7 @@ export class Sources {
     const [detailed, running, queues, breakers, spool, history, dead, plugins, settings] = await Promise.all([
       this.ask("/api/v2/metrics/queues/detailed"),
       this.ask("/api/v2/metrics/queues/running"),
-      this.ask("/api/v2/queues"),
+      this.ask("/api/v2/queues", 0, null, (path) => getAll(path, "queues")),
       this.ask("/api/v2/breakers"),
       this.ask("/api/v2/spool"),
       this.askHistory(names),
@@ -63,11 +63,11 @@ export class Sources {
    * What changes slowly, or costs the daemon more, is asked for less often. A store that is away
    * takes one answer and not the page: what was said last stands in for it, or `fallback`.
    */
-  async ask(path, everyMs = 0, fallback = null) {
+  async ask(path, everyMs = 0, fallback = null, read = get) {
     const before = this.kept.get(path);
     if (before && Date.now() - before.atMs < everyMs) return before.answer;
     try {
-      const answer = await get(path);
+      const answer = await read(path);
       this.kept.set(path, { answer, atMs: Date.now() });
       return answer;
     } catch (problem) {
