@@ -14,13 +14,10 @@ from actors.control.actors import Actors
 from actors.control.dead_groups import DeadGroups
 from actors.control.dead_jobs import Jobs
 from actors.control.fields import Fields, Operation
-from actors.control.fleet import FleetControl
 from actors.control.items import Items
-from actors.control.keys import KeyControl
 from actors.control.letters import Letters
 from actors.control.operation import View
 from actors.control.schedules import CronControl
-from actors.control.streams import StreamControl
 from actors.control.table import OPERATIONS
 from actors.control.triggers import TriggerControl
 from actors.control.writes import Receipts
@@ -53,14 +50,11 @@ class Control:
         self._operations: dict[str, Operation] = {
             **Letters(tiers).operations,
             **self._receipts.operations,
-            **StreamControl(tiers.streams).operations,
             **items.operations,
             **self._jobs.operations,
-            **KeyControl(cold).operations,
             **CronControl(cron.schedules, cron.triggers.book, tiers.now_ms).operations,
             **TriggerControl(cron, tiers.now_ms).operations,
             **DeadGroups(cold.dead_letters).operations,
-            **FleetControl(fleet.heartbeat).operations,
         }
 
     async def perform(self, op: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def _problem(cls: type[BaseModel], error: ValidationError) -> str:
 _TEXTS: Final = {
     "missing": "must be given",
     "string_type": "must be a text",
-    "string_too_short": "must not be empty",
+    "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must be a name: letters, digits, '.', '_' and '-'",
     "dict_type": "must be an object",

@@ -3,7 +3,7 @@
 A key of a keyed queue belongs to at most one item. It is taken in the transaction that makes the
 item visible, and kept while the item waits, is being delivered, waits for a retry, or is a dead
 letter. When the item is delivered, the key stays taken for the queue's `unique_window`; when the
-item is deleted (a dead letter that is removed, `key.drop`) it is free at once. An item that was set
+item is deleted (a dead letter that is removed, `keys.rm`) it is free at once. An item that was set
 aside because it cannot be read keeps its key until the key is dropped.
 
 An item has *started* once a worker or consumer has leased it: items of keyed queues are leased from

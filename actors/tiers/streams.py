@@ -118,8 +118,11 @@ class Streams:
         return await self._cold.stream(queue, consumer), await self._spooler.journaled(queue)
 
     async def drop(self, queue: str, consumer: str) -> int:
-        """Forgets the consumer; returns how many items of its claim wait again."""
+        """Forgets the consumer; returns how many items of its claim wait again. Refused (NOT_FOUND)
+        if there is none."""
         async with self._turn:
+            if (queue, consumer) not in await self._cold.streams():
+                raise Refused("NOT_FOUND", f"{queue} has no consumer {consumer}")
             released = await self._cold.drop_stream(queue, consumer)
             self._end(queue, consumer)
         return released
@@ -223,7 +226,7 @@ class Streams:
             with suppress(StoreUnavailable, StoreCorrupt):
                 await self._router.set_aside(queue)
         except Exception as problem:
-            INTERNAL_ERRORS.note(problem, "stream.claim", queue=queue)
+            INTERNAL_ERRORS.note(problem, "streams.claim", queue=queue)
         finally:
             self._clearing.pop(queue).set()
             self.wake(queue)

@@ -268,12 +268,12 @@ class Offers:
     def key_show(self, queue: str, key: bytes | str) -> dict[str, Any]:
         """The item that has a key: `id`, `state`, `due_ms`, `attempt`, `until_ms`. Refused with
         NOT_FOUND if the key is free."""
-        return self._exchange.perform("key.show", _of_key(queue, key))
+        return self._exchange.perform("keys.show", _of_key(queue, key))
 
     def key_drop(self, queue: str, key: bytes | str) -> dict[str, Any]:
         """Deletes the item that waits under a key, or frees the key of an item that is done but
         still keeps it; the item that had the key. Refused if it has started or is dead."""
-        return self._exchange.perform("key.drop", _of_key(queue, key))
+        return self._exchange.perform("keys.rm", _of_key(queue, key))
 
 
 def _of_key(queue: str, key: bytes | str) -> dict[str, str]:

@@ -79,19 +79,19 @@ class Streams:
         otherwise a new one of at most `items` items. May be repeated. Refused with BAD_REQUEST if
         `after` is not this consumer's last claim."""
         members = {"queue": queue, "consumer": consumer, "after": after, "items": items}
-        result = self._exchange.perform("stream.claim", members)
+        result = self._exchange.perform("streams.claim", members)
         return Claim(number_or_none(result, "claim"), *_sizes(result))
 
     def stream_status(self, queue: str, consumer: str) -> StreamStatus:
         members = {"queue": queue, "consumer": consumer}
-        result = self._exchange.perform("stream.status", members)
+        result = self._exchange.perform("streams.show", members)
         acknowledged = number(result, "acknowledged")
         return StreamStatus(acknowledged, number_or_none(result, "claim"), *_sizes(result))
 
     def stream_drop(self, queue: str, consumer: str) -> int:
         """Gives an open claim back and forgets the consumer; how many items were given back."""
         members = {"queue": queue, "consumer": consumer}
-        return number(self._exchange.perform("stream.drop", members), "released")
+        return number(self._exchange.perform("streams.rm", members), "released")
 
     def fetch(
         self,

@@ -123,6 +123,18 @@ def print_json(value: Any) -> None:
     typer.echo(json_text(value))
 
 
+def new_table(*columns: str, right: tuple[str, ...] = (), wraps: tuple[str, ...] = ()) -> "Table":
+    """`right`: columns of numbers. `wraps`: columns that may take several lines."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(
+            name, justify="right" if name in right else "left", no_wrap=name not in wraps
+        )
+    return table
+
+
 def print_table(table: "Table") -> None:
     open_console().print(table)
 

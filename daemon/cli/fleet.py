@@ -1,80 +1,29 @@
-"""`forebay fleet`: lists the daemons that share a PostgreSQL; forgets one that is gone."""
+"""How people see the daemons of a fleet."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from daemon.cli.client import (
-    DaemonSocket,
-    Json,
-    ago,
-    counted,
-    open_client,
-    print_json,
-    print_table,
-)
+from daemon.cli.client import ago, counted, new_table, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-app = typer.Typer(
-    no_args_is_help=True,
-    help="The daemons that share a PostgreSQL (docs/fleet.md).",
-    epilog="Every daemon writes a row every 5 s. A daemon is [bold]lost[/bold] if it has not done "
-    "so for a minute: it was killed, or does not reach PostgreSQL. Start a daemon on its state "
-    "directory to drain its journal.",
-)
 
 NOW_MS: Final = 15_000
 """A daemon that was seen this recently is there now."""
 ID_DIGITS: Final = 12
 
 
-@app.command(epilog="Example: [bold]forebay fleet ls[/bold]")
-def ls(as_json: Json = False, socket: DaemonSocket = None) -> None:
-    """List the daemons of the fleet, their states and rates.
-
-    The backlog is what a daemon's journal holds and has not handed over to PostgreSQL. No other
-    daemon can deliver it. For a lost daemon it is the last known one.
-    """
-    with open_client(socket) as client:
-        found = client.control("fleet.list")
-    if as_json:
-        for daemon in found["daemons"]:
-            print_json(daemon)
-        return
-    print_table(_table(found["daemons"], found["now_ms"]))
-    for daemon in found["daemons"]:
+def show_fleet(answer: dict[str, Any]) -> None:
+    print_table(_table(answer["daemons"], answer["now_ms"]))
+    for daemon in answer["daemons"]:
         if daemon["state"] == "lost":
-            typer.echo(f"forebay: {hint(daemon, found['now_ms'])}", err=True)
+            typer.echo(f"forebay: {hint(daemon, answer['now_ms'])}", err=True)
 
 
-@app.command(
-    epilog="Example: [bold]forebay fleet forget 0198c0de0a00[/bold]; the first digits of an id are "
-    "enough."
-)
-def forget(
-    daemon: Annotated[
-        str,
-        typer.Argument(metavar="ID", help="Its id, as [bold]forebay fleet ls[/bold] shows it."),
-    ],
-    as_json: Json = False,
-    socket: DaemonSocket = None,
-) -> None:
-    """Remove a daemon that is gone from the list.
-
-    This changes the list alone. Items that the daemon has not handed over stay in its journal; if
-    it starts again, it is listed again, and delivers them. Refused for a daemon that was seen
-    within the last minute.
-    """
-    with open_client(socket) as client:
-        gone = client.control("fleet.forget", daemon=daemon)
-    if as_json:
-        print_json(gone)
-        return
-    typer.echo(f"{gone['daemon']} on {gone['host']} forgotten")
+def show_removed(gone: dict[str, Any]) -> None:
+    typer.echo(f"{gone['daemon']} on {gone['host']} removed")
     if gone["backlog"]:
         typer.echo(
             f"forebay: its journal held {counted(gone['backlog'], 'item')} when it was last seen",
@@ -104,15 +53,10 @@ def short_ids(daemons: list[dict[str, Any]]) -> dict[str, str]:
 
 def _table(daemons: list[dict[str, Any]], now_ms: int) -> "Table":
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("daemon", "host", "version", "state", "up since", "last seen"):
-        table.add_column(name, no_wrap=True)
-    for name in ("accepted/s", "delivered/s", "backlog"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("cannot reach", "last hand-over"):
-        table.add_column(name, no_wrap=True)
+    names = ("daemon", "host", "version", "state", "up since", "last seen")
+    figures = ("accepted/s", "delivered/s", "backlog")
+    table = new_table(*names, *figures, "cannot reach", "last hand-over", right=figures)
     ids = short_ids(daemons)
     for daemon in daemons:
         is_up = daemon["state"] in ("running", "draining")

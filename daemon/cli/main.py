@@ -10,11 +10,9 @@ from daemon.cli import (
     config,
     cron,
     exits,
-    fleet,
     operations,
     presets,
     spool,
-    streams,
     trial,
     triggers,
     writes,
@@ -84,13 +82,14 @@ app.command(rich_help_panel=ITEMS, epilog=finished.EXAMPLE)(finished.history)
 app.add_typer(single.app, name="items", rich_help_panel=ITEMS)
 app.add_typer(operations.group("queues"), name="queues", rich_help_panel=ACTING)
 app.add_typer(dead.app, name="dead", rich_help_panel=ACTING)
+app.add_typer(operations.group("keys"), name="keys", rich_help_panel=ACTING)
 app.add_typer(operations.group("breakers"), name="breakers", rich_help_panel=ACTING)
 app.add_typer(cron.app, name="cron", rich_help_panel=ACTING)
 app.add_typer(triggers.app, name="triggers", rich_help_panel=ACTING)
 app.add_typer(writes.app, name="writes", rich_help_panel=SPARK)
-app.add_typer(streams.app, name="streams", rich_help_panel=SPARK)
+app.add_typer(operations.group("streams"), name="streams", rich_help_panel=SPARK)
 app.add_typer(spool.app, name="spool", rich_help_panel=DAEMON)
-app.add_typer(fleet.app, name="fleet", rich_help_panel=DAEMON)
+app.add_typer(operations.group("fleet"), name="fleet", rich_help_panel=DAEMON)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 app.add_typer(presets.app, name="presets", rich_help_panel=DAEMON)
 unwrap_all(app)

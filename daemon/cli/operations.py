@@ -49,6 +49,20 @@ GROUPS: Final[Mapping[str, tuple[str, str]]] = {
         "[bold]half open[/bold]: a few items are sent as a trial. Their outcome closes the breaker "
         "or opens it again.",
     ),
+    "keys": (
+        "Unique keys: which item has one, and taking it back (docs/delivery.md).",
+        "A queue has unique keys if [bold]unique[/bold] is set.",
+    ),
+    "streams": (
+        "Consumers that read a queue as a stream, like Spark's readStream.",
+        "A consumer exists once it has made a claim.",
+    ),
+    "fleet": (
+        "The daemons that share a PostgreSQL (docs/fleet.md).",
+        "Every daemon writes a row every 5 s. A daemon is [bold]lost[/bold] if it has not done so "
+        "for a minute: it was killed, or does not reach PostgreSQL. Start a daemon on its state "
+        "directory to drain its journal.",
+    ),
 }
 """What the help of a group says first and last."""
 

@@ -1,16 +1,14 @@
 """How people see the answers of operations; the others are printed as YAML."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
-from daemon.cli.client import now_ms, print_table, print_yaml
+from daemon.cli.client import new_table, now_ms, print_table, print_yaml
+from daemon.cli.fleet import show_fleet, show_removed
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-Answer = Mapping[str, Any]
+Answer = dict[str, Any]
 
 
 def render(command: Mapping[str, Any], fields: Mapping[str, Any], answer: dict[str, Any]) -> None:
@@ -21,16 +19,6 @@ def render(command: Mapping[str, Any], fields: Mapping[str, Any], answer: dict[s
         typer.echo(command["done"].format_map({**answer, **fields}))
     else:
         print_yaml(answer)
-
-
-def new_table(*columns: str, right: tuple[str, ...] = (), wraps: tuple[str, ...] = ()) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
-        justify = "right" if name in right else "left"
-        table.add_column(name, justify=justify, no_wrap=name not in wraps)  # type: ignore[arg-type]
-    return table
 
 
 # Queues.
@@ -56,7 +44,7 @@ def queues(answer: Answer) -> None:
     print_table(table)
 
 
-def queue_state(queue: Answer) -> str:
+def queue_state(queue: Mapping[str, Any]) -> str:
     """Running, paused or not active."""
     if queue["is_paused"]:
         return "paused"
@@ -100,7 +88,7 @@ def breaker(answer: Answer) -> None:
     typer.echo(f"{answer['destination']} is {describe_breaker(answer, now_ms())}")
 
 
-def describe_breaker(breaker: Answer, at_ms: int) -> str:
+def describe_breaker(breaker: Mapping[str, Any], at_ms: int) -> str:
     """The state of a breaker, in a few words."""
     if breaker["forced"]:
         return "open, by an operator"
@@ -110,10 +98,37 @@ def describe_breaker(breaker: Answer, at_ms: int) -> str:
     return str(breaker["state"]).replace("_", " ")
 
 
+# Streams.
+
+
+def streams(answer: Answer) -> None:
+    from rich.markup import escape
+
+    if not answer["streams"]:
+        typer.echo("no streams", err=True)
+        return
+    figures = ("acknowledged", "open claim", "items", "backlog")
+    table = new_table("queue", "consumer", *figures, right=figures)
+    for stream in answer["streams"]:
+        claim = stream["claim"]
+        table.add_row(
+            stream["queue"],
+            escape(stream["consumer"]),
+            f"{stream['acknowledged']:,}",
+            "–" if claim is None else f"{claim:,}",
+            f"{stream['items']:,}",
+            f"{stream['backlog']:,}",
+        )
+    print_table(table)
+
+
 RENDERINGS: Final[Mapping[str, Callable[[Answer], None]]] = {
     "queues.ls": queues,
     "queues.pause": pause,
     "queues.resume": pause,
     "breakers.ls": breakers,
     "breakers.set": breaker,
+    "streams.ls": streams,
+    "fleet.ls": show_fleet,
+    "fleet.rm": show_removed,
 }

@@ -294,7 +294,7 @@ def test_claim_is_asked_for_again_until_the_store_answers(daemon: FakeDaemon) ->
     daemon.on_ask = at_first
     claim = client.claim("crm", "nightly", after=3, items=10)
     assert (claim.number, claim.rows, claim.items, claim.bytes, claim.backlog) == (4, 2, 9, 100, 50)
-    asked = {"op": "stream.claim", "queue": "crm", "consumer": "nightly", "after": 3, "items": 10}
+    asked = {"op": "streams.claim", "queue": "crm", "consumer": "nightly", "after": 3, "items": 10}
     assert daemon.asked == [asked, asked]
 
 
@@ -310,7 +310,7 @@ def test_status_and_drop_of_a_consumer(daemon: FakeDaemon) -> None:
     assert (status.acknowledged, status.claim, status.rows, status.backlog) == (3, None, 0, 8)
     daemon.on_ask = result(released=12)
     assert client.stream_drop("crm", "nightly") == 12
-    assert [asked["op"] for asked in daemon.asked] == ["stream.status", "stream.drop"]
+    assert [asked["op"] for asked in daemon.asked] == ["streams.show", "streams.rm"]
 
 
 def test_fetch_and_peek_ask_for_what_was_said_and_read_the_rows(daemon: FakeDaemon) -> None:

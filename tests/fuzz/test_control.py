@@ -20,7 +20,7 @@ CASES_MIN: Final = 1500
 EXAMPLES: Final = 600
 MALFORMED: Final = ("BAD_REQUEST", "400", "422")
 EXPECTED: Final = {
-    "sqlite": {"fleet.list: BAD_REQUEST", "fleet.forget: BAD_REQUEST"},
+    "sqlite": {"fleet.ls: BAD_REQUEST", "fleet.rm: BAD_REQUEST"},
     "postgres": set(),
 }
 """A daemon without PostgreSQL is not part of a fleet."""

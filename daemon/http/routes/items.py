@@ -152,7 +152,7 @@ async def holder_of(doors: Doors, queue: str, key: bytes) -> str | None:
     """The item that has a reference; None if it has just ended."""
     fields = {"queue": queue, "key_b64": b64encode(key).decode()}
     try:
-        return str((await doors.perform("key.show", fields))["id"])
+        return str((await doors.perform("keys.show", fields))["id"])
     except Refused:
         return None
 

@@ -94,4 +94,4 @@ async def test_report_behind_the_end_of_the_spooler_says_that_it_has_stopped(
         with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
             await reporter.report()
         with pytest.raises(StoreUnavailable, match="the spooler has stopped"):
-            await rig.control("stream.status", queue="q", consumer="c")
+            await rig.control("streams.show", queue="q", consumer="c")

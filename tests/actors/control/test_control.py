@@ -55,7 +55,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dead.edit", {"id": "x", "payload": "a", "payload_b64": "YQ=="}, "give payload or payload"),
     ("dead.edit", {"id": "x", "payload_b64": "?"}, "payload_b64 is not base64"),
     ("queues.pause", {}, "queue must be given"),
-    ("queues.pause", {"queue": ""}, "queue must not be empty"),
+    ("queues.pause", {"queue": ""}, "queue must have at least 1 char"),
     ("queues.pause", {"queue": "q", "flow": 3}, "flow must be a text"),
     ("queues.resume", {"queue": "q", "all": True}, "unknown field 'all'"),
     ("queues.ls", {"queue": "q"}, "unknown field 'queue'"),

@@ -1,34 +1,35 @@
-"""`fleet.list` and `fleet.forget`: what they answer, and what they refuse."""
+"""`fleet.ls` and `fleet.rm`: what they answer, and what they refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.control.fields import Fields
-from actors.control.fleet import FleetControl
+from actors.control.fleet import RemoveMember, listed, removed
 from actors.fleet.members import LOST_MS, Heartbeat
 from actors.ports.fleet import MemberNote, MemberReport
 from forebay.errors import Refused
+from tests.rig.rig import running
 from tests.actors.fleet.member_table import START_MS, FakeJournal, Table, as_port
 
 THIS = bytes.fromhex("0198c0de0a0070008000000000000001")
 OTHER = bytes.fromhex("0198c0de0a0070008000000000000002")
 
 
-async def perform(control: FleetControl, op: str, **fields: Any) -> dict[str, Any]:
-    return await control.operations[op](Fields(fields))
+async def daemons(fleet: Heartbeat) -> dict[str, Any]:
+    return (await listed(fleet)).model_dump()
 
 
-async def refusal(control: FleetControl, op: str, **fields: Any) -> tuple[str, str]:
+async def refusal(fleet: Heartbeat, given: str) -> tuple[str, str]:
     with pytest.raises(Refused) as refused:
-        await perform(control, op, **fields)
+        await removed(fleet, RemoveMember.read({"daemon": given}).daemon)
     return refused.value.code, refused.value.text
 
 
 @pytest.fixture
-async def control(nursery: trio.Nursery) -> FleetControl:
+async def fleet(nursery: trio.Nursery) -> Heartbeat:
     """This daemon runs. The other one was there for a moment, with seven items."""
     table, journal = Table(), FakeJournal()
     heartbeat = Heartbeat(as_port(table.of(THIS)), THIS, journal.tiers)
@@ -36,19 +37,20 @@ async def control(nursery: trio.Nursery) -> FleetControl:
     nursery.start_soon(heartbeat.run)
     report = MemberReport("running", 7, 1.5, 2.5, ("valkey",))
     await table.of(OTHER).note(MemberNote(report, up_ms=1000, hand_over_age_ms=200))
-    return FleetControl(heartbeat)
+    return heartbeat
 
 
-async def test_a_daemon_alone_has_no_fleet() -> None:
-    code, text = await refusal(FleetControl(None), "fleet.list")
-    assert code == "BAD_REQUEST"
-    assert text == "this daemon is not part of a fleet: it shares no PostgreSQL (cold.type)"
-    assert (await refusal(FleetControl(None), "fleet.forget", daemon="0198c0de"))[0] == code
+async def test_a_daemon_alone_has_no_fleet(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        for op, fields in (("fleet.ls", {}), ("fleet.rm", {"daemon": "0198c0de"})):
+            with pytest.raises(Refused, match="this daemon is not part of a fleet") as refused:
+                await rig.control(op, **fields)
+            assert refused.value.code == "BAD_REQUEST"
 
 
-async def test_every_daemon_is_listed(control: FleetControl, autojump_clock: MockClock) -> None:
+async def test_every_daemon_is_listed(fleet: Heartbeat, autojump_clock: MockClock) -> None:
     await trio.sleep(1)
-    answer = await perform(control, "fleet.list")
+    answer = await daemons(fleet)
     this, other = answer["daemons"]
     assert answer["now_ms"] == START_MS + 1000
     assert (this["daemon"], this["is_this"], this["state"]) == (THIS.hex(), True, "running")
@@ -70,10 +72,10 @@ async def test_every_daemon_is_listed(control: FleetControl, autojump_clock: Moc
 
 
 async def test_a_lost_daemon_has_its_backlog_and_no_rates(
-    control: FleetControl, autojump_clock: MockClock
+    fleet: Heartbeat, autojump_clock: MockClock
 ) -> None:
     await trio.sleep(LOST_MS / 1000 + 1)
-    _, other = (await perform(control, "fleet.list"))["daemons"]
+    _, other = (await daemons(fleet))["daemons"]
     assert (other["state"], other["backlog"]) == ("lost", 7)
     assert (other["accepted_per_s"], other["delivered_per_s"]) == (0, 0)
     assert other["unreachable"] == []
@@ -81,18 +83,18 @@ async def test_a_lost_daemon_has_its_backlog_and_no_rates(
 
 
 async def test_a_lost_daemon_is_forgotten_by_the_first_digits_of_its_id(
-    control: FleetControl, autojump_clock: MockClock
+    fleet: Heartbeat, autojump_clock: MockClock
 ) -> None:
     await trio.sleep(LOST_MS / 1000 + 1)
-    code, text = await refusal(control, "fleet.forget", daemon="0198C0DE")
+    code, text = await refusal(fleet, "0198C0DE")
     assert (code, text) == (
         "BAD_REQUEST",
         "0198C0DE matches 2 daemons: give more digits of the id",
     )
-    gone = await perform(control, "fleet.forget", daemon=OTHER.hex().upper())
+    gone = (await removed(fleet, OTHER.hex().upper())).model_dump()
     assert gone == {"daemon": OTHER.hex(), "host": "host", "backlog": 7}
-    assert (await refusal(control, "fleet.forget", daemon=OTHER.hex()))[0] == "NOT_FOUND"
-    [this] = (await perform(control, "fleet.list"))["daemons"]
+    assert (await refusal(fleet, OTHER.hex()))[0] == "NOT_FOUND"
+    [this] = (await daemons(fleet))["daemons"]
     assert this["is_this"]
 
 
@@ -102,14 +104,14 @@ async def test_a_lost_daemon_is_forgotten_by_the_first_digits_of_its_id(
         (OTHER.hex(), "CONFLICT", "was seen less than 60 s ago: only daemons that are gone can"),
         (THIS.hex(), "CONFLICT", "is the one that answers"),
         ("ffffffff", "NOT_FOUND", "the fleet has no daemon ffffffff"),
-        ("019", "NOT_FOUND", "the fleet has no daemon 019"),
+        ("019", "BAD_REQUEST", "daemon must have at least 4 characters"),
     ],
 )
 async def test_a_daemon_that_is_there_is_not_forgotten(
-    control: FleetControl, autojump_clock: MockClock, given: str, code: str, text: str
+    fleet: Heartbeat, autojump_clock: MockClock, given: str, code: str, text: str
 ) -> None:
     await trio.sleep(LOST_MS / 1000)
-    refused = await refusal(control, "fleet.forget", daemon=given)
+    refused = await refusal(fleet, given)
     assert refused[0] == code
     assert text in refused[1]
-    assert len((await perform(control, "fleet.list"))["daemons"]) == 2
+    assert len((await daemons(fleet))["daemons"]) == 2

@@ -101,12 +101,12 @@ async def test_what_a_stream_has_claimed_stays(tmp_path: Path) -> None:
     async with running(tmp_path, {"q": PULL}) as rig:
         await rig.push(2)
         claim = {"queue": "q", "consumer": "c", "after": 0}
-        assert (await rig.control("stream.claim", **claim))["items"] == 2
+        assert (await rig.control("streams.claim", **claim))["items"] == 2
         await rig.push(3)
         await rig.until_books(cold=5)
         assert await purge(rig) == {"queue": "q", "deleted": 3, "more": False}
         assert await purge(rig) == {"queue": "q", "deleted": 0, "more": False}
-        assert (await rig.control("stream.claim", **claim))["items"] == 2
+        assert (await rig.control("streams.claim", **claim))["items"] == 2
 
 
 async def test_dead_letters_stay(tmp_path: Path) -> None:

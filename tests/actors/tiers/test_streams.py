@@ -17,7 +17,7 @@ SMALL = {"warm_max_items": 10}
 
 
 async def claim(rig: Rig, after: int, consumer: str = "c", **fields: Any) -> dict[str, Any]:
-    return await rig.control("stream.claim", queue="q", consumer=consumer, after=after, **fields)
+    return await rig.control("streams.claim", queue="q", consumer=consumer, after=after, **fields)
 
 
 async def claim_some(rig: Rig, after: int, **fields: Any) -> dict[str, Any]:
@@ -100,12 +100,12 @@ class TestMode:
             ids = [id_ for _ in range(5) for id_ in await rig.push(2)]
             await rig.until_in_cold(10)
             await claim(rig, 0, items=4)
-            assert await rig.control("stream.drop", queue="q", consumer="c") == {"released": 4}
+            assert await rig.control("streams.rm", queue="q", consumer="c") == {"released": 4}
             # There is another consumer.
             ids += await rig.push(2)
             await rig.until_in_cold(12)
             assert rig.to().ids == []
-            assert await rig.control("stream.drop", queue="q", consumer="d") == {"released": 0}
+            assert await rig.control("streams.rm", queue="q", consumer="d") == {"released": 0}
             ids += await rig.push(2)
             await rig.until_books(delivered=14)
             assert rig.to().ids == ids
@@ -123,7 +123,7 @@ class TestMode:
             assert await drain(rig, 0, 5) == ids
             await rig.crash()
             assert rig.to().ids == []
-            status = await rig.control("stream.status", queue="q", consumer="c")
+            status = await rig.control("streams.show", queue="q", consumer="c")
             assert (status["acknowledged"], status["claim"], status["items"]) == (1, 2, 2)
             assert await rig.books() == {"accepted": 5, "delivered": 3, "held": 2, "cold": 2}
 
@@ -193,7 +193,7 @@ class TestHardTimes:
     ) -> None:
         async with running(tmp_path) as rig:
             with pytest.raises(Refused, match=text) as refused:
-                await rig.control("stream.claim", **{"queue": "q", "consumer": "c"} | fields)
+                await rig.control("streams.claim", **{"queue": "q", "consumer": "c"} | fields)
             assert refused.value.code == "BAD_REQUEST"
             assert await rig.life.sqlite.streams() == []
             await rig.push(1)

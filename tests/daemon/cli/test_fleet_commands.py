@@ -48,7 +48,7 @@ def until_states(asked: Member, **wanted: str) -> None:
 
     def agrees() -> None:
         with asked.client() as client:
-            daemons = client.control("fleet.list")["daemons"]
+            daemons = client.control("fleet.ls")["daemons"]
         assert {each["daemon"]: each["state"] for each in daemons} == wanted
 
     eventually_sync(agrees)
@@ -109,7 +109,7 @@ def test_a_killed_daemon_is_lost_and_can_be_forgotten(both: World) -> None:
     # What was pushed is handed over; what is staged is not.
     eventually_sync(lambda: listed(b)[id_of(a)]["backlog"] == 5)
     a.kill()
-    seen = b.command("fleet", "forget", id_of(a))
+    seen = b.command("fleet", "rm", id_of(a))
     assert seen.returncode == 5
     assert b"was seen less than 900 s ago" in seen.stderr
     make_old(both, id_of(a))
@@ -125,12 +125,12 @@ def test_a_killed_daemon_is_lost_and_can_be_forgotten(both: World) -> None:
         shown.stderr.decode(),
     ), shown.stderr
 
-    gone = b.command("fleet", "forget", id_of(a))
+    gone = b.command("fleet", "rm", id_of(a))
     assert gone.stdout.decode().startswith(id_of(a)), gone.stderr
-    assert gone.stdout.endswith(b" forgotten\n")
+    assert gone.stdout.endswith(b" removed\n")
     assert b"its journal held 5 items when it was last seen" in gone.stderr
     until_states(b, **{id_of(b): "running"})
-    again = b.command("fleet", "forget", id_of(a))
+    again = b.command("fleet", "rm", id_of(a))
     assert again.returncode == 4
     assert b"NOT_FOUND" in again.stderr
     # It returns after all, with what its journal holds.

@@ -133,7 +133,8 @@ def test_a_dropped_stream_gives_its_items_back_to_the_handler(tmp_path: Path) ->
         assert (claim.number, claim.items) == (1, 1000)
         assert not out.exists()
         assert client.stream_drop("crm", "reader") == 1000
-        assert client.stream_drop("crm", "reader") == 0
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            client.stream_drop("crm", "reader")
         host.until_books({"accepted": 3000, "delivered": 3000}, "crm")
         assert client.stream_status("crm", "reader").acknowledged == 0
         with pytest.raises(Refused, match="NOT_FOUND"):
@@ -193,8 +194,8 @@ def test_streams_are_listed_with_how_far_they_are(tmp_path: Path) -> None:
             ["crm", "reader", "1", "2", "1,000", "1,000"],
             ["mail", "[b]", "0", "–", "0", "0"],
         ]
-        assert len(host.ok("streams", "ls", "mail", "--json").splitlines()) == 1
-        assert host.ok("streams", "ls", "nowhere") == ""
+        assert len(host.ok("streams", "ls", "--queue", "mail", "--json").splitlines()) == 1
+        assert host.ok("streams", "ls", "--queue", "nowhere") == ""
 
 
 def test_command_drops_a_stream_and_says_what_was_given_back(tmp_path: Path) -> None:
@@ -202,12 +203,12 @@ def test_command_drops_a_stream_and_says_what_was_given_back(tmp_path: Path) -> 
     with running(host), connect(host.socket) as client:
         push_to_stream(host, client, 10)
         assert client.claim("crm", "reader", after=0).items == 10
-        unasked = host.command("streams", "drop", "crm", "reader")
+        unasked = host.command("streams", "rm", "crm", "reader")
         assert unasked.returncode == 2
-        assert b"give 10 claimed items back" in unasked.stderr
+        assert b"Remove the consumer reader of crm" in unasked.stderr
         assert client.stream_status("crm", "reader").claim == 1
-        done = host.ok("streams", "drop", "crm", "reader", "--yes")
-        assert done == "reader of crm dropped: 10 items given back\n"
+        done = host.ok("streams", "rm", "crm", "reader", "--yes")
+        assert done == "reader of crm removed: 10 items given back\n"
         assert host.ok("streams", "ls") == ""
         assert len(client.lease("crm", 10, wait_s=HANG_S)) == 10
-        assert host.command("streams", "drop", "crm", "reader", "--yes").returncode == 4
+        assert host.command("streams", "rm", "crm", "reader", "--yes").returncode == 4

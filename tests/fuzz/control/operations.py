@@ -415,9 +415,9 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
         needs("id", "payload_b64", id=item, payload_b64=payload_b64, due_ms=moment),
         needs("id", "priority", id=item, priority=priority, payload=payload),
     ),
-    "key.show": (BY_KEY, BY_KEY_B64),
-    "key.drop": (BY_KEY, BY_KEY_B64),
-    "stream.claim": (
+    "keys.show": (BY_KEY, BY_KEY_B64),
+    "keys.rm": (BY_KEY, BY_KEY_B64),
+    "streams.claim": (
         needs(
             "queue",
             "consumer",
@@ -428,9 +428,9 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
             items=whole(0, 2**24),
         ),
     ),
-    "stream.status": (needs("queue", "consumer", queue=queue, consumer=CONSUMER),),
-    "stream.list": (needs(queue=queue),),
-    "stream.drop": (needs("queue", "consumer", queue=queue, consumer=CONSUMER),),
+    "streams.show": (needs("queue", "consumer", queue=queue, consumer=CONSUMER),),
+    "streams.ls": (needs(queue=queue),),
+    "streams.rm": (needs("queue", "consumer", queue=queue, consumer=CONSUMER),),
     "stage.seal": (
         needs(
             "write",
@@ -479,6 +479,6 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
     "trigger.run": (BY_NAME,),
     "trigger.pause": (BY_NAME,),
     "trigger.resume": (BY_NAME,),
-    "fleet.list": (NOTHING,),
-    "fleet.forget": (needs("daemon", daemon=one_of("0198c0de")),),
+    "fleet.ls": (NOTHING,),
+    "fleet.rm": (needs("daemon", daemon=one_of("0198c0de")),),
 }

@@ -485,7 +485,7 @@ PROLOGUE: Final[tuple[Step, ...]] = (
         settings={"type": "QUEUE", "queue": "spare", "target": "sink", "polling_interval": "100ms"},
     ),
     Push("spare", 2),
-    control("stream.claim", queue="claimed", consumer="nightly", after=0, items=1),
+    control("streams.claim", queue="claimed", consumer="nightly", after=0, items=1),
     Push("jobs", 1, stage=1, new_write=True),
     control("stage.seal", write="@write0@", stage=f"{1:032x}", runs=1, items=1),
     control("write.publish", write="@write0@", stages=[f"{1:032x}"], app="feed", version=1),
