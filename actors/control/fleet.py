@@ -130,9 +130,7 @@ async def removed(fleet: Heartbeat, given: str) -> Forgotten:
             f"{name} was seen less than {members.LOST_MS // 1000} s ago: "
             "only daemons that are gone can be removed",
         )
-    return Forgotten(
-        daemon=member.daemon.hex(), host=member.host, backlog=member.report.backlog
-    )
+    return Forgotten(daemon=member.daemon.hex(), host=member.host, backlog=member.report.backlog)
 
 
 def chosen(given: str, daemons: Sequence[Listed]) -> Listed:

@@ -143,8 +143,6 @@ class AddQueue(Operation):
     settings: Settings = Field(default_factory=dict)
 
     async def perform(self, actors: Actors) -> Queue:
-        if actors.catalogue.describe(self.queue)["origin"] != "push":
-            raise Refused("CONFLICT", f"there is a queue {self.queue} already")
         await actors.catalogue.create(self.queue, self.settings)
         return await _now(actors, self.queue)
 
@@ -167,7 +165,6 @@ class SetQueue(Operation):
     settings: Settings
 
     async def perform(self, actors: Actors) -> Queue:
-        _check_is_ours(actors, self.queue)
         await actors.catalogue.change(self.queue, self.settings)
         return await _now(actors, self.queue)
 
@@ -405,12 +402,6 @@ def _check_time(queue: str, deadline: float, *, more: bool) -> None:
     if more and trio.current_time() >= deadline:
         text = f"{queue} holds more than could be deleted in {EMPTY_S:g} s: send it again"
         raise Refused("CONFLICT", text)
-
-
-def _check_is_ours(actors: Actors, queue: str) -> None:
-    _check_is_not_in_file(actors, queue)
-    if actors.catalogue.describe(queue)["origin"] == "push":
-        raise not_found(f"queue {queue} that was defined at run time")
 
 
 def _check_is_not_in_file(actors: Actors, queue: str) -> None:

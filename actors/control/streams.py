@@ -60,9 +60,7 @@ class StreamOfQueue(StreamStatus):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [
-                {"queue": "crm", "consumer": "lake", "acknowledged": 3, **CLAIM_EXAMPLE}
-            ]
+            "examples": [{"queue": "crm", "consumer": "lake", "acknowledged": 3, **CLAIM_EXAMPLE}]
         }
     )
 

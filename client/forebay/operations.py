@@ -99,6 +99,82 @@ class BreakerList(TypedDict):
     breakers: list[Breaker]
 
 
+class KeyHolder(TypedDict):
+    """The item that has a key."""
+
+    id: str
+    state: Literal["waiting", "started", "dead", "done", "unreadable"]
+    due_ms: int
+    attempt: int
+    until_ms: int | None
+
+
+class StreamOfQueue(TypedDict):
+    """A consumer that reads a queue as a stream."""
+
+    claim: int | None
+    rows: int
+    items: int
+    bytes: int
+    backlog: int
+    acknowledged: int
+    queue: str
+    consumer: str
+
+
+class StreamList(TypedDict):
+    streams: list[StreamOfQueue]
+
+
+class Claim(TypedDict):
+    """A consumer's open claim, and the backlog behind it."""
+
+    claim: int | None
+    rows: int
+    items: int
+    bytes: int
+    backlog: int
+
+
+class StreamStatus(TypedDict):
+    claim: int | None
+    rows: int
+    items: int
+    bytes: int
+    backlog: int
+    acknowledged: int
+
+
+class Released(TypedDict):
+    released: int
+
+
+class Member(TypedDict):
+    daemon: str
+    is_this: bool
+    state: Literal["running", "draining", "stopped", "lost"]
+    host: str
+    version: str
+    started_ms: int
+    seen_ms: int
+    accepted_per_s: float
+    delivered_per_s: float
+    backlog: int
+    unreachable: list[str]
+    last_hand_over_ms: int | None
+
+
+class MemberList(TypedDict):
+    now_ms: int
+    daemons: list[Member]
+
+
+class Forgotten(TypedDict):
+    daemon: str
+    host: str
+    backlog: int
+
+
 class Priorities(TypedDict):
     priorities: dict[str, int]
 
@@ -182,6 +258,51 @@ class Operations:
     def breakers_set(self, destination: str, state: Literal["open", "closed", "auto"]) -> Breaker:
         """Open or close a breaker, or let the outcome of sends decide again."""
         return cast(Breaker, self._perform("breakers.set", destination=destination, state=state))
+
+    def keys_show(
+        self, queue: str, *, key: str | None = None, key_b64: str | None = None
+    ) -> KeyHolder:
+        """Show which item has a key, and how far it is."""
+        return cast(KeyHolder, self._perform("keys.show", queue=queue, key=key, key_b64=key_b64))
+
+    def keys_rm(
+        self, queue: str, *, key: str | None = None, key_b64: str | None = None
+    ) -> KeyHolder:
+        """Take an item back that waits under a key: the item is deleted, and its key is free."""
+        return cast(KeyHolder, self._perform("keys.rm", queue=queue, key=key, key_b64=key_b64))
+
+    def streams_ls(self, *, queue: str | None = None) -> StreamList:
+        """List the consumers that read queues as streams, and the progress of each."""
+        return cast(StreamList, self._perform("streams.ls", queue=queue))
+
+    def streams_claim(self, queue: str, consumer: str, after: int, *, items: int = 100000) -> Claim:
+        """Acknowledge a consumer's claim, and make the next one."""
+        return cast(
+            Claim,
+            self._perform(
+                "streams.claim",
+                queue=queue,
+                consumer=consumer,
+                after=after,
+                items=items,
+            ),
+        )
+
+    def streams_show(self, queue: str, consumer: str) -> StreamStatus:
+        """Show a consumer's progress. A consumer that is not known has acknowledged nothing."""
+        return cast(StreamStatus, self._perform("streams.show", queue=queue, consumer=consumer))
+
+    def streams_rm(self, queue: str, consumer: str) -> Released:
+        """Forget a consumer. The items of its open claim wait again, in their old place."""
+        return cast(Released, self._perform("streams.rm", queue=queue, consumer=consumer))
+
+    def fleet_ls(self) -> MemberList:
+        """List the daemons of the fleet, their states and rates."""
+        return cast(MemberList, self._perform("fleet.ls"))
+
+    def fleet_rm(self, daemon: str) -> Forgotten:
+        """Remove a daemon that is gone from the list."""
+        return cast(Forgotten, self._perform("fleet.rm", daemon=daemon))
 
     def config_priorities(self) -> Priorities:
         """Show the numbers that labels of priorities stand for."""

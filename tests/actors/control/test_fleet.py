@@ -11,8 +11,8 @@ from actors.control.fleet import RemoveMember, listed, removed
 from actors.fleet.members import LOST_MS, Heartbeat
 from actors.ports.fleet import MemberNote, MemberReport
 from forebay.errors import Refused
-from tests.rig.rig import running
 from tests.actors.fleet.member_table import START_MS, FakeJournal, Table, as_port
+from tests.rig.rig import running
 
 THIS = bytes.fromhex("0198c0de0a0070008000000000000001")
 OTHER = bytes.fromhex("0198c0de0a0070008000000000000002")

@@ -137,7 +137,11 @@ def test_warnings_do_not_mix_with_the_result(host: Host, tmp_path: Path) -> None
         (["crm"], 2, "give --item FILE or --from-dead ID"),
         (["crm", "--item", "/nowhere"], 2, "--item: /nowhere: No such file"),
         (["crm", "--item", "-", "--from-dead", "x"], 2, "give --item FILE or --from-dead ID"),
-        (["crm", "--from-dead", "0198c2f4-0000-7000-8000-000000000000-1"], 4, "does not exist"),
+        (
+            ["crm", "--from-dead", "0198c2f4-0000-7000-8000-000000000000-1"],
+            4,
+            "there is no dead letter",
+        ),
         (["crm", "--from-dead", "x", "--config", "f"], 2, "--from-dead needs a daemon"),
         (["mail", "--item", "-"], 5, "mail has no handler to try"),
         (["crn", "--item", "-"], 5, "its items wait for consumers, or the name is wrong"),

@@ -375,7 +375,7 @@ OPERATIONS: Final[dict[str, tuple[Shape, ...]]] = {
         needs("queue", "payload_b64", queue=queue, payload_b64=payload_b64),
         needs("queue", "from_dead", queue=queue, from_dead=item),
     ),
-    "queues.ls": (NOTHING,),
+    "queues.ls": (needs(limit=limit, cursor=cursor),),
     "queues.add": (
         needs("queue", queue=new, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=new, settings=QUEUE_SETTINGS),

@@ -121,7 +121,7 @@ CHOSEN: Final = (
 )
 
 BODIES: Final[Mapping[str, Sequence[Shape]]] = {
-    "createQueue": (
+    "addQueue": (
         needs("queue", queue=new, settings=QUEUE_SETTINGS),
         needs("queue", "settings", queue=new, settings=HTTP_QUEUE),
     ),
@@ -130,7 +130,7 @@ BODIES: Final[Mapping[str, Sequence[Shape]]] = {
         needs("payload_b64", payload_b64=payload_b64),
         needs("from_dead", from_dead=item),
     ),
-    "changeQueue": (needs("settings", settings=QUEUE_SETTINGS),),
+    "setQueue": (needs("settings", settings=QUEUE_SETTINGS),),
     "addItemById": (needs("queue_id", queue_id=queue, **NEW_ITEM_PARTS),),
     "addItem": (
         needs("queue", queue=queue, **NEW_ITEM_PARTS),
