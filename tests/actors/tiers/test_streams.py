@@ -180,7 +180,7 @@ class TestHardTimes:
             ({"after": 1}, "never made"),
             ({"after": -1}, "after"),
             ({"after": "x"}, "after"),
-            ({}, "after is missing"),
+            ({}, "after must be given"),
             ({"after": 0, "items": -1}, "items"),
             ({"after": 0, "more": 1}, "more"),
             ({"after": 0, "consumer": "é" * 51}, "consumer"),

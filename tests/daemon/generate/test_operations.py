@@ -11,7 +11,7 @@ from actors.control.operation import Operation
 from actors.control.table import OPERATIONS
 from daemon.generate.__main__ import stale
 from daemon.generate.reference import command_line
-from forebay import connect
+from forebay import Refused, connect
 from tests.daemon.cli.commands import Host, running
 from tests.eventually import eventually_sync
 
@@ -42,8 +42,11 @@ def test_an_operation_explains_itself(operation: type[Operation]) -> None:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A daemon that knows what the examples speak of."""
     directory: Path = tmp_path_factory.mktemp("examples")
-    crm = {"handler": {"type": "http", "url": f"{NOBODY}/hook"}}
-    with running(Host(directory, {"queues": {"crm": crm}})) as host:
+    queues = {
+        "crm": {"handler": {"type": "http", "url": f"{NOBODY}/hook"}},
+        "contacts": {"handler": {"type": "pull"}, "unique": "replace"},
+    }
+    with running(Host(directory, {"queues": queues})) as host:
         host.ok("queues", "add", "mail", "--set", "handler.type=pull")
         yield host
 
@@ -55,6 +58,12 @@ def prepare(host: Host, operation: type[Operation]) -> None:
         host.command("queues", "rm", "mail", "--yes")
     elif name.startswith("queues."):
         host.command("queues", "add", "mail", "--set", "handler.type=pull")
+    elif name.startswith("keys."):
+        with connect(host.socket) as client:
+            client.offer("contacts", "customer-17", "hello")
+    elif name.startswith("streams."):
+        with connect(host.socket) as client:
+            client.claim("crm", "lake", after=0)
     elif name == "breakers.set":
         # A destination is known once a queue has sent to it.
         host.ok("push", "crm", stdin=b"{}\n")
@@ -65,6 +74,10 @@ def prepare(host: Host, operation: type[Operation]) -> None:
 def test_the_example_works_over_the_socket(host: Host, operation: type[Operation]) -> None:
     prepare(host, operation)
     with connect(host.socket) as client:
+        if operation.about.group == "fleet":
+            with pytest.raises(Refused, match="not part of a fleet"):
+                client.control(operation.about.name, **operation.about.example)
+            return
         answer = client.control(operation.about.name, **operation.about.example)
     view = operation.answer()
     if view is None:
@@ -75,7 +88,12 @@ def test_the_example_works_over_the_socket(host: Host, operation: type[Operation
 
 @pytest.mark.parametrize(
     "operation",
-    [operation for operation in OPERATIONS.values() if operation.about.has_command],
+    [
+        operation
+        for operation in OPERATIONS.values()
+        # The commands of a fleet are run by tests/daemon/cli/test_fleet_commands.py.
+        if operation.about.has_command and operation.about.group != "fleet"
+    ],
     ids=lambda operation: operation.about.name,
 )
 def test_the_example_works_as_a_command(host: Host, operation: type[Operation]) -> None:
