@@ -19,7 +19,8 @@ from actors.tiers.tiers import Tiers
 from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Holdings, Pull
 from actors.workers.pull_reports import PullSettling
-from actors.workers.settlement import AT_ONCE_MAX, INBOX, NO_LIMITS, Settlement
+from actors.workers.settlement import Settlement
+from actors.workers.settler import AT_ONCE_MAX, INBOX, NO_LIMITS
 from forebay.lease_frames import LeaseWish
 from forebay.run import encode_run, read_head
 from tests.rig.tiers_alone import make_tiers, sent_to_spooler
