@@ -121,6 +121,9 @@ class QueueSettings(Section):
     full_timeout: Annotated[Duration, durations("0s", "1h")] = 30
     lease_time: Annotated[Duration, durations("0s", "7d")] = 0
     """How long a worker or consumer may keep items; 0: from the handler's timeout."""
+    settle_durability: Literal["fsync", "lazy"] = "fsync"
+    """When a consumer's report is answered: its outcomes are on disk (fsync), or will be within a
+    second (lazy)."""
     max_retries: Annotated[Count, numbers(0, 65534)] = 8
     unique: Literal["off", "ignore", "reject", "replace"] = "off"
     """What happens to an item whose key another item of the queue holds (actors/model/keys.py)."""

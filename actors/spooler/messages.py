@@ -41,9 +41,14 @@ class Reply(Generic[T]):
         self._problem = problem
         self._there.set()
 
+    @property
+    def has_come(self) -> bool:
+        return self._there.is_set()
+
     async def wait(self) -> T:
-        """The answer, as often as it is asked for."""
-        await self._there.wait()
+        """The answer, as often as it is asked for; at once if it has come."""
+        if not self._there.is_set():
+            await self._there.wait()
         if self._problem is not None:
             raise self._problem
         return self._answer

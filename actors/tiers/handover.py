@@ -15,7 +15,7 @@ a store that did not answer has stored; it stores the same rows again, which is 
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
 import structlog
@@ -64,6 +64,8 @@ class Passage:
     """Set once the journal was asked to mark the items."""
     enters_warm: bool = False
     """The rows may enter a shared warm queue at once."""
+    over: Reply[bool] = field(default_factory=Reply)
+    """Whether the cold store owns all of the items now; False: the journal keeps some of them."""
 
     @classmethod
     def of(cls, slices: Sequence[Slice], *, is_dead: bool, enters_warm: bool = False) -> Self:
@@ -137,19 +139,25 @@ class HandOver:
         """Whether the cold store failed less than REST_S ago."""
         return trio.current_time() < self._rests_until
 
-    async def give(self, slices: Sequence[Slice], let_go: LetGo, *, is_dead: bool) -> None:
-        """Hands slices of the journal over, now or as soon as the cold store is back.
+    async def give(
+        self, slices: Sequence[Slice], let_go: LetGo, *, is_dead: bool
+    ) -> list[Reply[bool]]:
+        """Hands slices of the journal over, now or as soon as the cold store is back. The replies
+        come when it owns them, or when the journal is known to keep some of them (False).
 
         If the failover drops a hand-over because it holds too much, `let_go` gets the slices back.
         """
+        passages: list[Passage] = []
         for part in parts_of(slices):
             passage = Passage.of(part, is_dead=is_dead)
+            passages.append(passage)
             try:
                 await self._clear()
                 await self._carry_out(passage)
             except StoreUnavailable:
                 self._rest()
                 await self._hold(passage, part, let_go)
+        return [passage.over for passage in passages]
 
     async def move(self, slices: Sequence[Slice], *, enters_warm: bool = False) -> None:
         """Hands slices of the journal over, now. `enters_warm`: in a fleet, their rows enter the
@@ -187,6 +195,7 @@ class HandOver:
                 await self._hold(passage, slices, None)
                 return
             await self._hold_undo(passage)
+            passage.over.put(False)
             if let_go is not None:
                 await let_go(slices)
 
@@ -238,6 +247,7 @@ class HandOver:
         await self._end_doubt(passage)
         for queue, priority in passage.queues.items():
             self._wake(queue, priority)
+        passage.over.put(not refused)
         return accepted
 
     async def _end_doubt(self, passage: Passage) -> None:

@@ -5,10 +5,10 @@ leases of a connection are its `Holdings`: they are given back when the connecti
 consumer asked to keep them. Its callers are the tasks of connections, one per request, and its own
 `run`; its state changes only between awaits.
 
-Nothing here is durable. Reports go to the `Settling` port, and the consumer is answered when the
-port has noted them and ended the leases. They are on disk within a second after that, dead letters
-and late retries once they have their new owner; after a crash before that the items are delivered
-again. A report under a token that is not held is refused and changes nothing; the warm queue
+Leases are not durable; outcomes are. Reports go to the `Settling` port, which notes them and ends
+the leases, and the consumer is answered when they are on disk (actors/workers/recording.py), or at
+once if the queue's `settle_durability` is lazy. A report that is repeated before that waits for the
+first one. A report under a token that is not held is refused and changes nothing; the warm queue
 decides last. Tokens belong to one run of the daemon: a token from before a restart fits no lease.
 
 A lease that expires is settled as a failed attempt (`end_late`), so that the item's history shows
@@ -16,7 +16,7 @@ why it comes again. In warm it lasts `MARGIN_S` longer, so that it is ended here
 dies or cannot report it, warm puts the items back unchanged.
 
 Cancelled while it waits for items, it holds nothing. Cancelled right after a lease, it lets the
-lease expire. A report that has begun is completed, within a deadline.
+lease expire. A report that has begun is noted, within a deadline, and then recorded in any case.
 
 It cannot notice at once that a paused queue was resumed (it looks every 250 ms), and it does not
 remember leases across a restart.
@@ -42,6 +42,7 @@ from actors.observers.tallies import Tallies
 from actors.ports.tiers import Leased, StoreUnavailable, WarmQueue
 from actors.workers.lease_ends import LeaseEnds
 from actors.workers.pull_reports import Ended, FailedPart, what_became
+from actors.workers.recording import Key, Recording, Recordings
 from actors.workers.sending import Task
 from actors.workers.shipment import Shipment, ship, unpacks_bytes
 from forebay.errors import BadFrame
@@ -79,15 +80,11 @@ class PullQueues(Protocol):
 
 
 class Settling(Protocol):
-    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
-        """Notes outcomes and ends the leases. False: the lease was lost, nothing changed.
+    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[Recording]:
+        """Notes outcomes and ends the leases, unless a lease was lost: then nothing is changed.
 
         Raises StoreUnavailable: it is unknown what was noted, and repeating it is harmless.
         """
-
-
-Key = tuple[str, int]
-"""Queue and token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +145,7 @@ class Pull:
         self._tallies = tallies
         self._steady_ms = lease_clock(now_ms, None)
         self._held: dict[Key, _Held] = {}
+        self._recordings = Recordings()
         self._ends = LeaseEnds(self._end_of)
         # A consumer may bring a token to the restarted daemon, or to another daemon. The first
         # token is random and not taken from the clock: the clock may have been set back, and
@@ -189,11 +187,11 @@ class Pull:
         if not ended:
             return
         try:
-            settled = await self._settle(queue, ended, GIVE_BACK_S)
+            recordings = await self._settle(queue, ended, GIVE_BACK_S)
         except StoreUnavailable:
             # Tried again until warm has put them back; warm logs that itself.
             return
-        items = sum(end.leased.slice.items for key, end in ended.items() if settled[key])
+        items = sum(one.leased.slice.items for one in recordings.values() if one.is_held)
         if items:
             log.warning("dispatch.leases_ran_out", queue=queue, items=items)
 
@@ -230,7 +228,9 @@ class Pull:
         return []
 
     async def settle(self, queue: str, reports: Sequence[LeaseReport]) -> list[bool]:
-        """Settles what consumers report. An impossible report raises BadFrame, changing nothing."""
+        """Settles what consumers report; True: the outcome is on disk, as far as the queue's
+        `settle_durability` asks for that. An impossible report raises BadFrame, changing nothing.
+        StoreUnavailable: the outcome is known later; the report may be repeated."""
         keys = [(queue, report.token) for report in reports]
         _check_each_once(keys)
         ended = {
@@ -238,7 +238,9 @@ class Pull:
             for key, report in zip(keys, reports, strict=True)
             if (held := self._held.get(key)) is not None
         }
-        settled = await self._settle(queue, ended, SETTLE_S)
+        begun = {key: one for key in keys if (one := self._recordings.of(key)) is not None}
+        recordings = begun | await self._settle(queue, ended, SETTLE_S)
+        settled = await self._recordings.wait(recordings)
         return [settled.get(key, False) for key in keys]
 
     def _holder(self, queue: str, held: _Held) -> HeldBy:
@@ -274,8 +276,9 @@ class Pull:
         return [extended.get(key, False) for key in keys]
 
     def held(self, queue: str, token: int) -> Leased | None:
-        """What was leased under a token; None: it is not held, or no longer."""
-        held = self._held.get((queue, token))
+        """What was leased under a token; None: it is not held, or no longer. A lease whose outcome
+        is being recorded counts."""
+        held = self._held.get((queue, token)) or self._recordings.of((queue, token))
         return None if held is None else held.leased
 
     async def give_back(self, holdings: Holdings) -> None:
@@ -338,12 +341,14 @@ class Pull:
             return ship(leased)
         return await trio.to_thread.run_sync(ship, leased)
 
-    async def _settle(self, queue: str, ended: dict[Key, Ended], seconds: float) -> dict[Key, bool]:
+    async def _settle(
+        self, queue: str, ended: dict[Key, Ended], seconds: float
+    ) -> dict[Key, Recording]:
         """Tells the port. Meanwhile no other task can settle these leases."""
         if not ended:
             return {}
         taken = {key: self._let_go(key) for key in ended}
-        settled: list[bool] | None = None
+        settled: list[Recording] | None = None
         try:
             with trio.move_on_after(seconds, shield=True):
                 settled = await self._settling.settle(queue, list(ended.values()))
@@ -355,10 +360,12 @@ class Pull:
                     # While it was not held, its end may have been skipped.
                     self._ends.note(*key, max(held.ends_ms, again_ms))
         if settled is None:
-            raise StoreUnavailable(f"no report was recorded within {seconds:g} s")
-        answers = dict(zip(ended, settled, strict=True))
-        self._count(queue, {key: end for key, end in ended.items() if answers[key]}, taken)
-        return answers
+            raise StoreUnavailable(f"no report was noted within {seconds:g} s")
+        recordings = dict(zip(ended, settled, strict=True))
+        self._count(
+            queue, {key: end for key, end in ended.items() if recordings[key].is_held}, taken
+        )
+        return recordings
 
     def _count(self, queue: str, ended: dict[Key, Ended], taken: dict[Key, _Held]) -> None:
         """Tallies how long consumers held the items they report on. Items given back do not count,
@@ -397,6 +404,7 @@ class Pull:
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_S
+        self._recordings.sweep()
         before_ms = self._steady_ms() - GRACE_MS
         for key in [key for key, held in self._held.items() if held.ends_ms < before_ms]:
             self._let_go(key)

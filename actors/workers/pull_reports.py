@@ -13,6 +13,7 @@ from actors.model.clock import Clock
 from actors.model.outcomes import Conclusion, Failure, ItemsFailed, Report
 from actors.model.slices import HeldBy, cut_text, indexes, ranges
 from actors.ports.tiers import Leased
+from actors.workers.recording import Recording
 from actors.workers.retry import conclude, takes_long
 from actors.workers.settlement import Settlement
 from forebay.errors import BadFrame
@@ -126,13 +127,17 @@ class PullSettling:
         self._catalogue = catalogue
         self._now_ms = now_ms
 
-    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
+    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[Recording]:
         settings, now_ms = self._catalogue.settings_of(queue), self._now_ms()
         if takes_long(sum(len(one.failed) for one in ended), settings):
             conclusions = await to_thread.run_sync(conclude_all, ended, settings, now_ms)
         else:
             conclusions = conclude_all(ended, settings, now_ms)
-        return await self._settlement.settle(queue, [one.leased for one in ended], conclusions)
+        leased = [one.leased for one in ended]
+        if settings.settle_durability == "fsync":
+            return await self._settlement.record(queue, leased, conclusions)
+        answers = await self._settlement.settle(queue, leased, conclusions)
+        return [Recording(one, is_held) for one, is_held in zip(leased, answers, strict=True)]
 
 
 def conclude_all(ended: Sequence[Ended], settings: QueueSettings, now_ms: int) -> list[Conclusion]:

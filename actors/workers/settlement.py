@@ -5,7 +5,9 @@ expired lease concludes nothing: another worker has the items, or will. Then the
 once of journal items that were delivered, or that failed and wait in warm for their next try. All
 other outcomes need more time and go to the settler (actors/workers/settler.py).
 
-Outcomes are durable once the owners have recorded them. On drain all conclusions are recorded
+Outcomes of the daemon's own workers (`settle`) are durable within a second after their owners have
+recorded them. Those of consumers (`record`) are synced at once: all that arrive during one sync
+share the next one, and a `Recording` tells when that is done. On drain all conclusions are recorded
 before `run` returns. On cancel they are lost, and the owners deliver again. The history gets
 delivered journal items after their owner was told.
 """
@@ -27,6 +29,7 @@ from actors.ports.tiers import Ending, Leased
 from actors.spooler.messages import Reply, Retried, Settle, Settled
 from actors.tiers.hysteresis import belongs_in_cold
 from actors.tiers.tiers import Tiers
+from actors.workers.recording import Recording
 from actors.workers.settler import Concluded, Settler
 
 log = structlog.get_logger()
@@ -57,16 +60,37 @@ class Settlement:
         """Ends leases with their conclusions. False: the lease had expired, nothing changed.
 
         `sending` is for the event log; None: the outcome comes from a consumer."""
+        return await self._settle(queue, list(zip(leased, conclusions, strict=True)), sending)
+
+    async def record(
+        self, queue: str, leased: Sequence[Leased], conclusions: Sequence[Conclusion]
+    ) -> list[Recording]:
+        """As `settle`, for a consumer that wants to know when each outcome is durable."""
+        recordings = [Recording(one) for one in leased]
         pairs = list(zip(leased, conclusions, strict=True))
+        answers = await self._settle(queue, pairs, None, recordings)
+        for recording, is_held in zip(recordings, answers, strict=True):
+            recording.is_held = is_held
+        return recordings
+
+    async def _settle(
+        self,
+        queue: str,
+        pairs: list[tuple[Leased, Conclusion]],
+        sending: Sending | None,
+        recordings: Sequence[Recording | None] = (),
+    ) -> list[bool]:
         endings: list[Ending] = []
         for one, what in pairs:
             stays = await self._staying(queue, one.slice, what) if what.again else ()
             endings.append(Ending(one.token, stays))
         answers = await self._warm.end(queue, endings)
-        await self.conclude(
+        recordings = recordings or [None] * len(pairs)
+        ended = zip(pairs, endings, answers, recordings, strict=True)
+        await self._conclude(
             [
-                Concluded(queue, one.slice, what, ended.again, one.token)
-                for (one, what), ended, is_ours in zip(pairs, endings, answers, strict=True)
+                Concluded(queue, one.slice, what, ending.again, one.token, recording)
+                for (one, what), ending, is_ours, recording in ended
                 if is_ours
             ]
         )
@@ -74,24 +98,26 @@ class Settlement:
         self._observers.settled(Batch(queue, pairs, answers, self._tiers.now_ms(), sending))
         return answers
 
-    async def conclude(
-        self,
-        ended: Sequence[Concluded],
-        recorded: Reply[list[bool]] | None = None,
-    ) -> None:
-        """Reports the outcomes of leases that ended to the owners.
-
-        `recorded` comes when the part that the journal is told at once is durable."""
+    async def _conclude(self, ended: Sequence[Concluded]) -> None:
+        """Reports the outcomes of leases that ended to the owners."""
+        noted: Reply[list[bool]] | None = None
         outcomes: list[Settled | Retried] = []
         for one in ended:
             if isinstance(one.slice.run.owner, InJournal):
+                first = len(outcomes)
                 outcomes += journal_outcomes(one.slice, one.conclusion.delivered, one.stays)
+                if one.recording is not None:
+                    noted = noted or Reply()
+                    one.recording.note(noted, first, len(outcomes))
         slow = deque([one for one in ended if not is_quick(one.slice, one.conclusion, one.stays)])
         if slow:
             self._settler.expect(slow)
+        for one in slow:
+            if one.recording is not None:
+                one.recording.moved = Reply()
         try:
-            if outcomes or recorded is not None:
-                await self._tell_spooler(Settle(tuple(outcomes), recorded))
+            if outcomes:
+                await self._tell_spooler(Settle(tuple(outcomes), noted))
             if slow:
                 await self._settler.take(slow)
         except trio.Cancelled:

@@ -6,10 +6,11 @@ settlement (actors/workers/settlement.py), and their leases have ended, so no ot
 report them. A task that is cancelled while the inbox is full therefore leaves its outcomes
 here.
 
-They are durable within a second, when the cold store syncs. On drain all of them are recorded
-before `run` returns. On cancel they are lost, and the owners deliver again. Outcomes that the
-cold store does not take go to the failover; if the failover drops one, its items enter warm
-again.
+Outcomes that a consumer waits for are durable as soon as they are recorded, and it is told. All
+that arrive during one commit share the next one. The others are durable within a second, when the
+cold store syncs. On drain all of them are recorded before `run` returns. On cancel they are lost,
+and the owners deliver again. Outcomes that the cold store does not take go to the failover; if the
+failover drops one, its items enter warm again.
 """
 
 import sys
@@ -24,8 +25,10 @@ import trio
 from actors.model.outcomes import Conclusion
 from actors.model.slices import InCold, InJournal, Slice, indexes
 from actors.ports.tiers import Limits, NewRow, RowOutcome, StoreUnavailable
+from actors.spooler.messages import Reply
 from actors.tiers.failover import Held
 from actors.tiers.tiers import Tiers
+from actors.workers.recording import Recording
 from forebay.ids import new_run_id
 
 NO_LIMITS: Final = Limits(sys.maxsize, sys.maxsize)
@@ -47,6 +50,13 @@ class Concluded:
     """Slices that are back in warm."""
     token: int = 0
     """Of the lease."""
+    recording: Recording | None = None
+    """Of a consumer that waits until the outcome is durable; None: it may be so later."""
+
+    @property
+    def reply(self) -> Reply[bool] | None:
+        """Where the settler's part of the outcome is awaited."""
+        return None if self.recording is None else self.recording.moved
 
     @property
     def items(self) -> int:
@@ -186,7 +196,7 @@ class Settler:
                         batch.append(self._inbox.receive_nowait())
                 while batch:
                     try:
-                        await self._record(batch)
+                        await self._record(batch, nursery)
                     finally:
                         self._forget(batch)
                     batch = [self._left.popleft() for _ in range(min(len(self._left), AT_ONCE_MAX))]
@@ -216,31 +226,37 @@ class Settler:
                 with suppress(StoreUnavailable):
                     await self._cold.renew(list(self._locks), 3 * KEEP_S)
 
-    async def _record(self, batch: list[Concluded]) -> None:
+    async def _record(self, batch: list[Concluded], nursery: trio.Nursery) -> None:
         of_cold = [c for c in batch if isinstance(c.slice.run.owner, InCold)]
         if of_cold:
             await self._record_rows(of_cold)
+        of_journal = [c for c in batch if isinstance(c.slice.run.owner, InJournal)]
         later: list[Slice] = []
         dead: list[Slice] = []
-        for concluded in batch:
-            if isinstance(concluded.slice.run.owner, InJournal):
-                again, stays = concluded.conclusion.again, concluded.stays
-                later += [slice_ for slice_ in again if slice_ not in stays]
-                dead += concluded.conclusion.dead
+        for concluded in of_journal:
+            again, stays = concluded.conclusion.again, concluded.stays
+            later += [slice_ for slice_ in again if slice_ not in stays]
+            dead += concluded.conclusion.dead
+        moves: list[Reply[bool]] = []
         if later:
-            await self._hand_over.give(later, self._enter_again, is_dead=False)
+            moves += await self._hand_over.give(later, self._enter_again, is_dead=False)
         if dead:
-            await self._hand_over.give(dead, self._enter_again, is_dead=True)
+            moves += await self._hand_over.give(dead, self._enter_again, is_dead=True)
+        replies = [c.reply for c in of_journal if c.reply is not None]
+        if replies:
+            nursery.start_soon(tell, replies, moves)
 
     async def _record_rows(self, batch: list[Concluded]) -> None:
         """Records outcomes of the cold store's own rows in one transaction."""
         outcomes = [row_outcome(c.slice, c.conclusion) for c in batch]
+        is_durable = any(c.reply is not None for c in batch)
 
         async def again() -> None:
-            for concluded, ok in zip(batch, await self._cold.settle(outcomes), strict=True):
+            answers = await self._cold.settle(outcomes, is_durable=is_durable)
+            for concluded, ok in zip(batch, answers, strict=True):
                 if not ok:
                     self._lost(concluded.queue, 1)
-            self._told(batch)
+            self._told(batch, answers)
             for queue in {c.queue for c in batch}:
                 await self._warm.recorded(queue, [c.token for c in batch if c.queue == queue])
             for queue in {c.queue for c in batch if c.conclusion.again}:
@@ -255,12 +271,15 @@ class Settler:
             async def let_go() -> None:
                 self._warm.unrecorded([c.token for c in batch])
                 await self._enter_again(slices)
-                self._told(batch)
+                self._told(batch, [False] * len(batch))
 
             await self._failover.hold(Held(size, again, let_go))
 
-    def _told(self, batch: Sequence[Concluded]) -> None:
+    def _told(self, batch: Sequence[Concluded], answers: Sequence[bool]) -> None:
         """The cold store has recorded these outcomes, or never will."""
+        for concluded, is_recorded in zip(batch, answers, strict=True):
+            if concluded.reply is not None:
+                concluded.reply.put(is_recorded)
         _subtract(self._rows, rows_of(batch))
         _subtract(self._locks, locks_of(batch))
 
@@ -273,3 +292,10 @@ class Settler:
             is_of_cold = isinstance(slice_.run.owner, InCold)
             if not (is_of_cold and self._tiers.states.is_leased_in_place(queue)):
                 await self._warm.enter(queue, [slice_], NO_LIMITS)
+
+
+async def tell(replies: Sequence[Reply[bool]], moves: Sequence[Reply[bool]]) -> None:
+    """Answers consumers when all of these hand-overs are over."""
+    is_recorded = all([await move.wait() for move in moves])
+    for reply in replies:
+        reply.put(is_recorded)

@@ -237,8 +237,8 @@ class Delayed:
         return Batch(lock, [one for run, unpacked in runs for one in polled(run, unpacked, lock)])
 
     def ack(self, lock: Lock | str, result: Any = "") -> None:
-        """Acknowledges all items under the lock. LockLost if it is too late. `result` as for
-        `Lease.ack`."""
+        """Acknowledges all items under the lock, durably. LockLost if it is too late. `result` as
+        for `Lease.ack`."""
         self._settle(lock, Part(What.DELIVERED, 0, as_text(result)))
 
     def nack(

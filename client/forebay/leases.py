@@ -11,7 +11,8 @@ to another consumer; `extend` postpones that.
 
 The daemon ends a lease as a whole, and there is one lease for each run that items come from. So the
 outcome of an item is sent as soon as all items of its run here have one, or at the end of the
-block; if the process dies before that, all of them are delivered again.
+block; if the process dies before that, all of them are delivered again. What was sent and answered
+is durable.
 
 Delivery is at least once, with an item id that never changes.
 """

@@ -22,6 +22,7 @@ from actors.spooler.messages import Append, Inquire, OfferRun, SpoolerMessage
 from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Pull
 from actors.workers.pull_reports import Ended
+from actors.workers.recording import Recording
 from daemon.process.listen import ListeningSocket, open_socket
 from forebay import wire
 from forebay.errors import Refused
@@ -199,7 +200,7 @@ def make_ingest(
 
 
 class NoSettling:
-    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
+    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[Recording]:
         raise AssertionError(f"nothing of {queue} was leased")
 
 

@@ -12,6 +12,7 @@ from actors.ports.tiers import Ending, Leased, Limits, StoreUnavailable
 from actors.tiers.warm import MemoryWarm
 from actors.workers.pull import Pull
 from actors.workers.pull_reports import Ended
+from actors.workers.recording import Recording
 from forebay import lease_frames, wire
 from forebay.lease_frames import LeasedRun, LeaseReport, LeaseWish, Part, What
 from forebay.run import encode_run, read_head
@@ -55,14 +56,14 @@ class Lending:
         self.was_asked = trio.Event()
         return self.settings
 
-    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[bool]:
+    async def settle(self, queue: str, ended: Sequence[Ended]) -> list[Recording]:
         """Released and failed items go back to warm, failed ones with an attempt more."""
         if self.is_away or self.away_for:
             self.away_for = max(self.away_for - 1, 0)
             raise StoreUnavailable("the store is away")
         held = await self.warm.end(queue, [_ending(one) for one in ended])
         self.ended += [one for one, is_held in zip(ended, held, strict=True) if is_held]
-        return held
+        return [Recording(one.leased, is_held) for one, is_held in zip(ended, held, strict=True)]
 
     async def enter(self, run: bytes, bits: int | None = None, attempt: int = 0) -> Slice:
         head = read_head(run)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from actors.model.clock import wall_ms
 from actors.model.failures import RetryNote, slices_of
@@ -68,6 +69,25 @@ async def test_pushes_that_wait_share_a_sync(tmp_path: Path) -> None:
         await desk.inbox.wait_for(51)
         assert files.commit_syncs - before <= 2
         assert desk.inbox.flushes <= 3
+
+
+async def test_outcomes_that_are_waited_for_share_a_sync(tmp_path: Path) -> None:
+    files = CountingSyncs(tmp_path)
+    async with running_spooler(tmp_path, files) as desk:
+        await desk.push(*(make_run() for _ in range(50)))
+        first, *leases = await desk.take_runs(50)
+        before = files.commit_syncs
+        files.may_sync.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(desk.record, settled(first))
+            await trio.testing.wait_all_tasks_blocked()
+            # The first one is with the disk now.
+            for lease in leases:
+                nursery.start_soon(desk.record, settled(lease))
+            await trio.testing.wait_all_tasks_blocked()
+            assert files.commit_syncs == before
+            files.may_sync.set()
+        assert files.commit_syncs == before + 2
 
 
 async def test_runs_are_lent_in_order_of_priority_then_arrival(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ async def leased_and_settled(rig: Rig, items: int, *parts: Part) -> None:
     for leased in await warm.lease("q", items, 1 << 20, 60.0):
         every = (*parts, Part(What.DELIVERED))
         ended = what_became(leased, every, HeldBy("host/q/me", rig.now_ms()))
-        assert await rig.life.daemon.workers.pull._settling.settle("q", [ended]) == [True]
+        (recording,) = await rig.life.daemon.workers.pull._settling.settle("q", [ended])
+        assert await recording.wait()
 
 
 @pytest.mark.parametrize("due_s", [0.0, 3600.0], ids=["journal", "cold"])

@@ -15,6 +15,7 @@ from actors.ports.tiers import Leased, StoreUnavailable
 from actors.workers import shipment as shipping
 from actors.workers.pull import GRACE_MS, LEASE_S, SWEEP_S, Holdings, lease_s
 from actors.workers.pull_reports import Places, what_became
+from actors.workers.recording import Recording
 from actors.workers.shipment import Shipment, ship, shipped_run
 from forebay.errors import BadFrame
 from forebay.lease_frames import LeaseReport, LeaseWish, Part, What
@@ -294,7 +295,7 @@ async def test_report_that_has_begun_is_recorded_though_its_connection_ends() ->
     settle = lending.settle
 
     class Slow:
-        async def settle(self, queue: str, ended: object) -> list[bool]:
+        async def settle(self, queue: str, ended: object) -> list[Recording]:
             recording.set()
             await go.wait()
             return await settle(queue, ended)  # type: ignore[arg-type]
@@ -319,7 +320,7 @@ async def test_report_that_nobody_records_in_time_can_be_repeated(
     [leased] = await lending.pull.lease(LeaseWish("crm"), Holdings())
 
     class Stuck:
-        async def settle(self, queue: str, ended: object) -> list[bool]:
+        async def settle(self, queue: str, ended: object) -> list[Recording]:
             await trio.sleep_forever()
             raise AssertionError
 
