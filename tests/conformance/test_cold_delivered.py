@@ -17,11 +17,11 @@ from actors.model.slices import ItemError
 from actors.ports.tiers import NewRow, RowOutcome
 from daemon.stores.cold import settling
 from daemon.stores.cold.connection import drive
-from daemon.stores.cold.rows import QUEUED, Unpacked, place_of
+from daemon.stores.cold.rows import Unpacked, place_of
 from daemon.stores.cold.statement import Now
 from daemon.stores.sqlite.books import Books
 from daemon.stores.sqlite.delivered import settle_delivered
-from daemon.stores.sqlite.rows import insert_row
+from daemon.stores.sqlite.rows import SqliteRows
 from daemon.stores.sqlite.schema import migrate
 from daemon.stores.sqlite.settled_view import prepare
 from daemon.stores.sqlite.steps import SqliteConnection
@@ -111,7 +111,7 @@ def filled(rows: list[MadeRow]) -> sqlite3.Connection:
     books, runs = Books(), Unpacked()
     for made in rows:
         new = made.new
-        assert insert_row(db, new, QUEUED, NOW, runs)
+        assert drive(SqliteRows(db, CLOCKS).insert([new], runs))
         db.execute(
             "UPDATE runs SET lock_uuid = ?, is_due = ? WHERE id = ?",
             (made.lock, int(made.is_due), new.row),

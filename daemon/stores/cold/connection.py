@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from actors.model.finished import Keeps
 from actors.ports.tiers import NewRow, RowOutcome
 from daemon.stores.cold.books import Books
-from daemon.stores.cold.keyed import Answer, Held, Released, Taking
+from daemon.stores.cold.keyed import Answer, Held, Moved, Released, Taking
 from daemon.stores.cold.rows import Bodies, Unpacked
 from daemon.stores.cold.statement import Statement
-from forebay.run import Run
 
 T = TypeVar("T")
 
@@ -95,8 +94,8 @@ class KeyTable(Protocol):
     async def let_go(self, ended: Sequence[Released]) -> None:
         """Items have ended: their keys are free, at once or after the window."""
 
-    async def follow(self, run: Run, bits: int) -> None:
-        """These items of a run have come from another body: their keys are where they are."""
+    async def follow(self, moved: Sequence[Moved]) -> None:
+        """Keys that these items have are where the items are."""
 
     async def release(self, queue: str, held: Collection[Held]) -> None:
         """Their keys are nobody's."""

@@ -25,6 +25,7 @@ from daemon.stores.cold.dead_page import Page
 from daemon.stores.cold.dead_search import After, Found, known_count, newest, search
 from daemon.stores.cold.history import Ended, note_ended
 from daemon.stores.cold.keyed import Released
+from daemon.stores.cold.keys import follow
 from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
 from daemon.stores.cold.statement import Statement
 from forebay.errors import BadRun
@@ -187,8 +188,7 @@ async def _edit(con: Connection, item_id: str, payload: bytes) -> bool:
     await con.each(
         EDIT, [(n, head.run_id, pack_bits(1), len(data)) for n, (head, data) in new.items()]
     )
-    for head, data in new.values():
-        await con.keys.follow(Run(head, data), 1)
+    await follow(con, [(Run(head, data), 1) for head, data in new.values()])
     await con.rows.drop_bodies(old)
     return bool(letters)
 

@@ -23,6 +23,7 @@ from daemon.stores.cold.books import Books, Place
 from daemon.stores.cold.connection import Connection, Database, Row
 from daemon.stores.cold.history import Ended, note_ended, read_said
 from daemon.stores.cold.keyed import Released
+from daemon.stores.cold.keys import follow
 from daemon.stores.cold.rows import (
     BadRow,
     Bodies,
@@ -268,7 +269,7 @@ async def _change(con: Connection, part: ColdPart, new: NewRow) -> bool:
     if not await con.rows.insert([new], runs):
         raise ValueError(f"there is a row {new.row.hex()} already")
     books.enter(place_of(new.head), items, runs.write(new.head), is_dead=new.is_dead)
-    await con.keys.follow(runs.run(new.head, new.data), new.bits)
+    await follow(con, [(runs.run(new.head, new.data), new.bits)])
     await con.rows.drop_bodies([row.body_id])
     await con.record(books)
     con.wake(queue)

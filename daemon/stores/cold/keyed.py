@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from actors.keys.arbiter import Known
-from actors.model.keys import KeyRule, Phase
+from actors.model.keys import ItemRef, KeyRule, Phase
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.rows import CORRUPT, FAILED, QUEUED
 from forebay.run import Run
@@ -60,6 +60,16 @@ class Taking(NamedTuple):
     """The body that the items are in."""
     places: Mapping[int, int]
     """Where in the body each item is that is not at its own number."""
+
+
+class Moved(NamedTuple):
+    """An item that has come from another body."""
+
+    queue: str
+    key: bytes
+    item: ItemRef
+    body_id: bytes
+    place: int
 
 
 class Answer(NamedTuple):

@@ -4,12 +4,17 @@ Where keys are stored is the dialects' (`KeyTable`); who gets one is decided in 
 end let go of their keys in the step that ends them (`KeyTable.let_go`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
+from actors.keys.arbiter import item_refs
 from actors.model.keys import Holder, is_free
+from actors.model.slices import indexes
 from daemon.stores.cold.books import Books
 from daemon.stores.cold.connection import Connection
-from daemon.stores.cold.keyed import Held, KeyedRow
+from daemon.stores.cold.keyed import Held, KeyedRow, Moved
+from forebay.errors import BadRun
+from forebay.run import IDS, KEYS, Run
 
 
 async def show(con: Connection, queue: str, key: bytes) -> Holder | None:
@@ -32,6 +37,23 @@ async def drop(con: Connection, queue: str, key: bytes) -> Holder | None:
         await con.record(books)
     await con.keys.release(queue, [held])
     return None if is_free(held.holder, await con.now()) else held.holder
+
+
+async def follow(con: Connection, cut: Iterable[tuple[Run, int]]) -> None:
+    """Items of these runs have come from other bodies, and take their keys with them."""
+    moved: list[Moved] = []
+    for run, bits in cut:
+        head = run.head
+        if head.flags & KEYS and head.flags & IDS:
+            # Whoever acquires a run that cannot be read sets it aside; the keys stay taken.
+            with suppress(BadRun):
+                keys, refs = run.keys(), item_refs(run)
+                moved += [
+                    Moved(head.queue, keys[i], refs[i], head.run_id, i)
+                    for i in indexes(bits)
+                    if keys[i]
+                ]
+    await con.keys.follow(moved)
 
 
 async def void(con: Connection, waiting: Sequence[Held], books: Books) -> None:

@@ -24,6 +24,7 @@ from daemon.stores.cold.books import Books, Place
 from daemon.stores.cold.connection import Connection
 from daemon.stores.cold.history import Ended, note_ended
 from daemon.stores.cold.keyed import Released, window_of
+from daemon.stores.cold.keys import follow
 from daemon.stores.cold.rows import HAS_FAILED, Unpacked, place_of, unpack_bits
 from daemon.stores.cold.statement import Statement
 
@@ -134,8 +135,7 @@ async def settle(
     await con.rows.delete([row.n for row in plan.gone])
     await _insert_moved(con, plan, known_bodies)
     await con.keys.let_go(plan.keyed)
-    for new in plan.followed:
-        await con.keys.follow(plan.runs.run(new.head, new.data), new.bits)
+    await follow(con, [(plan.runs.run(new.head, new.data), new.bits) for new in plan.followed])
     await con.rows.drop_bodies(row.body_id for row in plan.gone)
     await con.record(plan.books)
     return answers

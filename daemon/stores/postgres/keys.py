@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from actors.keys.arbiter import Known, item_refs
 from actors.model.keys import Holder, ItemRef, Phase
-from actors.model.slices import indexes
 from daemon.stores.cold.books import Place
 from daemon.stores.cold.connection import RunAgain
 from daemon.stores.cold.keyed import (
@@ -21,6 +20,7 @@ from daemon.stores.cold.keyed import (
     Held,
     KeyedItem,
     KeyedRow,
+    Moved,
     Released,
     Taking,
     phase_of,
@@ -30,9 +30,7 @@ from daemon.stores.cold.rows import pack_bits, unpack_bits
 from daemon.stores.cold.text import from_text
 from daemon.stores.postgres.connection import Connection
 from daemon.stores.postgres.rows import NOW
-from forebay.errors import BadRun
-from forebay.ids import unpack_item_id
-from forebay.run import IDS, KEYS, Run
+from forebay.run import IDS, Run
 
 OFFERED_MAX: Final = 262_144
 """Of the whole fleet."""
@@ -126,27 +124,12 @@ class PostgresKeys:
                 [one.window_ms for one in later],
             )
 
-    async def follow(self, run: Run, bits: int) -> None:
-        head = run.head
-        if not (head.flags & KEYS and head.flags & IDS):
+    async def follow(self, moved: Sequence[Moved]) -> None:
+        if not moved:
             return
-        try:
-            keys, ids = run.keys(), run.packed_ids()
-            items = {keys[i]: (i, *unpack_item_id(ids[i])) for i in indexes(bits) if keys[i]}
-        except (BadRun, ValueError):
-            # Whoever acquires it sets it aside; the keys stay taken.
-            return
-        if items:
-            ordered = sorted(items)
-            await self._con.execute(
-                FOLLOW,
-                head.queue,
-                head.run_id,
-                ordered,
-                [items[key][0] for key in ordered],
-                [items[key][1] for key in ordered],
-                [items[key][2] for key in ordered],
-            )
+        queues, keys, items, bodies, places = zip(*sorted(moved), strict=True)
+        run_ids, numbers = zip(*items, strict=True)
+        await self._con.execute(FOLLOW, queues, keys, run_ids, numbers, bodies, places)
 
     async def release(self, queue: str, held: Collection[Held]) -> None:
         if held:
@@ -162,10 +145,6 @@ class PostgresKeys:
 
     async def forget(self) -> int:
         return _count(await self._con.execute(FORGET, self._now_ms, FORGOTTEN_MAX))
-
-
-async def now(con: Connection, now_ms: int | None) -> int:
-    return int(await con.fetchval(f"SELECT {NOW}", now_ms))
 
 
 def _count(done: str) -> int:
@@ -198,10 +177,10 @@ LET_GO: Final = f"""DELETE FROM keys USING unnest($1::bytea[], $2::bytea[]) AS g
 KEEP_A_WHILE: Final = f"""UPDATE keys SET until = {NOW} + gone.window_ms
     FROM unnest($2::bytea[], $3::bytea[], $4::bigint[]) AS gone (body_id, bits, window_ms)
     WHERE {_IS_AMONG}"""
-FOLLOW: Final = """UPDATE keys SET body_id = $2, place = moved.place
-    FROM unnest($3::bytea[], $4::integer[], $5::bytea[], $6::integer[])
-        AS moved (key, place, run_id, item)
-    WHERE keys.queue = $1 AND keys.key = moved.key AND keys.run_id = moved.run_id
+FOLLOW: Final = """UPDATE keys SET body_id = moved.body_id, place = moved.place
+    FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::integer[], $5::bytea[], $6::integer[])
+        AS moved (queue, key, run_id, item, body_id, place)
+    WHERE keys.queue = moved.queue AND keys.key = moved.key AND keys.run_id = moved.run_id
         AND keys.item = moved.item AND keys.until IS NULL"""
 DELETE_KEYS: Final = "DELETE FROM keys WHERE queue = $1 AND key = ANY ($2)"
 FORGET: Final = f"""DELETE FROM keys WHERE (queue, key) IN (

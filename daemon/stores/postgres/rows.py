@@ -27,35 +27,6 @@ NOW: Final = "coalesce($1::bigint, (extract(epoch FROM statement_timestamp()) * 
 """The time: the server's, unless the first value of a statement says otherwise."""
 
 
-async def insert_rows(
-    con: Connection,
-    rows: Sequence[NewRow],
-    brought_by: bytes,
-    now_ms: int | None,
-    runs: Unpacked,
-    *,
-    is_stored: bool,
-    known_bodies: Iterable[bytes] = (),
-) -> set[bytes]:
-    """The ids of those that are new. `is_stored`: not visible yet."""
-    bodies = {row.head.run_id: row.data for row in rows}
-    for body_id in known_bodies:
-        bodies.pop(body_id, None)
-    values = [row_values(row, runs) | {"is_dead": row.is_dead} for row in rows]
-    ids = sorted(bodies)
-    inserted = await con.fetch(
-        INSERT_ROWS,
-        now_ms,
-        brought_by,
-        is_stored,
-        ids,
-        [bodies[body_id] for body_id in ids],
-        *(_column(name, values) for name in _COLUMNS),
-    )
-    await _note_aliases(con, bodies)
-    return {id_ for (id_,) in inserted}
-
-
 class PostgresRows:
     """`RowTable` for the steps."""
 
@@ -74,15 +45,22 @@ class PostgresRows:
     ) -> set[bytes]:
         if not rows:
             return set()
-        return await insert_rows(
-            self._con,
-            rows,
-            self._daemon,
+        bodies = {row.head.run_id: row.data for row in rows}
+        for body_id in known_bodies:
+            bodies.pop(body_id, None)
+        values = [row_values(row, runs) | {"is_dead": row.is_dead} for row in rows]
+        ids = sorted(bodies)
+        inserted = await self._con.fetch(
+            INSERT_ROWS,
             self._now_ms,
-            runs,
-            is_stored=is_stored,
-            known_bodies=known_bodies,
+            self._daemon,
+            is_stored,
+            ids,
+            [bodies[body_id] for body_id in ids],
+            *(_column(name, values) for name in _COLUMNS),
         )
+        await _note_aliases(self._con, bodies)
+        return {id_ for (id_,) in inserted}
 
     async def shrink(self, rests: Mapping[int, int]) -> None:
         if rests:
@@ -104,22 +82,20 @@ class PostgresRows:
 
     async def insert_bodies(self, bodies: Mapping[bytes, bytes]) -> None:
         if bodies:
-            await insert_bodies(self._con, bodies)
+            ids = sorted(bodies)
+            await self._con.execute(INSERT_BODIES, ids, [bodies[body_id] for body_id in ids])
+            await _note_aliases(self._con, bodies)
 
     async def lock_bodies(self, ids: Iterable[bytes]) -> None:
-        await lock_bodies(self._con, ids)
+        await self._con.execute(LOCK_BODIES, sorted(set(ids)))
 
     async def drop_bodies(self, ids: Iterable[bytes]) -> None:
-        await drop_bodies(self._con, ids)
+        wanted = sorted(set(ids))
+        if wanted:
+            await self._con.execute("SELECT drop_bodies($1)", wanted)
 
     async def read_bodies(self, ids: Iterable[bytes]) -> Bodies:
         return await read_bodies(self._con, ids)
-
-
-async def insert_bodies(con: Connection, bodies: Mapping[bytes, bytes]) -> None:
-    ids = sorted(bodies)
-    await con.execute(INSERT_BODIES, ids, [bodies[body_id] for body_id in ids])
-    await _note_aliases(con, bodies)
 
 
 async def _note_aliases(con: Connection, bodies: Mapping[bytes, bytes]) -> None:
@@ -128,19 +104,6 @@ async def _note_aliases(con: Connection, bodies: Mapping[bytes, bytes]) -> None:
     if pairs:
         run_ids, body_ids = zip(*sorted(pairs), strict=True)
         await con.execute(INSERT_ALIASES, list(run_ids), list(body_ids))
-
-
-async def lock_bodies(con: Connection, ids: Iterable[bytes]) -> None:
-    """To be called by whoever stores rows that need these bodies and then drops some of them: two
-    that only found out at the second step would wait for each other."""
-    await con.execute(LOCK_BODIES, sorted(set(ids)))
-
-
-async def drop_bodies(con: Connection, ids: Iterable[bytes]) -> None:
-    """Removes bodies, unless a row needs them, of runs or of history."""
-    wanted = sorted(set(ids))
-    if wanted:
-        await con.execute("SELECT drop_bodies($1)", wanted)
 
 
 async def read_bodies(con: Connection, ids: Iterable[bytes]) -> Bodies:

@@ -30,6 +30,7 @@ from daemon.stores.cold.keyed import (
     Held,
     KeyedItem,
     KeyedRow,
+    Moved,
     Released,
     Taking,
     phase_of,
@@ -37,10 +38,9 @@ from daemon.stores.cold.keyed import (
 )
 from daemon.stores.cold.rows import unpack_bits
 from daemon.stores.cold.statement import Now
-from forebay.errors import BadRun
-from forebay.ids import RUN_ID_BYTES, unpack_item_id
+from forebay.ids import RUN_ID_BYTES
 from forebay.limits import KEY_BYTES_MAX, RUN_ITEMS_MAX
-from forebay.run import IDS, KEYS, Run
+from forebay.run import IDS
 
 AT_ONCE: Final = 500
 """Bodies of one statement."""
@@ -101,29 +101,22 @@ class SqliteKeys:
             until = None if one.window_ms is None else self._now.wall + one.window_ms
             self._let_go(one.body_id, one.bits, until)
 
-    async def follow(self, run: Run, bits: int) -> None:
-        head = run.head
-        if not (head.flags & KEYS and head.flags & IDS):
-            return
-        try:
-            keys, ids = run.keys(), run.packed_ids()
-            items = {
-                keys[i]: (i, ItemRef(*unpack_item_id(ids[i]))) for i in indexes(bits) if keys[i]
+    async def follow(self, moved: Sequence[Moved]) -> None:
+        bodies: dict[tuple[str, bytes], dict[bytes, Moved]] = {}
+        for one in moved:
+            bodies.setdefault((one.queue, one.body_id), {})[one.key] = one
+        for (queue, body_id), items in bodies.items():
+            held = await self.find(queue, items, with_rows=False)
+            theirs = {
+                key: one
+                for key, one in held.items()
+                if one.holder.item == items[key].item and one.holder.until_ms is None
             }
-        except (BadRun, ValueError):
-            # Whoever acquires it sets it aside; the keys stay taken.
-            return
-        held = await self.find(head.queue, items, with_rows=False)
-        theirs = {
-            key: one
-            for key, one in held.items()
-            if one.holder.item == items[key][1] and one.holder.until_ms is None
-        }
-        if theirs:
-            await self.release(head.queue, theirs.values())
-            places = {key: items[key][0] for key in theirs}
-            named = dict(items[key] for key in theirs)
-            self._take(head.queue, self._home(head.run_id), places, named)
+            if theirs:
+                await self.release(queue, theirs.values())
+                places = {key: items[key].place for key in theirs}
+                refs = {items[key].place: items[key].item for key in theirs}
+                self._take(queue, self._home(body_id), places, refs)
 
     async def release(self, queue: str, held: Collection[Held]) -> None:
         self._delete([one.where.entry for one in held])

@@ -26,14 +26,6 @@ from daemon.stores.sqlite.connection import is_corrupt
 from forebay.run import RunHead
 
 
-def insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
-    """False: there is a row with this id already."""
-    if not _insert_row(db, new, state, now, runs):
-        return False
-    insert_body(db, new.head.run_id, new.data)
-    return True
-
-
 def _insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
     values = row_values(new, runs)
     if new.errors and new.due_ms:
@@ -49,13 +41,7 @@ def _insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs:
     return bool(db.execute(_INSERT_ROW, values).rowcount)
 
 
-def insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
-    # Looked up first: a body that is there need not be handed to SQLite only to be refused.
-    if not db.execute("SELECT 1 FROM bodies WHERE id = ?", (body_id,)).fetchone():
-        _insert_new_body(db, body_id, data)
-
-
-def _insert_new_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
+def _insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
     db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
     aliases = [(run_id, body_id) for run_id in listed_runs(data)]
     db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
@@ -109,7 +95,7 @@ class SqliteRows:
             new.add(row.row)
             if row.head.run_id not in there:
                 there.add(row.head.run_id)
-                _insert_new_body(self._db, row.head.run_id, row.data)
+                _insert_body(self._db, row.head.run_id, row.data)
         return new
 
     async def shrink(self, rests: Mapping[int, int]) -> None:
@@ -131,7 +117,7 @@ class SqliteRows:
         there = self._stored(bodies)
         for body_id, data in bodies.items():
             if body_id not in there:
-                _insert_new_body(self._db, body_id, data)
+                _insert_body(self._db, body_id, data)
 
     async def lock_bodies(self, ids: Iterable[bytes]) -> None:
         """One thread writes."""
