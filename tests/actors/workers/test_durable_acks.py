@@ -152,7 +152,7 @@ async def test_what_consumers_say_is_synced_and_what_workers_say_is_not(tmp_path
         await rig.pause("worked", "f")
         await rig.push(3, "worked", flow="f")
         await rig.until_books("worked", cold=3)
-        await rig.control("queue.resume", queue="worked", flow="f")
+        await rig.control("queues.resume", queue="worked", flow="f")
         await rig.until_books("worked", held=0)
         assert not any(found)
         found.clear()
