@@ -45,12 +45,12 @@ def queues(answer: Answer) -> None:
 
 
 def queue_state(queue: Mapping[str, Any]) -> str:
-    """Running, paused or not active."""
-    if queue["is_paused"]:
+    """Running, paused or not active; of a queue that is only in the books, nothing is known."""
+    if queue.get("is_paused"):
         return "paused"
-    if not queue["settings"].get("is_active", True):
+    if not queue.get("settings", {}).get("is_active", True):
         return "not active"
-    flows = queue["paused_flows"]
+    flows = queue.get("paused_flows")
     return f"paused: {', '.join(flows)}" if flows else "running"
 
 

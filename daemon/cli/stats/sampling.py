@@ -79,12 +79,13 @@ class Recent:
         self._samples: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> None:
-        # A gap means that the daemon was unavailable: earlier samples say nothing about now.
-        if self._samples and sample.at_s - self._samples[-1].at_s > 2 * self._window_s:
-            self._samples.clear()
         self._samples.append(sample)
         while len(self._samples) > 2 and sample.at_s - self._samples[1].at_s >= self._window_s:
             self._samples.popleft()
+
+    def forget(self) -> None:
+        """The daemon was unavailable: earlier samples say nothing about the time after that."""
+        self._samples.clear()
 
     @property
     def span(self) -> tuple[Sample, Sample] | None:

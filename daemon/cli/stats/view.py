@@ -135,6 +135,7 @@ def watch(asker: Asker, every_s: float, reports: int | None, *, as_json: bool) -
                     sample = asker.report()
                     break
                 except ForebayError as problem:
+                    recent.forget()
                     show(sample, {}, problem)
 
 

@@ -239,6 +239,7 @@ class TopApp(App[None]):
     def on_away(self, message: Away) -> None:
         if self.away_since_s is None:
             self.away_since_s = time.monotonic()
+        self._recent.forget()
         self._draw(message.problem)
 
     # Drawing.

@@ -70,7 +70,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         assert {job["trigger"] for job in found.values()} == {"embed"}
 
         # Nothing is claimed while it is paused, after a kill too.
-        assert host.ok("triggers", "queues", "pause", "embed") == "embed paused\n"
+        assert host.ok("triggers", "pause", "embed") == "embed paused\n"
         host.ok("push", "documents", stdin=b"x\ny\n")
         # A job is in a worker's hands when the daemon is killed: it comes again as the same, and
         # its items are its own all the while.
@@ -90,7 +90,7 @@ def test_a_day_in_the_life_of_a_trigger(tmp_path: Path) -> None:
         host.until_counts("documents", cold=2)
         assert host.ok("triggers", "run-now", "embed").endswith(" pushed to jobs, of 2 items\n")
         host.until_counts("documents", delivered=12)
-        host.ok("triggers", "queues", "resume", "embed")
+        host.ok("triggers", "resume", "embed")
 
         # A reload brings one of the configuration, which is changed there.
         fixed = {"type": "QUEUE", "queue": "in", "target": "jobs", "polling_interval": "100ms"}
