@@ -299,7 +299,8 @@ class PurgeQueue(Operation):
 
 
 class Processing(View):
-    """How long items took from the start of their send to their outcome, in milliseconds."""
+    """How long items took from the start of a send, or a consumer's lease, to its end, in
+    milliseconds. Every attempt counts."""
 
     items: int
     average_ms: float
@@ -349,7 +350,13 @@ class QueueStats(View):
 
 
 class ShowStats(Operation):
-    """Show a queue's figures: items by state, the books, failures, how long processing takes."""
+    """Show a queue's figures: items by state, the books, failures, how long processing takes.
+
+    Exceptions and processing times are of all attempts since the queue was first seen, by all
+    daemons that share the cold store, whether the queue keeps a history or not. They outlive
+    restarts and the items. A crash loses up to a second of them, and those of other daemons may be
+    a second old.
+    """
 
     about: ClassVar = About(
         "queues.stats",
@@ -363,7 +370,8 @@ class ShowStats(Operation):
     async def perform(self, actors: Actors) -> QueueStats:
         await existing(actors, self.queue)
         report = await actors.metrics.books.report()
-        return QueueStats.model_validate(queue_stats(self.queue, report, actors.metrics))
+        attempts = await actors.metrics.attempts(self.queue)
+        return QueueStats.model_validate(queue_stats(self.queue, report, attempts))
 
 
 async def existing(actors: Actors, queue: str) -> QueueCounts:

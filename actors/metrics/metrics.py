@@ -27,8 +27,9 @@ from actors.metrics.flow_states import FlowStates, not_known
 from actors.metrics.forecast import Forecast, forecast
 from actors.metrics.samples import EVERY_S, SAMPLES_MAX, WHOLE, Samples, sample_of
 from actors.metrics.snapshot import FlowKey, QueueFigures, Snapshot, freeze
+from actors.model.attempts import Attempts
 from actors.model.internal_errors import INTERNAL_ERRORS
-from actors.observers.latencies import Percentiles
+from actors.model.latencies import Percentiles
 from actors.observers.observers import Observers
 from actors.ports.tiers import (
     Fill,
@@ -63,15 +64,6 @@ class SpoolPoint(NamedTuple):
     bytes: int
     disk_bytes: int
     free_bytes: int
-
-
-class Failed(NamedTuple):
-    """Failed attempts of items since the start."""
-
-    application: int
-    """The destination was unreachable or unable, or no reason was given."""
-    business: int
-    """The worker or consumer reported that what the item asks for cannot be done."""
 
 
 class Metrics:
@@ -156,18 +148,9 @@ class Metrics:
 
     # Derived figures, for other actors.
 
-    def processing(self, queue: str) -> Percentiles | None:
-        """How long items took from the start to the end of their send (for consumers: from lease to
-        report), since the start; None: there were none."""
-        tally = self._observers.tallies.queues.get(queue)
-        found = None if tally is None else tally.processing.frozen()
-        return found.percentiles() if found is not None and found.items else None
-
-    def failed(self, queue: str) -> Failed:
-        tally = self._observers.tallies.queues.get(queue)
-        if tally is None:
-            return Failed(0, 0)
-        return Failed(tally.failed["application"], tally.failed["business"])
+    async def attempts(self, queue: str) -> Attempts:
+        """Since the queue was first seen, by all daemons that share the cold store."""
+        return await self._observers.attempts.of(queue)
 
     def is_stream(self, queue: str) -> bool:
         return self._tiers.states.is_stream(queue)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from actors.breaker.breaker import BreakerFigures
 from actors.model.error_types import ErrorType
-from actors.observers.latencies import Distribution
+from actors.model.latencies import Distribution
 from actors.observers.tallies import QueueTally
 from actors.ports.tiers import Fill, FlowCount, Limits, WarmFlow
 from actors.spooler.upkeep import SpoolCounts

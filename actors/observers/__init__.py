@@ -2,5 +2,5 @@
 
 The package owns records about items, never the items: losing them loses no work. Read observers.py
 (the door) with batch.py (what they are told), events.py with event_log.py, history.py, tallies.py
-with latencies.py, failure_log.py, then notices.py (decisions) and notifier.py.
+with attempts.py, failure_log.py, then notices.py (decisions) and notifier.py.
 """

@@ -14,6 +14,7 @@ from actors.config.catalogue import Catalogue
 from actors.config.settings import Settings
 from actors.model.clock import Clock, wall_ms
 from actors.model.error_types import error_type
+from actors.observers.attempts import AttemptBook
 from actors.observers.batch import Batch, Observer
 from actors.observers.event_log import EventLog, EventRing, EventSink
 from actors.observers.events import DaemonChanged, TriggerFailed
@@ -44,6 +45,7 @@ class Observers:
         self.events = EventLog(settings.events, sink, now_ms, self.ring.note)
         self.history = History(cold, catalogue, disk, min_free_bytes, now_ms)
         self.tallies = Tallies()
+        self.attempts = AttemptBook(cold, self.tallies)
         self.notifier = Notifier(
             settings.notifications, ways, now_ms, socket.gethostname(), self.events.note
         )
@@ -86,13 +88,15 @@ class Observers:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.events.run)
             nursery.start_soon(self.history.run)
+            nursery.start_soon(self.attempts.run)
             nursery.start_soon(self.notifier.run)
             task_status.started()
 
     async def drain(self) -> None:
-        """Writes the history and sends the notices that are left."""
+        """Writes the history and the attempts, and sends the notices that are left."""
         await self.notifier.close()
         await self.history.close()
+        await self.attempts.close()
 
     async def close(self) -> None:
         """Writes the last events."""

@@ -2,8 +2,8 @@
 
 Plain numbers that workers, pull and settlement add to between awaits: one call per batch, a few
 additions per slice, nothing per item. They outlive the worker groups that a change of settings
-replaces. Nothing is durable: these are rates to watch, and the books (actors/model/books.py) are
-what must add up.
+replaces. Nothing here is durable: these are rates to watch, and the books
+(actors/model/books.py) are what must add up. What is to last of them is written by attempts.py.
 """
 
 from collections import Counter
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from actors.model.error_types import ErrorType, error_type
+from actors.model.latencies import Histogram
 from actors.model.outcomes import Conclusion
 from actors.model.slices import Slice
 from actors.observers.batch import Batch
-from actors.observers.latencies import Histogram
 from actors.ports.tiers import Leased
 from forebay.item import FailureReason
 

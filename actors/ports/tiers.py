@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from actors.config.queue import QueueSettings
+from actors.model.attempts import Attempts
 from actors.model.books import ColdReceipt
 from actors.model.finished import FinishedRow, Keeps, Past
 from actors.model.keys import Holder, KeyRules, Offer
@@ -351,6 +352,15 @@ class Look(NamedTuple):
     """Where the next look begins; None: these were the last."""
 
 
+class StoredAttempts(NamedTuple):
+    """The attempts of a queue."""
+
+    own: Attempts
+    """Of this daemon."""
+    others: Attempts
+    """Of all other daemons that share the store."""
+
+
 class ColdQueue(Protocol):
     @property
     def items(self) -> "ColdItems": ...
@@ -516,6 +526,15 @@ class ColdQueue(Protocol):
 
         A chain of pages ends with what was there when it began. Raises ValueError as `peek`
         does."""
+
+    async def attempts(self, queue: str) -> StoredAttempts: ...
+
+    async def own_attempts(self, queues: Sequence[str]) -> Mapping[str, Attempts]:
+        """What `note_attempts` of this daemon said last, also before a restart. Queues of which it
+        said nothing are left out."""
+
+    async def note_attempts(self, figures: Mapping[str, Attempts]) -> None:
+        """Replaces what this daemon said of these queues. On disk within a second."""
 
     async def history_queues(self) -> list[str]:
         """The queues that have a history."""

@@ -50,7 +50,8 @@ class Exceptions(TypedDict):
 
 
 class Processing(TypedDict):
-    """How long items took from the start of their send to their outcome, in milliseconds."""
+    """How long items took from the start of a send, or a consumer's lease, to its end, in
+    milliseconds. Every attempt counts."""
 
     items: int
     average_ms: float

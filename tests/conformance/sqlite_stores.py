@@ -23,7 +23,16 @@ def without_newest(db: sqlite3.Connection) -> None:
     db.execute("DROP TRIGGER runs_state")
     db.execute("DROP TRIGGER bodies_gone")
     db.execute("ALTER TABLE runs DROP COLUMN job_id")
-    for table in ("trigger_jobs", "trigger_leases", "ticks", "keys", "homes", "offered", "aliases"):
+    for table in (
+        "trigger_jobs",
+        "trigger_leases",
+        "ticks",
+        "attempts",
+        "keys",
+        "homes",
+        "offered",
+        "aliases",
+    ):
         db.execute(f"DROP TABLE {table}")
     for table in ("writes", "stages", "versions", "journal_receipts"):
         db.execute(f"DROP TABLE {table}")

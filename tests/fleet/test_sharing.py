@@ -2,13 +2,14 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from forebay import Control, KeyOutcome, LeaseLost
 from tests.fleet.world import Member, World, until
 
-PULLED = ("mixed", "returned", "restart", "survivor", "fenced", "stopped", "any")
+PULLED = ("mixed", "returned", "restart", "survivor", "fenced", "stopped", "any", "tried")
 RUN = 7
 ROUNDS = [*[2_000] * 2, *[pytest.param(8_000, marks=pytest.mark.long)] * 20]
 """The items of each."""
@@ -86,6 +87,34 @@ def test_outcomes_of_all_kinds_are_recorded(both: World, a: Member, b: Member) -
         letters = list(Control(client.control).dead_letters({"queue": "mixed"}))
     assert {letter["id"] for letter in letters} == {item.id for item in items[7:9]}
     assert {letter["errors"][-1]["text"] for letter in letters} == {"never"}
+
+
+def test_attempts_on_all_hosts_are_counted_together_and_outlive_a_kill(
+    both: World, a: Member, b: Member
+) -> None:
+    def attempts(host: Member) -> dict[str, Any]:
+        with host.client() as client:
+            found = client.control("queues.stats", queue="tried")
+        return found["exceptions"] | {"items": (found["processing"] or {}).get("items", 0)}
+
+    def is_shown(**wanted: int) -> bool:
+        return all(attempts(host) == wanted for host in (a, b))
+
+    a.push("tried", 10)
+    with a.take("tried", 6) as taken:
+        taken.nack(taken.items[:2], error="no credit", reason="business")
+        taken.ack()
+    with b.take("tried", 4) as taken:
+        taken.nack(taken.items[:1], error="never", permanent=True)
+        taken.ack()
+    until(lambda: is_shown(application=1, business=2, items=10))
+    b.kill()
+    b.start()
+    assert is_shown(application=1, business=2, items=10)
+    a.push("tried", 1)
+    with b.take("tried", 1) as taken:
+        taken.ack()
+    until(lambda: is_shown(application=1, business=2, items=11))
 
 
 def test_what_a_consumer_gives_back_untried_is_still_there(

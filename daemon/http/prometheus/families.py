@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from actors.metrics.snapshot import QueueFigures, Snapshot
 from actors.model.error_types import ErrorType
-from actors.observers.latencies import NOTHING, SHOWN_BOUNDS_S, Distribution
+from actors.model.latencies import NOTHING, SHOWN_BOUNDS_S, Distribution
 from actors.ports.tiers import Fill, Limits
 from actors.workers.group import Staff
 from daemon.http.prometheus.exposition import Family, Page, QueueLines, labelled

@@ -5,12 +5,13 @@ one (`history`, ...), run by the store's `Database`. Durable on return, or withi
 port says (actors/ports/tiers.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from actors.model.attempts import Attempts
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
-from actors.ports.tiers import NewRow, RowOutcome, Stream, Unconfirmed
-from daemon.stores.cold import claims, hand_over, history, keys, offers, settling
+from actors.ports.tiers import NewRow, RowOutcome, StoredAttempts, Stream, Unconfirmed
+from daemon.stores.cold import attempts, claims, hand_over, history, keys, offers, settling
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
@@ -115,6 +116,18 @@ class ColdStore:
     async def history(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
         return await self._steps.read(
             lambda con: history.look(con, queue, cursor, rows_max, bytes_max)
+        )
+
+    async def attempts(self, queue: str) -> StoredAttempts:
+        return await self._steps.read(lambda con: attempts.read(con, queue))
+
+    async def own_attempts(self, queues: Sequence[str]) -> Mapping[str, Attempts]:
+        return await self._steps.read(lambda con: attempts.read_own(con, queues))
+
+    async def note_attempts(self, figures: Mapping[str, Attempts]) -> None:
+        """Nothing that must have room on a full disk, as history."""
+        await self._steps.write(
+            lambda con: attempts.note(con, figures), is_durable=False, is_new_work=True
         )
 
     async def history_queues(self) -> list[str]:

@@ -382,6 +382,17 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             ALTER COLUMN queues SET DEFAULT ''"""
         for table in ("writes", "stages")
     ),
+    # Attempts of items, as each daemon counts them: how many failed, and how long they took.
+    (
+        """CREATE TABLE attempts (
+            queue text NOT NULL,
+            daemon bytea NOT NULL,
+            application bigint NOT NULL,
+            business bigint NOT NULL,
+            processing text NOT NULL,
+            PRIMARY KEY (queue, daemon)
+        ) WITH (fillfactor = 50)""",
+    ),
 )
 
 

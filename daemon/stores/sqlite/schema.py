@@ -306,6 +306,17 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         """CREATE INDEX journal_receipts_open ON journal_receipts (daemon, write_id)
             WHERE is_over = 0""",
     ),
+    # Attempts of items: how many failed, and how long they took.
+    (
+        """CREATE TABLE attempts (
+            queue TEXT NOT NULL,
+            daemon BLOB NOT NULL,
+            application INTEGER NOT NULL,
+            business INTEGER NOT NULL,
+            processing TEXT NOT NULL,
+            PRIMARY KEY (queue, daemon)
+        ) WITHOUT ROWID""",
+    ),
 )
 
 

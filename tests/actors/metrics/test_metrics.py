@@ -17,6 +17,7 @@ from actors.cron.cron import Cron, KeptCron
 from actors.keys.keys import Keys
 from actors.metrics.metrics import ANSWER_S, OLDEST_S, PATIENCE_S, Metrics
 from actors.metrics.samples import WHOLE
+from actors.model.attempts import Attempts
 from actors.model.slices import InJournal, LentRun, Slice, item_bits
 from actors.observers.observers import Observers
 from actors.ports.tiers import Limits, NewRow, StoreUnavailable
@@ -269,14 +270,13 @@ async def test_the_sampler_outlives_stores_that_do_not_answer(
 
 
 async def test_percentiles_and_failures_of_a_queue(world: World) -> None:
-    assert world.metrics.processing("q") is None
-    assert world.metrics.failed("q") == (0, 0)
+    assert await world.metrics.attempts("q") == Attempts()
     world.tallies.sent("q", 5, 2.0, is_failed=False)
     world.tallies.of("q").failed.update({"application": 3, "business": 2})
-    found = world.metrics.processing("q")
-    assert found is not None
-    assert (found.items, found.average_s) == (5, 2.0)
-    assert world.metrics.failed("q") == (3, 2)
+    found = await world.metrics.attempts("q")
+    took = found.processing.percentiles()
+    assert (took.items, took.average_s) == (5, 2.0)
+    assert (found.application, found.business) == (3, 2)
 
 
 async def test_queues_with_consumers_are_streams(world: World) -> None:

@@ -10,7 +10,7 @@ import structlog
 import trio
 import trio.testing
 
-from actors.observers.latencies import NOTHING
+from actors.model.latencies import NOTHING
 from actors.ports.tiers import StoreUnavailable
 from actors.workers import lease_ends
 from actors.workers.pull import LATE_S, MARGIN_MS, Holdings

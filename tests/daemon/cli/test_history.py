@@ -77,6 +77,25 @@ def test_what_was_finished_is_shown_as_its_queue_keeps_it(tmp_path: Path) -> Non
         assert client.stats()["history_dropped_total"] == 0
 
 
+def test_attempts_are_counted_across_restarts_whatever_a_queue_keeps(tmp_path: Path) -> None:
+    host = Host(tmp_path, {"queues": QUEUES})
+
+    def until_counted(**wanted: int) -> None:
+        def counted() -> None:
+            stats = json.loads(host.ok("stats", "--queue", "none", "--json"))
+            took = stats["processing"] or {"items": 0}
+            assert {**stats["exceptions"], "items": took["items"]} == wanted
+
+        eventually_sync(counted)
+
+    for life in range(1, 3):
+        with running(host), connect(host.socket) as client:
+            until_counted(application=life - 1, business=0, items=6 * (life - 1))
+            fail_once(client, "none", 5)
+            until_counted(application=life, business=0, items=6 * life)
+            assert host.stop() == 0
+
+
 def test_every_item_of_a_large_run_has_the_result_of_its_function(tmp_path: Path) -> None:
     handler = {"type": "python", "function": "tests.daemon.handlers.functions:receipt"}
     host = Host(tmp_path, {"queues": {"jobs": {"handler": handler, "history": "all"}}})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.observers.latencies import BOUNDS_S, NOTHING, SHOWN_BOUNDS_S, Histogram
+from actors.model.latencies import BOUNDS_S, NOTHING, SHOWN_BOUNDS_S, Histogram
 
 BUCKET = 2**0.25
 """A bucket's upper bound, as a multiple of its lower one."""

@@ -4,6 +4,8 @@ the percentiles of items without storing any.
 One addition covers all items of a slice: a search among the bounds and three sums, however many
 items there are. A percentile is exact to within a bucket, at most a fifth of its value. Plain data;
 the owner of a histogram adds to it, others read a frozen copy.
+
+The cold store keeps counts by the number of their bucket: the bounds never change.
 """
 
 import math
@@ -21,6 +23,7 @@ DOUBLINGS: Final = 22
 BOUNDS_S: Final = tuple(
     FIRST_S * 2 ** (step / STEPS_A_DOUBLING) for step in range(DOUBLINGS * STEPS_A_DOUBLING + 1)
 )
+BUCKETS: Final = len(BOUNDS_S) + 1
 SHOWN_EVERY: Final = 2 * STEPS_A_DOUBLING
 SHOWN_BOUNDS_S: Final = BOUNDS_S[::SHOWN_EVERY]
 """The exposed bounds: each four times the one before, 12 bounds from 1 ms to 4,096 s."""
@@ -91,16 +94,18 @@ class Distribution:
 
 
 class Histogram:
-    __slots__ = ("_counts", "_max_s", "_sum_s")
+    __slots__ = ("_counts", "_max_s", "_sum_s", "items")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self.items = 0
+        self._counts = [0] * BUCKETS
         self._sum_s = 0.0
         self._max_s = 0.0
 
     def add(self, seconds: float, items: int) -> None:
         """Adds items that took this long each. Clocks are set: a negative time counts as 0."""
         seconds = max(seconds, 0.0)
+        self.items += items
         self._counts[bisect_left(BOUNDS_S, seconds)] += items
         self._sum_s += seconds * items
         self._max_s = max(self._max_s, seconds)
