@@ -11,6 +11,7 @@ from actors.control.actors import Actors
 from actors.control.operation import About, Operation, QueueName, View
 from actors.ports.tiers import Stream
 from actors.spooler.client import Journaled
+from forebay.errors import Refused
 from forebay.limits import CLAIM_ITEMS_DEFAULT, CLAIM_ITEMS_MAX, CONSUMER_BYTES_MAX, TIME_MS_MAX
 
 
@@ -176,7 +177,10 @@ class RemoveStream(Operation):
     consumer: Consumer
 
     async def perform(self, actors: Actors) -> Released:
-        return Released(released=await actors.tiers.streams.drop(self.queue, self.consumer))
+        streams = actors.tiers.streams
+        if not await streams.exists(self.queue, self.consumer):
+            raise Refused("NOT_FOUND", f"{self.queue} has no consumer {self.consumer}")
+        return Released(released=await streams.drop(self.queue, self.consumer))
 
 
 def _claim(stream: Stream, journal: Journaled) -> dict[str, Any]:

@@ -118,14 +118,14 @@ class Streams:
         return await self._cold.stream(queue, consumer), await self._spooler.journaled(queue)
 
     async def drop(self, queue: str, consumer: str) -> int:
-        """Forgets the consumer; returns how many items of its claim wait again. Refused (NOT_FOUND)
-        if there is none."""
+        """Forgets the consumer; returns how many items of its claim wait again."""
         async with self._turn:
-            if (queue, consumer) not in await self._cold.streams():
-                raise Refused("NOT_FOUND", f"{queue} has no consumer {consumer}")
             released = await self._cold.drop_stream(queue, consumer)
             self._end(queue, consumer)
         return released
+
+    async def exists(self, queue: str, consumer: str) -> bool:
+        return (queue, consumer) in await self._cold.streams()
 
     async def overview(self, chosen: str | None) -> list[tuple[str, str, Stream, Journaled]]:
         """Every consumer of the chosen queue, or of all queues."""
