@@ -123,7 +123,7 @@ fuzz-control: venv ## odd requests to a live daemon; make fuzz-control CASES=200
 bench-intake: $(VENV_BENCH) ## durable intake, compared with the disk and with Redis
 	$(BIN)/python -m bench.intake
 
-bench-deliver: $(VENV_BENCH) ## delivery: end to end, http, overflow, isolation
+bench-deliver: $(VENV_BENCH) ## delivery: end to end, http, overflow, isolation, consumers
 	$(BIN)/python -m bench.deliver
 
 bench-spark: $(VENV_BENCH) $(JAVA) ## the Spark sink and source, compared with JDBC, Redis and Parquet

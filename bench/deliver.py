@@ -13,6 +13,7 @@ from bench.deliver_end_to_end import end_to_end
 from bench.deliver_http import to_http
 from bench.deliver_isolation import isolation
 from bench.deliver_overflow import overflow
+from bench.deliver_pull import consumers
 from bench.figures import Row
 from bench.plan import Plan
 
@@ -21,6 +22,7 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], list[Row]]]] = {
     "b": to_http,
     "c": overflow,
     "d": isolation,
+    "e": consumers,
 }
 
 
@@ -28,9 +30,9 @@ def main(
     rows: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[abcd]",
-            help="Which to run: a end to end and Redis, b http, c overflow, d isolation. "
-            "All by default.",
+            metavar="[abcde]",
+            help="Which to run: a end to end and Redis, b http, c overflow, d isolation, "
+            "e consumers. All by default.",
         ),
     ] = None,
     seconds: Annotated[
