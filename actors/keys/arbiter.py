@@ -5,20 +5,52 @@ run in turn, and then carries out the decisions. Runs of one step see each other
 lose against an earlier one, or replace it before it was ever stored. `actors.model.keys.decide`
 decides each item, in the order of the run; a run whose keys all differ and are all free, as most
 are, is decided as a whole. No I/O here.
+
+An item that is offered again for the time for which it waits already, and says the same, replaces
+nothing: it is ignored. What is due at once has no such time: each offer of it is a new one.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import cached_property
+from hashlib import blake2b
+from typing import Final, Generic, TypeVar
 
+from actors.model.correlation import CORRELATION_HEADERS, TRACE_HEADER
 from actors.model.keys import Holder, ItemRef, KeyRule, decide
 from actors.model.slices import indexes, item_bits
 from forebay.errors import BadRun
 from forebay.ids import unpack_item_id
-from forebay.keyed import KeyOutcome
-from forebay.run import IDS, Run
+from forebay.keyed import ONLY_IF_HEADER, KeyOutcome
+from forebay.run import IDS, Run, RunHead
+from forebay.stage_frames import WRITE_HEADER
 
 W = TypeVar("W")
+
+CONTENT_BYTES: Final = 16
+_WAYS: Final = frozenset({*CORRELATION_HEADERS, TRACE_HEADER, ONLY_IF_HEADER, WRITE_HEADER})
+
+
+class Contents:
+    """Digests of what the items of a run say to whoever gets them: the same for the same payload,
+    priority, flow, action and headers, but for the headers that say on which way it came."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def of(self, index: int) -> bytes:
+        digest = self._begun.copy()
+        digest.update(self._run.payloads(index, index + 1)[0])
+        return digest.digest()
+
+    @cached_property
+    def _begun(self) -> blake2b:
+        head = self._run.head
+        told = (
+            (name, value) for name, value in head.headers().items() if name.lower() not in _WAYS
+        )
+        said = repr((head.priority, head.flow, head.action, sorted(told)))
+        return blake2b(said.encode(), digest_size=CONTENT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +59,9 @@ class Known(Generic[W]):
 
     holder: Holder
     where: W
+    content: bytes = b""
+    """What the item says (`Contents`); empty where it cannot be what an item of the step says
+    (`may_be_same`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,10 +114,18 @@ class Arbiter(Generic[W]):
         self, run: Run, keys: Sequence[bytes], bits: int, only_if: ItemRef | None
     ) -> Decided[W]:
         decided, items, outcomes = Decided[W](run), item_refs(run), bytearray()
+        contents = Contents(run)
         for index in indexes(bits):
             key, item = keys[index], items[index]
             holder = self._holder(key)
-            outcome = decide(holder, item, self._rule.policy, self._now_ms, only_if)
+            outcome = decide(
+                holder,
+                item,
+                self._rule.policy,
+                self._now_ms,
+                only_if,
+                is_same=self._is_same(key, run.head, contents, index),
+            )
             outcomes.append(outcome)
             is_lost = outcome in (KeyOutcome.IGNORED, KeyOutcome.CONFLICT)
             # An item that already holds its key is stored, or done.
@@ -102,6 +145,20 @@ class Arbiter(Generic[W]):
             return Holder(item_ref(run.run, run.keys[key]), "waiting")
         known = self._known.get(key)
         return None if known is None else known.holder
+
+    def _is_same(self, key: bytes, head: RunHead, contents: Contents, index: int) -> bool:
+        """Whether the item that waits under the key says what this one says, for the same time."""
+        if self._rule.policy != "replace" or not head.due_ms:
+            return False
+        earlier = self._taken.get(key)
+        if earlier is not None:
+            if earlier.run.head.due_ms != head.due_ms:
+                return False
+            return Contents(earlier.run).of(earlier.keys[key]) == contents.of(index)
+        known = self._known.get(key)
+        if known is None or not known.content or not may_be_same(known.holder, head):
+            return False
+        return known.content == contents.of(index)
 
     def _take(self, key: bytes, decided: Decided[W], index: int, *, is_update: bool) -> None:
         earlier = self._taken.get(key)
@@ -126,6 +183,12 @@ def key_places(keys: Sequence[bytes], bits: int) -> dict[bytes, int]:
         named = {keys[index]: index for index in indexes(bits)}
     named.pop(b"", None)
     return named
+
+
+def may_be_same(holder: Holder, head: RunHead) -> bool:
+    """Whether an item of a run is offered for the time for which the holder of its key waits, and
+    has not been tried."""
+    return holder.phase == "waiting" and not holder.attempt and 0 < head.due_ms == holder.due_ms
 
 
 def item_refs(run: Run) -> Sequence[ItemRef]:

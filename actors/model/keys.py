@@ -80,8 +80,11 @@ def decide(
     policy: Policy,
     now_ms: int,
     only_if: ItemRef | None = None,
+    *,
+    is_same: bool = False,
 ) -> KeyOutcome:
-    """What happens to an item whose key has this holder."""
+    """What happens to an item whose key has this holder. `is_same`: to replace the holder by it
+    would change nothing."""
     if holder is not None and holder.item == item:
         # A repeated push does not conflict with itself.
         return KeyOutcome.CREATED
@@ -95,6 +98,8 @@ def decide(
         return KeyOutcome.IGNORED
     if policy == "reject":
         return KeyOutcome.CONFLICT
+    if is_same and holder is not None and holder.phase == "waiting":
+        return KeyOutcome.IGNORED
     return _replace(holder)
 
 

@@ -29,7 +29,8 @@ class KeyOutcome(IntEnum):
     UPDATED = 1
     """It is stored, and the item that held the key before it is deleted."""
     IGNORED = 2
-    """The key is taken; nothing was stored."""
+    """The key is taken, or the item that holds it waits for the same time and says the same;
+    nothing was stored."""
     CONFLICT = 3
     """The key is taken, and the queue rejects a second item or the item that holds the key cannot
     be replaced any more; nothing was stored."""

@@ -232,6 +232,92 @@ class KeySuite:
         stores.advance(40)
         assert len(await deliver_all(stores)) == 1
 
+    async def test_what_waits_for_the_same_time_and_says_the_same_is_not_replaced(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(keyed("replace"))
+        due_ms = START_MS + 50
+        first = offer(b"a", b"b", due_ms=due_ms)
+        await answers(stores, first)
+        again = offer(b"b", b"c", due_ms=due_ms, headers={"traceparent": "another trace"})
+        assert await answers(stores, again) == [[IGNORED, CREATED]]
+        assert (await stores.cold.key("q", b"b")).item == ref(first, 1)  # type: ignore[union-attr]
+        # Whoever sends it again has the same answer.
+        assert await answers(stores, again) == [[IGNORED, CREATED]]
+        others: list[dict[str, Any]] = [
+            {"due_ms": due_ms + 1},
+            {"due_ms": due_ms, "payloads": [b"else"]},
+            {"due_ms": due_ms, "payloads": [b"else"], "priority": 1},
+            {"due_ms": due_ms, "payloads": [b"else"], "headers": {"to": "them"}},
+            {"due_ms": START_MS - 1},
+            {},
+            # At once is a moment that never comes again.
+            {},
+        ]
+        for other in others:
+            assert await answer(stores, b"a", **other) == [UPDATED], other
+        assert await answer(stores, b"a", due_ms=START_MS - 1) == [UPDATED]
+        assert await answer(stores, b"a", due_ms=START_MS - 1) == [IGNORED]
+        totals = (await stores.cold.totals())["q"]
+        assert (totals.held, totals.deleted) == (3, len(others) + 1)
+
+    async def test_what_is_offered_twice_in_one_step_is_stored_once(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(keyed("replace"))
+        due_ms = START_MS + 50
+        await answer(stores, b"a", due_ms=due_ms)
+        runs = [
+            offer(b"a", b"b", b"b", due_ms=due_ms),
+            offer(b"b", b"a", due_ms=due_ms + 1),
+            offer(b"b", due_ms=due_ms + 1),
+        ]
+        assert await answers(stores, *runs) == [
+            [IGNORED, CREATED, IGNORED],
+            [UPDATED, UPDATED],
+            [IGNORED],
+        ]
+        assert (await stores.cold.key("q", b"b")).item == ref(runs[1])  # type: ignore[union-attr]
+
+    async def test_what_has_failed_is_replaced_by_the_same(self, stores: ColdStores) -> None:
+        """It begins anew, with all of its attempts."""
+        stores.cold.keep_keys(keyed("replace"))
+        one: dict[str, Any] = {"due_ms": START_MS - 1}
+        await answer(stores, b"a", **one)
+        (row,) = await acquire(stores)
+        assert await answer(stores, b"a", **one) == [CONFLICT]
+        moved = part_of(row, 0b1, attempt=1, due_ms=START_MS - 1)
+        await stores.cold.settle([RowOutcome(row.row, LOCK, 0, (moved,), 0b1)])
+        assert await answer(stores, b"a", **one) == [UPDATED]
+
+    async def test_item_that_cannot_be_read_is_replaced_by_the_same(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(keyed("replace"))
+        one = offer(b"a", due_ms=START_MS + 50)
+        await answers(stores, one)
+        await stores.damage_body(one.run.head.run_id)
+        assert await answer(stores, b"a", due_ms=START_MS + 50) == [UPDATED]
+
+    async def test_the_same_is_replaced_where_its_id_is_named(self, stores: ColdStores) -> None:
+        stores.cold.keep_keys(keyed("replace"))
+        one = offer(b"a", due_ms=START_MS + 50)
+        await answers(stores, one)
+        assert await answer(stores, b"a", due_ms=START_MS + 50, only_if=ref(one)) == [UPDATED]
+
+    async def test_what_was_staged_is_ignored_where_the_same_waits(
+        self, stores: ColdStores
+    ) -> None:
+        stores.cold.keep_keys(keyed("replace"))
+        due_ms = START_MS + 50
+        await answers(stores, offer(b"a", b"b", payloads=[b"same", b"else"], due_ms=due_ms))
+        headers = {"forebay-write": WRITE.hex()}
+        staged = offer(b"a", b"b", payloads=[b"same", b"new"], due_ms=due_ms, headers=headers)
+        head, data = staged.run.head, bytes(staged.run.data)
+        await put(stores, NewRow(number(), head, data, 0b11, due_ms=due_ms))
+        await check_books(stores)
+        assert await stores.cold.receipt(WRITE) == ColdReceipt(deleted=1, updated=1, ignored=1)
+
     async def test_what_has_started_or_is_done_or_dead_is_not_replaced(
         self, stores: ColdStores
     ) -> None:

@@ -46,6 +46,8 @@ class Thing:
 
     ref: ItemRef
     key: bytes
+    due_ms: int = 0
+    """When it is due, if it was offered for a time and has not been tried since."""
     phase: Phase = "waiting"
     until_ms: int | None = None
 
@@ -64,14 +66,18 @@ class KeyModel:
             return None
         return Holder(thing.ref, thing.phase, thing.until_ms)
 
-    def offer(self, ref: ItemRef, key: bytes, now: int, only_if: ItemRef | None) -> KeyOutcome:
+    def offer(
+        self, ref: ItemRef, key: bytes, now: int, only_if: ItemRef | None, due_ms: int
+    ) -> KeyOutcome:
         holder = self.holder(key, now) if key else None
-        outcome = decide(holder, ref, self.policy, now, only_if)
+        # All items of a key have the same payload.
+        is_same = holder is not None and 0 < due_ms == self.holders[key].due_ms
+        outcome = decide(holder, ref, self.policy, now, only_if, is_same=is_same)
         if outcome in (KeyOutcome.CREATED, KeyOutcome.UPDATED):
             if outcome is KeyOutcome.UPDATED:
                 self.delete(self.holders[key])
             self.accepted += 1
-            self.things[ref] = Thing(ref, key)
+            self.things[ref] = Thing(ref, key, due_ms)
             if key:
                 self.holders[key] = self.things[ref]
         return outcome
@@ -143,7 +149,7 @@ class KeyPlayer:
         for one, outcomes, only_if in zip(offers, answers, swaps, strict=True):
             head = one.run.head
             expected = [
-                self._model.offer(ItemRef(head.run_id, index), key, now, only_if)
+                self._model.offer(ItemRef(head.run_id, index), key, now, only_if, head.due_ms)
                 for index, key in enumerate(one.run.keys())
             ]
             assert list(outcomes) == expected
@@ -174,6 +180,7 @@ class KeyPlayer:
                     moved.append(part_of(row, bit, is_dead=fate == "x", attempt=1))
                     moved_bits |= bit
                     model.things[ref].phase = "dead" if fate == "x" else "waiting"
+                    model.things[ref].due_ms = 0
             outcomes.append(RowOutcome(row.row, lock, delivered, tuple(moved), moved_bits))
         assert all(await self._stores.cold.settle(outcomes))
 

@@ -24,6 +24,8 @@ class KeyedRow(NamedTuple):
     phase: Phase
     due_ms: int
     attempt: int
+    size: int
+    """Of its body."""
 
 
 class KeyedItem(NamedTuple):

@@ -14,10 +14,19 @@ large run lose, the others are cut out into a run of their own, in which they ke
 stream of repeated keys must not fill the disk with what was ignored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from actors.keys.arbiter import Arbiter, Decided, item_refs, key_places
+from actors.keys.arbiter import (
+    Arbiter,
+    Contents,
+    Decided,
+    Known,
+    item_refs,
+    key_places,
+    may_be_same,
+)
 from actors.model.keys import KeyRule, KeyRules, Offer
 from actors.model.slices import indexes, item_bits
 from actors.ports.tiers import NewRow
@@ -28,12 +37,15 @@ from daemon.stores.cold.history import Cutter
 from daemon.stores.cold.keyed import FORGOTTEN_MAX, Answer, Held, KeyedItem, Taking
 from daemon.stores.cold.keys import void
 from daemon.stores.cold.repeats import Repeats
-from daemon.stores.cold.rows import BadRow, Unpacked, content_of, place_of
+from daemon.stores.cold.rows import BadRow, Unpacked, fingerprint_of, place_of
 from daemon.stores.cold.statement import Statement
 from forebay.errors import BadRun
 from forebay.ids import new_run_id
 from forebay.keyed import count_outcomes
 from forebay.run import Run
+
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bodies that are read at once, to compare what waits with what is offered."""
 
 _Decided = Decided[KeyedItem]
 
@@ -116,6 +128,7 @@ async def admit(
         wanted.update(keys)
         readable.append((row, run))
     known = await con.keys.find(queue, wanted, with_rows=rule.policy == "replace")
+    known = await _with_contents(con, rule, known, [run for _, run in readable])
     arbiter = await _arbiter(con, rule, known)
     admitted = [_Admitted(row, arbiter.decide(run, row.bits)) for row, run in readable]
     await void(con, [gone for one in admitted for gone in one.decided.replaced], books)
@@ -157,7 +170,7 @@ async def _decide(
     con: Connection, queue: str, offers: Sequence[Offer], rule: KeyRule, repeats: Repeats
 ) -> list[_Decided]:
     is_exact = rule.policy == "replace" or any(one.only_if is not None for one in offers)
-    known: Mapping[bytes, Held] = {}
+    known: dict[bytes, Held] = {}
     if is_exact or repeats.are_likely(queue):
         named: set[bytes] = set()
         for one in offers:
@@ -165,10 +178,53 @@ async def _decide(
         named.discard(b"")
         known = await con.keys.find(queue, named, with_rows=is_exact)
         repeats.found(queue, len(known))
+        known = await _with_contents(con, rule, known, [one.run for one in offers])
     arbiter = await _arbiter(con, rule, known)
     return [
         arbiter.decide(one.run, item_bits(0, one.run.head.count), one.only_if) for one in offers
     ]
+
+
+async def _with_contents(
+    con: Connection, rule: KeyRule, known: dict[bytes, Held], runs: Sequence[Run]
+) -> dict[bytes, Held]:
+    """With what those items say that one of the runs may offer again."""
+    if rule.policy != "replace":
+        return known
+    wanted: dict[bytes, list[Held]] = {}
+    for run in runs:
+        if run.head.due_ms:
+            for key in known.keys() & set(run.keys()):
+                held = known[key]
+                if may_be_same(held.holder, run.head):
+                    wanted.setdefault(held.where.body_id, []).append(held)
+    said = dict(known)
+    for part in _parts(wanted):
+        bodies = await con.rows.read_bodies(part)
+        for body_id in part:
+            # What cannot be read is replaced.
+            with suppress(BadRow, BadRun):
+                contents = Contents(Run(*bodies.get(body_id)))
+                for held in wanted[body_id]:
+                    content = contents.of(held.where.place)
+                    said[held.where.key] = Known(held.holder, held.where, content)
+    return said
+
+
+def _parts(wanted: Mapping[bytes, Sequence[Held]]) -> Iterator[list[bytes]]:
+    """Bodies that are read together."""
+    part: list[bytes] = []
+    size = 0
+    for body_id, items in wanted.items():
+        row = items[0].where.row
+        assert row is not None
+        if part and size + row.size > READ_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(body_id)
+        size += row.size
+    if part:
+        yield part
 
 
 async def _arbiter(
@@ -210,7 +266,7 @@ async def _known(
     contents: dict[bytes, int] = {}
     for run_id, data, outcomes, content in await con.fetch(SELECT_KNOWN, run_ids):
         if data is not None:
-            contents.setdefault(run_id, content_of(data))
+            contents.setdefault(run_id, fingerprint_of(data))
             continue
         answers[run_id] = outcomes
         if content is not None:

@@ -159,7 +159,7 @@ class LeasedRow(NamedTuple):
         return ColdRow(self.id, head, data, bits, self.attempt, self.due_ms, errors)
 
 
-def content_of(data: bytes) -> int:
+def fingerprint_of(data: bytes) -> int:
     """The fingerprint of a body; one that no run has if the body is damaged."""
     try:
         return fingerprint(read_head(data), data)

@@ -153,10 +153,10 @@ def _count(done: str) -> int:
 
 
 def _row(queue: str, columns: Sequence[Any]) -> KeyedRow:
-    n, bits, flow, action, write, state, is_locked, due_ms, attempt = columns
+    n, bits, flow, action, write, state, is_locked, due_ms, attempt, size = columns
     place = Place(queue, from_text(flow), from_text(action))
     phase = phase_of(state, is_locked=is_locked)
-    return KeyedRow(n, unpack_bits(bits), place, write, phase, due_ms, attempt)
+    return KeyedRow(n, unpack_bits(bits), place, write, phase, due_ms, attempt, size)
 
 
 _IS_AMONG: Final = """keys.body_id = gone.body_id AND keys.until IS NULL
@@ -165,7 +165,7 @@ _IS_AMONG: Final = """keys.body_id = gone.body_id AND keys.until IS NULL
 SELECT_KEYS: Final = """SELECT key, run_id, item, body_id, place, until FROM keys
     WHERE queue = $1 AND key = ANY ($2) ORDER BY key"""
 SELECT_ROWS: Final = """SELECT body_id, n, bits, flow, action, write_id, state,
-    lock_uuid IS NOT NULL, due_ms, attempt FROM runs
+    lock_uuid IS NOT NULL, due_ms, attempt, size FROM runs
     WHERE body_id = ANY ($1) AND state <> 'STORED' ORDER BY n"""
 TAKE: Final = """INSERT INTO keys (queue, key, run_id, item, body_id, place)
     SELECT $1, key, ($2::bytea[])[home], item, ($3::bytea[])[home], place

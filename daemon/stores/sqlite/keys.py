@@ -226,7 +226,7 @@ def pack_spans(keys: Sequence[bytes], numbers: Sequence[int]) -> str:
 
 
 def _row(queue: str, *columns: Any) -> KeyedRow:
-    n, bits, flow, action, write, state, is_locked, due_ms, attempt = columns
+    n, bits, flow, action, write, state, is_locked, due_ms, attempt, size = columns
     return KeyedRow(
         n,
         unpack_bits(bytes.fromhex(bits)),
@@ -235,6 +235,7 @@ def _row(queue: str, *columns: Any) -> KeyedRow:
         phase_of(state, is_locked=bool(is_locked)),
         due_ms,
         attempt,
+        size,
     )
 
 
@@ -271,7 +272,7 @@ DROP_HOMES: Final = f"""DELETE FROM homes
 SELECT_ROWS: Final = """SELECT json_group_array(json_array(
         hex(body_id), n, hex(bits), flow, action,
         CASE WHEN write_id IS NULL THEN NULL ELSE hex(write_id) END, state,
-        lock_uuid IS NOT NULL, due_ms, attempt
+        lock_uuid IS NOT NULL, due_ms, attempt, size
     )) FROM runs INDEXED BY runs_body WHERE state <> 'STORED' AND body_id IN ({})"""
 IN_STRETCH: Final = "WHERE n >= ? AND n < ? AND until IS NULL"
 AT_PLACES: Final = "WHERE n IN (SELECT value FROM json_each(?)) AND until IS NULL"

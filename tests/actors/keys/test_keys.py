@@ -54,6 +54,11 @@ def test_what_becomes_of_an_item(policy: Policy, column: int) -> None:
     # Compare-and-swap does not ask for the policy.
     assert decide(holder, MINE, policy, NOW, only_if=THEIRS) is SWAP[column]
     assert decide(holder, MINE, policy, NOW, only_if=OTHER) is CONFLICT
+    # What waits unchanged is not replaced, unless it is named.
+    is_ignored = policy == "replace" and HOLDERS[column][0] == "waiting"
+    expected = IGNORED if is_ignored else TABLE[policy][column]
+    assert decide(holder, MINE, policy, NOW, is_same=True) is expected
+    assert decide(holder, MINE, policy, NOW, only_if=THEIRS, is_same=True) is SWAP[column]
     # The same item once more is not a conflict with itself.
     assert decide(holder, THEIRS, policy, NOW) is (CREATED)
 

@@ -106,6 +106,27 @@ def test_all_policies_from_offer_to_delivery(tmp_path: Path) -> None:
         assert client.offer("ignore", "a", "once more") is CREATED
 
 
+def test_what_is_offered_unchanged_keeps_its_id(tmp_path: Path) -> None:
+    at = round((time.time() + LATER_S) * 1000)
+    with running(keyed_host(tmp_path)) as host, connect(host.socket) as client:
+        queue = client.delayed("replace")
+        assert queue.offer("a", b"x", at) is CREATED
+        first = client.key_show("replace", "a")
+        for _ in range(3):
+            assert queue.offer("a", b"x", at) is IGNORED
+        assert queue.offer_many([("a", b"x"), ("b", b"x")], at) == [IGNORED, CREATED]
+        assert client.key_show("replace", "a") == first
+        assert queue.offer("a", b"y", at) is UPDATED
+        assert queue.offer("a", b"y", at + 1) is UPDATED
+        second = client.key_show("replace", "a")
+        assert second["id"] != first["id"]
+        assert second["due_ms"] == at + 1
+        # At once, every offer is a new one.
+        host.ok("queues", "pause", "replace")
+        assert [queue.offer("a", b"y") for _ in range(2)] == [UPDATED, UPDATED]
+        host.until_books({"accepted": 6, "held": 2, "deleted": 4}, "replace")
+
+
 def test_an_update_that_was_made_on_what_is_no_longer_so_is_a_conflict(tmp_path: Path) -> None:
     with running(keyed_host(tmp_path)) as host, connect(host.socket) as client:
         client.offer("reject", "a", "1", delay=LATER_S)
@@ -155,7 +176,7 @@ def test_of_many_producers_one_creates_each_key(tmp_path: Path, queue: str) -> N
 
     def produce(host: Host, size: int) -> None:
         with connect(host.socket) as client:
-            items = [(key, "x") for key in keys]
+            items = [(key, f"in runs of {size}") for key in keys]
             found.append(client.offer_batch(queue, items, delay=LATER_S, run_items=size))
 
     with running(keyed_host(tmp_path)) as host:

@@ -531,6 +531,21 @@ def test_who_waits_for_an_item_is_told_when_the_daemon_stops(tmp_path: Path) -> 
         assert waiting.getresponse().status in (204, 503)
 
 
+def test_item_that_waits_unchanged_keeps_its_id(serving: Serving) -> None:
+    settings = {"handler": {"type": "pull"}, "unique": "replace"}
+    made = serving.http.post("/api/v2/queues", json={"queue": "calendar", "settings": settings})
+    assert made.is_success
+    new = {"queue": "calendar", "payload": "x", "reference": "k", "due_ms": 2**42}
+    first = serving.http.post("/api/queue-items/add", json=new)
+    again = serving.http.post(
+        "/api/queue-items/add", json=new, headers={"X-Correlation-Id": "another request"}
+    )
+    assert again.json() == {**first.json(), "outcome": "IGNORED"}
+    other = serving.http.post("/api/queue-items/add", json={**new, "due_ms": 2**42 + 1})
+    assert other.json()["outcome"] == "UPDATED"
+    assert other.json()["id"] != first.json()["id"]
+
+
 def test_a_reference_that_is_taken_names_its_holder(serving: Serving) -> None:
     for policy in ("reject", "ignore"):
         settings = {"handler": {"type": "pull"}, "unique": policy}
