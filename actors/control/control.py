@@ -63,7 +63,7 @@ class Control:
         operation = self._operations.get(op)
         if known is None and operation is None:
             names = ", ".join(sorted((*OPERATIONS, *self._operations)))
-            raise bad_request(f"there is no operation {op}: there are {names}")
+            raise bad_request(f"unknown operation {op}; the operations are {names}")
         try:
             if known is not None:
                 return shown(await known.read(fields).perform(self._actors))

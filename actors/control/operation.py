@@ -179,7 +179,7 @@ Flow = Annotated[
         examples=["nightly"],
     ),
 ]
-Limit = Annotated[int, Field(description="At most so many in one answer.", ge=1, le=LIMIT_MAX)]
+Limit = Annotated[int, Field(description="The most entries in one answer.", ge=1, le=LIMIT_MAX)]
 Cursor = Annotated[
     str | None,
     Field(description="The cursor of the page before; none: the first page.", max_length=1000),

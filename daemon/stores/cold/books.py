@@ -30,7 +30,7 @@ RECEIPT: Final = ColdReceipt._fields
 
 
 class Place(NamedTuple):
-    """What counters are kept for."""
+    """Counters are kept per place."""
 
     queue: str
     flow: str

@@ -88,7 +88,7 @@ class KeyTable(Protocol):
         """Those of the keys that have an entry. Without rows, who is not done seems to wait."""
 
     async def take(self, queue: str, takings: Sequence[Taking]) -> None:
-        """These keys, which nobody has, belong to these items from now on. RunAgain if one is
+        """These keys are free, and belong to these items from now on. RunAgain if one is
         taken after all."""
 
     async def let_go(self, ended: Sequence[Released]) -> None:
@@ -98,7 +98,7 @@ class KeyTable(Protocol):
         """Keys that these items have are where the items are."""
 
     async def release(self, queue: str, held: Collection[Held]) -> None:
-        """Their keys are nobody's."""
+        """Frees their keys."""
 
     async def remember(self, answers: Sequence[Answer]) -> None:
         """What was answered to runs that were not known. RunAgain if one is known after all."""
@@ -116,7 +116,7 @@ class Connection(Protocol):
 
     @property
     def makes_room(self) -> bool:
-        """The step is run again because the disk is full: nothing is to be kept that need not."""
+        """The step is run again because the disk is full: it keeps only what it must."""
 
     @property
     def rows(self) -> RowTable: ...
@@ -179,7 +179,7 @@ class Database(Protocol):
     ) -> T:
         """`is_new_work`: it brings work that was not here before: it is refused where it would be
         on one machine only and must not, or take the last of the disk, unless it `may_fill_disk`.
-        `is_repeatable`: it may be run again when nobody knows whether it was committed."""
+        `is_repeatable`: it may be run again when it is unknown whether it was committed."""
 
     async def sync(self) -> None:
         """What was written is durable on return. Free if it is already."""

@@ -103,7 +103,7 @@ class ColdDeadLetters:
 
 
 class _Letter(NamedTuple):
-    """A letter that is locked: nobody else has changed it, or will."""
+    """A letter that this step has locked: no other step changes it meanwhile."""
 
     found: Found
     bits: bytes
@@ -201,7 +201,7 @@ def _after(cursor: bytes | None) -> After | None:
 
 
 def _unpack(cursor: bytes) -> _Cursor:
-    """ValueError if it is no cursor."""
+    """ValueError if it is not a cursor."""
     if len(cursor) != _CURSOR.size:
         raise ValueError("not a cursor of dead letters")
     return _Cursor._make(_CURSOR.unpack(cursor))

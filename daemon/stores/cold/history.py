@@ -162,7 +162,7 @@ async def note_claimed(con: Connection, consumer: int, keep: Keep) -> None:
 
 
 async def look(con: Connection, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Past:
-    """ValueError if the cursor is none."""
+    """ValueError if the cursor is not one of ours."""
     at = read_pair(cursor) if cursor else _NEWEST
     found = await con.fetch(SELECT_PAST, queue, *at, rows_max + 1)
     taken = _fitting(found, rows_max, bytes_max)

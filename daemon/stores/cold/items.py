@@ -105,7 +105,7 @@ async def _scan(
     bodies = await con.rows.read_bodies(body_id for _, _, body_id, *_ in taken)
     rows: list[ColdSight] = []
     for n, _, *columns in taken:
-        # What cannot be read is set aside by whoever acquires it.
+        # The step that acquires an unreadable row sets it aside.
         with suppress(BadRow):
             rows.append(replace(_sight(columns, bodies), place=n))
     if len(taken) < len(found):

@@ -123,7 +123,7 @@ async def admit(
             keys = key_places(run.keys(), row.bits)
             item_refs(run)
         except (BadRow, BadRun):
-            # Whoever acquires it sets it aside.
+            # The step that acquires it sets it aside.
             continue
         wanted.update(keys)
         readable.append((row, run))
@@ -230,7 +230,7 @@ def _parts(wanted: Mapping[bytes, Sequence[Held]]) -> Iterator[list[bytes]]:
 async def _arbiter(
     con: Connection, rule: KeyRule, known: Mapping[bytes, Held]
 ) -> Arbiter[KeyedItem]:
-    # Where nobody has one of the keys the time does not matter.
+    # The time matters only if one of the keys is taken.
     return Arbiter(rule, await con.now() if known else 0, known)
 
 

@@ -215,7 +215,7 @@ def key_of(head: RunHead, data: bytes, index: int, runs: Unpacked) -> str | None
     try:
         key = runs.run(head, data).keys(index, index + 1)[0]
     except BadRun:
-        # Whoever delivers the item will say so; here it is only a text to be shown.
+        # The delivery reports it; here the key is only a text to show.
         return None
     return key.decode(errors="replace") or None
 

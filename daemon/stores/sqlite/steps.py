@@ -66,7 +66,7 @@ class SqliteConnection:
         return settle_delivered(self._db, outcomes, keeps)
 
     def wake(self, queue: str) -> None:
-        """Nobody else has this database."""
+        """No other daemon has this database."""
 
 
 class SqliteSteps:

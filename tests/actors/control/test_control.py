@@ -32,7 +32,7 @@ async def refusal(rig: Rig, op: str, **fields: Any) -> Refused:
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("no.such", {}, "there is no operation no.such"),
+    ("no.such", {}, "unknown operation no.such"),
     ("dead.find", {"which": []}, "which must be an object"),
     ("dead.find", {"which": {"queue": 3}}, "queue must be a text"),
     ("dead.find", {"which": {"colour": "red"}}, "unknown field 'colour'"),
