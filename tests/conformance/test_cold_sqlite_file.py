@@ -19,6 +19,7 @@ from daemon.stores.cold import (
     hand_over,
     items,
     job_failures,
+    leasing,
     settling,
     triggers,
 )
@@ -26,7 +27,6 @@ from daemon.stores.cold.statement import Now, Statement
 from daemon.stores.sqlite import (
     delivered,
     due,
-    leasing,
     looks,
     rows,
     schema,
@@ -61,15 +61,6 @@ def as_it_is_alone(step: str) -> str:
 
 async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> None:
     plans = {
-        "lease": leasing.lease_sql(4),
-        "renew": leasing.RENEW,
-        "release": leasing.RELEASE,
-        "release all": leasing.RELEASE_ALL,
-        "has due": leasing.has_due_sql(1),
-        "came due": leasing.came_due_sql(1),
-        "ran out": leasing.ran_out_sql(1),
-        "later": leasing.later_sql(1),
-        "ends": leasing.ends_sql(1),
         "shrink": rows.SHRINK,
         "settle what was delivered": delivered.read_sql(4),
         "bodies": rows.bodies_sql(4),
@@ -119,6 +110,14 @@ STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
     "move what has come due": (due.MOVE_DUE, ("q", 9)),
     "pick": (due.NEXT, ("q", ["f", "g"], 9)),
     "pick without exceptions": (due.NEXT, ("q", [], 9)),
+    "lease": (leasing.LEASE, ([1, 2], b"", 1, b"")),
+    "set aside": (leasing.SET_ASIDE, ([1, 2],)),
+    "cut": (leasing.SPLIT_OFF, (1, b"", b"", 1, 1)),
+    "renew": (leasing.RENEW, ([b"1", b"2"], 1)),
+    "release": (leasing.RELEASE, ([b"1", b"2"], b"")),
+    "release all": (leasing.RELEASE_ALL, (b"",)),
+    "outlook": (leasing.OUTLOOK, ("q", ["f", "g"])),
+    "outlook without exceptions": (leasing.OUTLOOK, ("q", [])),
     "freeze a claim": (claims.FREEZE, ([1, 2], 1)),
     "open a claim": (claims.OPEN_CLAIM, (1, 1)),
     "count what was claimed": (claims.COUNT_CLAIMED, (1,)),
@@ -163,23 +162,13 @@ def check_plan(plan: list[str], name: str, *, is_sorted: bool) -> None:
 
 async def test_what_comes_next_is_seen_in_the_indexes_alone(stores: SqliteStores) -> None:
     """SQLite opens the table too, and would go there for a column that the index lacks."""
-    for sql in (
-        leasing.has_due_sql(1),
-        leasing.came_due_sql(1),
-        leasing.ran_out_sql(1),
-        leasing.later_sql(1),
-        leasing.ends_sql(1),
-    ):
-        values = [0] * sql.count("?")
-        steps = stores.beside(
-            lambda db, sql=sql, values=values: [  # type: ignore[misc]
-                row[1:5] for row in db.execute(f"EXPLAIN {sql}", values)
-            ]
-        )
-        [table] = [p3 for name, _, _, p3 in steps if name == "DeferredSeek"]
-        read = [cursor for name, cursor, _, _ in steps if name == "Column"]
-        assert read, sql
-        assert table not in read, sql
+    text, values = leasing.OUTLOOK.sqlite(("q", ["f"]), Now(START_MS, START_MS))
+    steps = stores.beside(lambda db: [row[1:5] for row in db.execute(f"EXPLAIN {text}", values)])
+    tables = {p3 for name, _, _, p3 in steps if name == "DeferredSeek"}
+    read = {cursor for name, cursor, _, _ in steps if name == "Column"}
+    assert len(tables) == 5
+    assert read
+    assert not tables & read
 
 
 async def test_only_what_may_come_again_is_written_without_a_sync(stores: SqliteStores) -> None:

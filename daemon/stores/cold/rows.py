@@ -16,11 +16,11 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from actors.model.moves import Row
 from actors.model.slices import ItemError, error_rows, lowest_bit, read_error
-from actors.ports.tiers import ColdRow, NewRow
+from actors.ports.tiers import NewRow
 from actors.spooler.intake import fingerprint
 from daemon.stores.cold.books import Place
 from forebay.errors import BadRun
@@ -141,22 +141,6 @@ def own_bits(packed: object, head: RunHead) -> int:
     if not 0 < bits < 1 << head.count:
         raise BadRow("its items are not its body's")
     return bits
-
-
-class LeasedRow(NamedTuple):
-    """What is stored for a row that was acquired, as it was found."""
-
-    id: bytes
-    bits: object
-    attempt: int
-    due_ms: int
-    error_history: bytes
-
-    def of(self, head: RunHead, data: bytes) -> ColdRow:
-        """The row, of this body; BadRow if it makes no sense."""
-        bits = own_bits(self.bits, head)
-        errors = read_errors(self.error_history)
-        return ColdRow(self.id, head, data, bits, self.attempt, self.due_ms, errors)
 
 
 def fingerprint_of(data: bytes) -> int:

@@ -10,8 +10,16 @@ from collections.abc import Mapping, Sequence
 from actors.model.attempts import Attempts
 from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
-from actors.ports.tiers import NewRow, RowOutcome, StoredAttempts, Stream, Unconfirmed
-from daemon.stores.cold import attempts, claims, hand_over, history, keys, offers, settling
+from actors.ports.tiers import (
+    ColdRow,
+    NewRow,
+    Outlook,
+    RowOutcome,
+    StoredAttempts,
+    Stream,
+    Unconfirmed,
+)
+from daemon.stores.cold import attempts, claims, hand_over, history, keys, leasing, offers, settling
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
@@ -72,6 +80,39 @@ class ColdStore:
 
     def keep_history(self, keeps: Keeps) -> None:
         self._keeps = keeps
+
+    async def acquire(
+        self,
+        queue: str,
+        lock: bytes,
+        items_max: int,
+        bytes_max: int,
+        lease_s: float,
+        except_flows: frozenset[str] = frozenset(),
+        *,
+        cuts: bool = False,
+    ) -> list[ColdRow]:
+        """`bytes_max` counts whole bodies, because they are in memory as a whole: each once,
+        however many rows share it, plus 1 for each row."""
+        lease_ms = round(lease_s * 1000)
+        wish = leasing.Wish(queue, lock, items_max, bytes_max, lease_ms, except_flows, cuts)
+        return await leasing.acquire(self._steps, wish)
+
+    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
+        lease_ms = round(lease_s * 1000)
+        return await self._steps.write(
+            lambda con: leasing.renew(con, locks, lease_ms), is_durable=False
+        )
+
+    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
+        await self._steps.write(lambda con: leasing.release(con, lock, rows), is_durable=False)
+
+    async def release_all(self) -> int:
+        """Frees the rows that earlier processes of this daemon had acquired; returns how many."""
+        return await self._steps.write(leasing.release_all, is_durable=False)
+
+    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
+        return await self._steps.read(lambda con: leasing.outlook(con, queue, except_flows))
 
     async def settle(
         self, outcomes: Sequence[RowOutcome], *, is_durable: bool = False

@@ -16,7 +16,7 @@ from typing import Final
 from actors.model.books import ColdReceipt
 from actors.model.finished import Keeps
 from actors.model.keys import KeyRule, KeyRules
-from actors.model.slices import first_bits, indexes, lowest_bit
+from actors.model.slices import indexes
 from actors.ports.trigger_jobs import (
     JOB_CLAIM,
     JOBS_PAGE,
@@ -39,12 +39,13 @@ from daemon.stores.cold.books import RECEIPT, Books, Place
 from daemon.stores.cold.connection import Connection, Database, Room, Row
 from daemon.stores.cold.job_failures import ROWS_AT_ONCE, fail_claimed, letter_error
 from daemon.stores.cold.keyed import window_of
+from daemon.stores.cold.leasing import cut
 from daemon.stores.cold.offers import offer
-from daemon.stores.cold.rows import BadRow, pack_bits, unpack_bits
+from daemon.stores.cold.rows import BadRow, unpack_bits
 from daemon.stores.cold.statement import Statement
 from forebay.errors import BadRun
 from forebay.head import FIXED
-from forebay.ids import format_item_id, new_run_id
+from forebay.ids import format_item_id
 from forebay.limits import RUN_HEAD_FIXED_BYTES
 from forebay.run import IDS, Run
 
@@ -155,15 +156,7 @@ async def _cut(con: Connection, n: int, items: int) -> None:
     row = await con.first(SELECT_ROW, n)
     assert row is not None
     packed, *place = row
-    bits = unpack_bits(packed)
-    first = first_bits(bits, items)
-    rest = bits & ~first
-    values = (lowest_bit(rest), rest.bit_count(), pack_bits(rest))
-    await con.execute(INSERT_REST, new_run_id(), *values, n)
-    await con.rows.shrink({n: first})
-    books = Books()
-    books.cut(Place(*place))
-    await con.record(books)
+    await cut(con, n, unpack_bits(packed), items, Place(*place))
 
 
 async def _make_job(
@@ -303,13 +296,3 @@ SELECT_COUNTS: Final = Statement(
     "SELECT runs.n, count FROM :numbered($1) AS picked JOIN runs ON runs.n = picked.n"
 )
 SELECT_ROW: Final = Statement("SELECT bits, queue, flow, action FROM runs WHERE n = $1")
-_SAME: Final = """body_id, state, is_due, queue, flow, flow_type, action, key, priority,
-    scheduled_at, scheduled_at_initially, due_ms, size, attempt, created_at, origin, error_history,
-    headers, write_id, changed_at"""
-INSERT_REST: Final = Statement(
-    f"""INSERT INTO runs (id, first_item, count, bits, brought_by, {_SAME})
-    SELECT $1, $2, $3, $4, brought_by, {_SAME} FROM runs WHERE n = $5""",
-    sqlite=f"""INSERT INTO runs (id, first_item, count, bits, {_SAME})
-    SELECT $1, $2, $3, $4, {_SAME} FROM runs WHERE n = $5""",
-)
-"""The rest of a row, beside it. In PostgreSQL a row says which daemon brought it."""

@@ -10,10 +10,9 @@ from typing import Final
 from actors.model.keys import KeyRules
 from actors.model.moves import ColdMove, guard
 from actors.ports.tiers import ColdRow
-from daemon.stores.cold import hand_over
+from daemon.stores.cold import hand_over, leasing
 from daemon.stores.cold.connection import Database as Steps
 from daemon.stores.cold.rows import FAR_MS, unpack_bits
-from daemon.stores.postgres import leasing
 from daemon.stores.postgres.connection import Connection, Database
 from daemon.stores.postgres.rows import NOW
 
@@ -51,17 +50,8 @@ class PostgresSharedRows:
         bytes_max: int,
         except_flows: frozenset[str],
     ) -> list[ColdRow]:
-        wish = leasing.Wish(
-            queue, epoch, items_max, bytes_max, FAR_MS / 1000, except_flows, self._daemon, cuts=True
-        )
-        while True:
-            rows = await self._db.write(
-                lambda con: leasing.acquire(con, wish, self._now_ms()),
-                is_durable=False,
-                is_repeatable=False,
-            )
-            if rows is not None:
-                return rows
+        wish = leasing.Wish(queue, epoch, items_max, bytes_max, FAR_MS, except_flows, cuts=True)
+        return await leasing.acquire(self._steps, wish)
 
     async def left(self, epoch: bytes, rows: Sequence[bytes]) -> Mapping[bytes, int]:
         found = await self._db.read(lambda con: con.fetch(LEFT, list(rows), epoch))

@@ -23,11 +23,9 @@ import trio
 
 from actors.model.books import ColdReceipt
 from actors.ports.tiers import (
-    ColdRow,
     ColdTotals,
     FlowCount,
     Look,
-    Outlook,
     SeenRows,
 )
 from daemon.stores.bridge import Bridge
@@ -35,7 +33,6 @@ from daemon.stores.cold import claims
 from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres import (
     books,
-    leasing,
     looks,
 )
 from daemon.stores.postgres.connection import Database
@@ -134,59 +131,6 @@ class PostgresCold(ColdStore):
     async def listen(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """A task: calls `on_wake` when another daemon makes something due. Never returns."""
         await self.wakes.run(task_status)
-
-    async def acquire(
-        self,
-        queue: str,
-        lock: bytes,
-        items_max: int,
-        bytes_max: int,
-        lease_s: float,
-        except_flows: frozenset[str] = frozenset(),
-        *,
-        cuts: bool = False,
-    ) -> list[ColdRow]:
-        """`bytes_max` counts whole bodies, because they are in memory as a whole: each once,
-        however many rows share it, plus 1 for each row."""
-        wish = leasing.Wish(
-            queue, lock, items_max, bytes_max, lease_s, except_flows, self._daemon, cuts
-        )
-        # When very many rows come due at once, others get their turn between the transactions.
-        while True:
-            rows = await self._db.write(
-                lambda con: leasing.acquire(con, wish, self._now_ms()),
-                is_durable=False,
-                # Rows whose lease was not answered are free when it ends.
-                is_repeatable=False,
-            )
-            if rows is not None:
-                return rows
-
-    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
-        return await self._db.write(
-            lambda con: leasing.renew(con, locks, lease_s, self._now_ms()), is_durable=False
-        )
-
-    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
-        await self._db.write(
-            lambda con: leasing.release(con, lock, rows, self._now_ms()),
-            is_durable=False,
-            after=self.wakes.notices,
-        )
-
-    async def release_all(self) -> int:
-        """Frees the rows that earlier processes of this daemon had acquired; returns how many."""
-        queues = await self._db.write(
-            lambda con: leasing.release_all(con, self._daemon, self._now_ms()),
-            is_durable=False,
-            after=lambda queues: self.wakes.notices(set(queues)),
-        )
-        return len(queues)
-
-    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
-        return await self._db.read(
-            lambda con: leasing.outlook(con, queue, except_flows, self._now_ms())
-        )
 
     async def totals(self) -> Mapping[str, ColdTotals]:
         return await self._db.read(lambda con: books.read_totals(con, self._daemon))

@@ -9,7 +9,7 @@ from typing import Final
 
 from actors.model.books import ColdReceipt
 from actors.ports.tiers import ColdTotals, FlowCount
-from daemon.stores.cold.books import RECEIPT, TOTALS, Place
+from daemon.stores.cold.books import RECEIPT, TOTALS
 from daemon.stores.cold.books import Books as ColdBooks
 from daemon.stores.sqlite.schema import HELD
 
@@ -61,14 +61,6 @@ def read_receipt(db: sqlite3.Connection, write: bytes) -> ColdReceipt:
 
 def forget_receipts(db: sqlite3.Connection, writes: Sequence[bytes]) -> None:
     db.executemany("DELETE FROM receipts WHERE write_id = ?", [(write,) for write in writes])
-
-
-def lose_row(db: sqlite3.Connection, books: Books, n: int, items: int) -> None:
-    """Counts a row that was set aside."""
-    *place, write = db.execute(
-        "SELECT queue, flow, action, write_id FROM runs WHERE n = ?", (n,)
-    ).fetchone()
-    books.lose(Place(*place), items, write if isinstance(write, bytes) else None)
 
 
 SELECT_TOTALS: Final = """SELECT queue, taken, delivered, dead, deleted, held, runs, lost,

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Collection
 from typing import Final
 
+from actors.model.clock import JUMP_MS
 from daemon.stores.cold.connection import Room
 from daemon.stores.cold.statement import Now, Statement
 
@@ -49,6 +50,12 @@ def move_due(db: sqlite3.Connection, queue: str, now: Now) -> bool:
     return moved < MOVED_MAX
 
 
+def put_off_anew(db: sqlite3.Connection, now: int) -> None:
+    """Retries that failed at a time that is still to come wait for their pause from now on
+    (actors/model/clock.py, `retry_due_ms`)."""
+    db.execute(PUT_OFF_ANEW, {"now": now, "jump": JUMP_MS})
+
+
 _QUEUED: Final = "WHERE state = 'COLD_QUEUED' AND is_due"
 _LATER: Final = f"FROM runs INDEXED BY runs_later {_QUEUED} = 0 AND lock_uuid IS NULL"
 _LEASED: Final = f"FROM runs INDEXED BY runs_leased {_QUEUED} = 0 AND lock_uuid IS NOT NULL"
@@ -63,3 +70,11 @@ MOVE_DUE: Final = Statement(f"""UPDATE runs SET is_due = 1 WHERE n IN (
         ORDER BY scheduled_at LIMIT $2)
     LIMIT $2
 )""")
+_FAILED_AT: Final = """CASE WHEN json_valid(error_history)
+    THEN json_extract(error_history, '$[#-1][1]') END"""
+PUT_OFF_ANEW: Final = f"""WITH retries AS (
+        SELECT n AS number, :now + due_ms - {_FAILED_AT} AS anew FROM runs
+        WHERE state IN ('STORED', 'COLD_QUEUED') AND is_due = 0 AND lock_uuid IS NULL
+        AND attempt > 0 AND {_FAILED_AT} > :now + :jump AND {_FAILED_AT} <= due_ms
+    )
+    UPDATE runs SET scheduled_at = anew, due_ms = anew FROM retries WHERE n = number"""

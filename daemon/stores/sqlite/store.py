@@ -23,17 +23,15 @@ from typing import Final
 from actors.model.books import ColdReceipt
 from actors.model.clock import Clock, lease_clock, wall_ms
 from actors.ports.tiers import (
-    ColdRow,
     ColdTotals,
     FlowCount,
     Look,
-    Outlook,
     SeenRows,
 )
 from daemon.stores.cold import claims
 from daemon.stores.cold.statement import Now
 from daemon.stores.cold.store import ColdStore
-from daemon.stores.sqlite import due, leasing, looks
+from daemon.stores.sqlite import due, looks
 from daemon.stores.sqlite.books import (
     Books,
     forget_receipts,
@@ -73,51 +71,6 @@ class SqliteCold(ColdStore):
         """Overflow is refused where it would take the last of the disk."""
         self._db.left_free_bytes = left_free_bytes
 
-    async def acquire(
-        self,
-        queue: str,
-        lock: bytes,
-        items_max: int,
-        bytes_max: int,
-        lease_s: float,
-        except_flows: frozenset[str] = frozenset(),
-        *,
-        cuts: bool = False,
-    ) -> list[ColdRow]:
-        """Counted against `bytes_max` are bodies, whole, since whole they are in memory: each
-        once, however many rows share it, and 1 for each row."""
-
-        def work(db: sqlite3.Connection) -> list[ColdRow] | None:
-            now = self._now()
-            if not due.move_due(db, queue, now):
-                return None
-            wanted = leasing.Wanted(items_max, bytes_max, cuts=cuts)
-            lease_ms = round(lease_s * 1000)
-            return leasing.acquire(db, queue, lock, wanted, lease_ms, except_flows, now)
-
-        # When very many rows come due at once, others get their turn between the transactions.
-        while True:
-            rows = await self._db.write(work, is_durable=False)
-            if rows is not None:
-                return rows
-
-    async def renew(self, locks: Sequence[bytes], lease_s: float) -> list[int]:
-        until = self._lease_ms() + round(lease_s * 1000)
-        return await self._db.write(lambda db: leasing.renew(db, locks, until), is_durable=False)
-
-    async def release(self, lock: bytes, rows: Sequence[bytes]) -> None:
-        now = self._now_ms()
-        await self._db.write(lambda db: leasing.release(db, lock, rows, now), is_durable=False)
-
-    async def release_all(self) -> int:
-        """Frees what an earlier life had acquired: nobody else can have it. How many rows."""
-        now = self._now_ms()
-        return await self._db.write(lambda db: leasing.release_all(db, now), is_durable=False)
-
-    async def outlook(self, queue: str, except_flows: frozenset[str] = frozenset()) -> Outlook:
-        now = self._now()
-        return await self._db.read(lambda db: leasing.outlook(db, queue, now, except_flows))
-
     async def totals(self) -> Mapping[str, ColdTotals]:
         return await self._db.read(read_totals)
 
@@ -154,7 +107,7 @@ class SqliteCold(ColdStore):
         return looks.as_look(page, span)
 
     async def put_off_anew(self) -> None:
-        await self._db.write(partial(leasing.put_off_anew, now=self._now_ms()))
+        await self._db.write(partial(due.put_off_anew, now=self._now_ms()))
 
     async def write_off(self, missing: Mapping[str, int]) -> bool:
         if not self._db.was_damaged:
