@@ -26,7 +26,7 @@ from forebay.errors import BadRun
 from forebay.priorities import resolve
 
 TICK_STEPS: Final = ("marks", "change")
-TRIGGER_STEPS: Final = ("poll", "jobs", "end")
+TRIGGER_STEPS: Final = ("poll", "jobs", "died", "end")
 
 
 class KeptCron(NamedTuple):

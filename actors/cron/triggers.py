@@ -3,9 +3,9 @@
 This actor owns the book of triggers (actors/config/book.py) and the holds on their queues:
 a trigger's queue is in stream mode (actors/tiers/streams.py), so that all its items are in the cold
 store and no worker takes them. The cold store knows which job has claimed which items
-(actors/ports/trigger_jobs.py): a job and its claim are made in one transaction, and a sweep
-(actors/cron/trigger_sweep.py) ends a claim when its job has ended, once per second while there are
-jobs. A lease in the cold store lets one daemon at a time run a trigger.
+(actors/ports/trigger_jobs.py): a job and its claim are made in one transaction, and end in one.
+What their end means for the trigger, and jobs that are overdue, are looked after by `Jobs`
+(actors/cron/trigger_jobs.py). A lease in the cold store lets one daemon at a time run a trigger.
 
 A trigger fails when one of its queues does not exist, when the store's data for it is damaged, when
 one of its jobs is dead or unreadable, or when a job is not done at the end of its lease. The
@@ -38,8 +38,8 @@ from actors.config.triggers import (
     QueueTrigger,
     in_circles,
 )
+from actors.cron.trigger_jobs import Jobs
 from actors.cron.trigger_ports import TriggerPorts
-from actors.cron.trigger_sweep import JobSweep
 from actors.cron.trigger_watch import (
     LEASE_S,
     LOOK_S,
@@ -101,7 +101,8 @@ class Triggers:
         self._changing = trio.Lock()
         self._woken = trio.Event()
         self._watches: dict[str, Watch] = {}
-        self._sweep = JobSweep(self.book, store, ports, self._is_ours, self._succeed, self._fail)
+        self._jobs = Jobs(self.book, store, ports, self._is_ours, self._succeed, self._fail)
+        store.watch(self._jobs)
         self._is_away = False
         self._is_draining = False
         self.jobs_total = 0
@@ -113,12 +114,12 @@ class Triggers:
 
     def jobs(self, name: str, limit: int = JOBS_PAGE) -> list[TriggerJob]:
         """The oldest unfinished jobs, as last seen."""
-        of_name = (job for job in self._sweep.live.values() if job.trigger == name)
+        of_name = (job for job in self._jobs.live.values() if job.trigger == name)
         return list(islice(of_name, limit))
 
     def jobs_by_name(self) -> Counter[str]:
         """The number of unfinished jobs per trigger."""
-        return Counter(job.trigger for job in self._sweep.live.values())
+        return Counter(job.trigger for job in self._jobs.live.values())
 
     def _is_ours(self, name: str) -> bool:
         return self.watch(name).is_ours
@@ -126,7 +127,7 @@ class Triggers:
     def figures(self) -> dict[str, int]:
         return {
             "triggers": len(self.book.definitions),
-            "jobs": len(self._sweep.live),
+            "jobs": len(self._jobs.live),
             "jobs_total": self.jobs_total,
             "items_total": self.items_total,
             "failed_total": self.failed_total,
@@ -149,7 +150,7 @@ class Triggers:
         if self._is_away:
             return AWAY_PAUSE_S
         looks = [watch.look_at for watch in self._watches.values()]
-        return max(0.0, min([self._sweep.due_at, *looks]) - trio.current_time())
+        return max(0.0, min([self._jobs.due_at, *looks]) - trio.current_time())
 
     async def _let_all_go(self) -> None:
         with trio.move_on_after(LET_GO_S, shield=True), suppress(StoreUnavailable, StoreCorrupt):
@@ -241,11 +242,11 @@ class Triggers:
     # Looking.
 
     async def look(self) -> None:
-        """Ends jobs, and polls the queues of all triggers that are due."""
+        """Takes overdue jobs back, and polls the queues of all triggers that are due."""
         async with self._changing:
             try:
                 # First what needs no file: a full disk must drain.
-                await self._sweep.sweep()
+                await self._jobs.look()
                 await self._forget_old()
                 for name in self._due_names():
                     await self._look_at(name)
@@ -330,12 +331,12 @@ class Triggers:
         polled = await self._store.poll(poll)
         watch = self._watches[name]
         if polled.is_ours and not watch.is_ours:
-            # From now on this daemon ends its jobs.
-            self._sweep.sweep_soon()
+            # From now on this daemon looks after its jobs.
+            self._jobs.look_soon()
         watch.is_ours, watch.is_paused = polled.is_ours, polled.is_paused
         if polled.made is not None:
             made = watch.last_job = polled.made
-            self._sweep.made(made)
+            self._jobs.made(made)
             self.jobs_total += 1
             self.items_total += made.items
             log.debug("triggers.job_made", trigger=name, job=made.id, items=made.items)

@@ -5,14 +5,17 @@ queue, creates a job item that lists them in the target queue, and writes the jo
 claimed rows. So a job exists if and only if its claim does. Each job claims as a consumer of its
 own (`job_consumer`), so that nothing else finds the rows. The job's outcome is counted like a write
 (a receipt of one item, under the job's run id), in the transaction that ends it, whether a worker,
-an operator or a purge does. `end` reads that outcome and in one transaction delivers the job's
-items or gives them back, and forgets the job. Any daemon may repeat `end`. It also marks the letter
-of a dead job (`SPENT`): until then the letter may be retried as the same job; from then on a retry
-is refused. Items that have had as many dead jobs as their queue allows are not given back but
-become dead letters of their own queue in that transaction.
+an operator or a purge does. That transaction also delivers the job's items or gives them back, and
+forgets the job. The letter of a dead job is marked (`SPENT`), because a retry would put its items
+into two jobs. Items that have failed with as many jobs as their queue allows are not given back but
+become dead letters of their own queue.
+
+A job that is deleted after its lease has ended has stalled: its items have failed once more, like
+those of a dead job.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
@@ -38,7 +41,9 @@ JOBS_PAGE: Final = 500
 IDS_TOLD_MAX: Final = 10
 """How many of the items that were given up a notice names."""
 
-Fate = Literal["done", "dead", "deleted", "unreadable"]
+STALLED: Final = "was not done when its lease ended"
+
+Fate = Literal["done", "dead", "stalled", "deleted", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +109,27 @@ class JobList(NamedTuple):
 
 
 class FailedJob(NamedTuple):
-    """A dead job, and the consequences for its items."""
+    """A job that is dead or has stalled, and the consequences for its items."""
 
     job: TriggerJob
     error: ItemError | None
-    """The last error of its letter; None: the letter is gone."""
+    """The last error of its letter; None: it has none that can be read."""
     retries_max: int
-    """How many dead jobs an item may have had before this one and still be in the next."""
+    """How many failed jobs an item may have had before this one and still be in the next."""
     now_ms: int
 
     def error_of(self, attempt: int) -> ItemError:
         """The error its items remember. `attempt`: theirs, including this one."""
-        text = self.error.text if self.error is not None else "its letter is gone"
-        said = f"trigger {self.job.trigger}: job {self.job.id} is dead: {text}"
+        said = f"trigger {self.job.trigger}: job {self.job.id} {self._outcome}"
         reason = self.error.failure_reason if self.error is not None else "application"
         who = (job_consumer(self.job.run_id), self.job.made_ms)
         return ItemError(attempt, self.now_ms, said, reason, *who)
+
+    @property
+    def _outcome(self) -> str:
+        if self.job.fate == "stalled":
+            return STALLED
+        return f"is dead: {self.error.text}" if self.error is not None else "is dead"
 
 
 class JobEnd(NamedTuple):
@@ -127,7 +137,7 @@ class JobEnd(NamedTuple):
 
     job: TriggerJob
     error: str = ""
-    """Why the job is dead."""
+    """Why its items are dead letters."""
     dead: int = 0
     """How many of its items are dead letters now."""
     dead_ids: tuple[str, ...] = ()
@@ -138,19 +148,52 @@ class JobEnd(NamedTuple):
         return self.job.fate
 
 
+class JobWatch(Protocol):
+    """What the cold store asks of the daemon's triggers when a job ends, and tells them then. The
+    questions are asked in the store's own thread."""
+
+    def retries_max(self, queue: str) -> int:
+        """How many failed jobs an item of a queue may have had and still be in the next one."""
+
+    def is_overdue(self, job: TriggerJob, now_ms: int) -> bool:
+        """Whether the job's lease has ended."""
+
+    def ended(self, end: JobEnd) -> None:
+        """A step of this daemon has ended a job, and is committed. A crash before this call loses
+        nothing but the call."""
+
+
+class NoWatch:
+    """Before there are triggers."""
+
+    def retries_max(self, _: str) -> int:
+        return sys.maxsize
+
+    def is_overdue(self, _: TriggerJob, __: int) -> bool:
+        return False
+
+    def ended(self, _: JobEnd) -> None:
+        """Nobody wants to know."""
+
+
 class TriggerStore(Protocol):
     """As with `ColdQueue`: each method is one transaction, completed once it has begun; raises
     StoreUnavailable if it may not have happened."""
 
     async def poll(self, poll: Poll) -> Polled: ...
 
+    def watch(self, watch: JobWatch) -> None:
+        """From now on this one is asked and told."""
+
     async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
         """A page of jobs that were not ended, by run id."""
 
-    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
-        """Settles or gives back what the job had claimed; for a dead job, items that have failed
-        more than `retries_max` times are given up. Durable on return. None: the job no longer
-        exists, or is not done yet."""
+    async def died(self, ids: Sequence[str]) -> set[str]:
+        """Those of the jobs that have left a dead letter."""
+
+    async def end(self, run_id: bytes) -> None:
+        """Ends a job that has a fate and is still there, because an older version of this program
+        recorded its outcome. Durable on return."""
 
     async def let_go(self, name: str, holder: bytes) -> None:
         """Gives the lease up, if this daemon holds it."""

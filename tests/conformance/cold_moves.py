@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from actors.model.moves import SHOWN_AS, ColdMove, Row, row_changes
 from actors.model.states import State
 from actors.ports.tiers import ColdItems, DeadFilter, NewRow, RowOutcome, WrongClaim
-from actors.ports.trigger_jobs import Claim, Poll, TriggerStore
+from actors.ports.trigger_jobs import Claim, NoWatch, Poll, TriggerStore
 from tests.conformance.cold_stores import (
     LEASE_S,
     PLENTY,
@@ -109,6 +109,20 @@ async def set_claimed_aside(case: Case) -> None:
     await case.stores.cold.fetch(case.queue, CONSUMER, 1, 0, 10, PLENTY)
 
 
+async def fail_job(case: Case) -> None:
+    """The job that has claimed the row dies, and was the row's last one."""
+    case.stores.triggers.watch(Strict())
+    for row in await acquire(case.stores, OTHER, queue=f"jobs-{case.queue}"):
+        letter = part_of(row, 1, is_dead=True, attempt=1)
+        outcome = RowOutcome(row.row, OTHER, moved=(letter,), moved_bits=1)
+        await case.stores.cold.settle([outcome])
+
+
+class Strict(NoWatch):
+    def retries_max(self, _: str) -> int:
+        return 0
+
+
 STEPS: dict[ColdMove, Step] = {
     ColdMove.CONFIRM: lambda case: case.stores.cold.confirm([case.row.row]),
     ColdMove.FORGET: lambda case: case.stores.cold.forget([case.row.row]),
@@ -127,7 +141,7 @@ STEPS: dict[ColdMove, Step] = {
     ColdMove.CLAIM: lambda case: case.stores.cold.claim(case.queue, CONSUMER, 0, 10),
     ColdMove.ACKNOWLEDGE: acknowledge,
     ColdMove.UNCLAIM: lambda case: case.stores.cold.drop_stream(case.queue, CONSUMER),
-    ColdMove.FAIL_JOB: lambda case: case.stores.triggers.end(case.job, 0),
+    ColdMove.FAIL_JOB: fail_job,
     ColdMove.RETRY_DEAD: lambda case: case.stores.dead.retry(DeadFilter(queue=case.queue), 10),
     ColdMove.REMOVE_DEAD: lambda case: case.stores.dead.remove(DeadFilter(queue=case.queue), 10),
     ColdMove.SET_ASIDE: set_aside,
@@ -156,14 +170,10 @@ async def claimed(case: Case) -> None:
     await STEPS[ColdMove.CLAIM](case)
 
 
-async def in_dead_job(case: Case) -> None:
+async def in_job(case: Case) -> None:
     await free(case)
-    target = f"jobs-{case.queue}"
-    claim = Claim(case.queue, target, 10, 10, 5, case.job)
+    claim = Claim(case.queue, f"jobs-{case.queue}", 10, 10, 5, case.job)
     await case.stores.triggers.poll(Poll(case.queue, b"me", 30.0, 1000, claim))
-    (row,) = await acquire(case.stores, OTHER, queue=target)
-    letter = part_of(row, 1, is_dead=True, attempt=1)
-    await case.stores.cold.settle([RowOutcome(row.row, OTHER, moved=(letter,), moved_bits=1)])
 
 
 async def dead(case: Case) -> None:
@@ -204,7 +214,7 @@ SITUATIONS: dict[Step, tuple[Row, set[ColdMove]]] = {
         Row.CLAIMED,
         {ColdMove.ACKNOWLEDGE, ColdMove.UNCLAIM, ColdMove.SET_CLAIMED_ASIDE},
     ),
-    in_dead_job: (Row.CLAIMED, {ColdMove.FAIL_JOB}),
+    in_job: (Row.CLAIMED, {ColdMove.FAIL_JOB}),
     dead: (Row.FAILED, {ColdMove.RETRY_DEAD, ColdMove.REMOVE_DEAD}),
     delivered: (Row.GONE, set()),
     deleted: (Row.GONE, set()),

@@ -2,9 +2,11 @@
 
 import json
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from actors.model.books import ColdReceipt
-from actors.model.keys import KeyRule
+from actors.model.finished import keep_nothing
+from actors.model.keys import KeyRule, no_keys
 from actors.model.slices import ItemError
 from actors.ports.tiers import ColdItems, ColdRow, DeadFilter, RowOutcome
 from actors.ports.trigger_jobs import (
@@ -16,6 +18,7 @@ from actors.ports.trigger_jobs import (
     TriggerStore,
     job_consumer,
 )
+from daemon.stores.cold.settling import settle
 from forebay.ids import format_item_id
 from forebay.run import Run, read_head, take_items
 from tests.conformance.cold_keys import offer
@@ -70,7 +73,41 @@ async def the_job(stores: TriggerStores, lock: bytes = LOCK) -> tuple[ColdRow, A
     return row, json.loads(Run(row.head, row.data).payloads()[0])
 
 
+class Watch:
+    """What a daemon's triggers would say, and are told."""
+
+    def __init__(self) -> None:
+        self.limit = 8
+        self.is_late = False
+        self.ends: dict[bytes, JobEnd] = {}
+
+    def retries_max(self, _: str) -> int:
+        return self.limit
+
+    def is_overdue(self, _: TriggerJob, __: int) -> bool:
+        return self.is_late
+
+    def ended(self, end: JobEnd) -> None:
+        assert end.job.run_id not in self.ends
+        self.ends[end.job.run_id] = end
+
+
+_WATCHES: WeakKeyDictionary[TriggerStores, Watch] = WeakKeyDictionary()
+
+
+def watch(stores: TriggerStores) -> Watch:
+    """The one of these stores, whichever life of theirs it is."""
+    found = _WATCHES.setdefault(stores, Watch())
+    stores.triggers.watch(found)
+    return found
+
+
 async def settle_job(stores: TriggerStores, *, is_dead: bool = False) -> None:
+    watch(stores)
+    await finish_job(stores, is_dead=is_dead)
+
+
+async def finish_job(stores: TriggerStores, *, is_dead: bool = False) -> None:
     row, _ = await the_job(stores)
     if is_dead:
         errors = (ItemError(1, START_MS, "it broke", "business"),)
@@ -81,22 +118,26 @@ async def settle_job(stores: TriggerStores, *, is_dead: bool = False) -> None:
     assert await stores.cold.settle([outcome]) == [True]
 
 
-async def end(stores: TriggerStores, job: TriggerJob, retries_max: int = 8) -> str | None:
-    ended = await ending(stores, job, retries_max)
+async def end(stores: TriggerStores, job: TriggerJob) -> str | None:
+    ended = await ending(stores, job)
     return None if ended is None else ended.fate
 
 
-async def ending(stores: TriggerStores, job: TriggerJob, retries_max: int) -> JobEnd | None:
-    ended = await stores.triggers.end(job.run_id, retries_max)
+async def ending(stores: TriggerStores, job: TriggerJob) -> JobEnd | None:
+    """How the job has ended: in one transaction with its outcome."""
+    ended = watch(stores).ends.get(job.run_id)
+    is_listed = job.run_id in {one.run_id for one in (await stores.triggers.jobs()).jobs}
+    assert is_listed is (ended is None)
     await check_books(stores)
     return ended
 
 
 async def die(stores: TriggerStores, retries_max: int, items: int = 100) -> JobEnd:
-    """A job is made, dies, and is ended."""
+    """A job is made, and dies."""
     job = await make(stores, items)
+    watch(stores).limit = retries_max
     await settle_job(stores, is_dead=True)
-    ended = await ending(stores, job, retries_max)
+    ended = await ending(stores, job)
     assert ended is not None
     assert ended.fate == "dead"
     return ended
@@ -138,6 +179,7 @@ class TriggerSuite:
             cold_row, said = await the_job(stores)
             assert said["count"] == job.items
             ids.append(said["ids"])
+            watch(stores)
             await stores.cold.settle([RowOutcome(cold_row.row, LOCK, delivered=1)])
             assert await end(stores, job) == "done"
         assert [len(each) for each in ids] == [2, 4, 3]
@@ -176,10 +218,7 @@ class TriggerSuite:
         job = await make(stores)
         assert await end(stores, job) is None
         await settle_job(stores)
-        (seen,) = (await stores.triggers.jobs()).jobs
-        assert seen.fate == "done"
         assert await end(stores, job) == "done"
-        assert await end(stores, job) is None
         assert await stores.cold.receipt(job.run_id) == ColdReceipt()
         totals = await stores.cold.totals()
         assert (totals["q"].delivered, totals["q"].held) == (3, 0)
@@ -270,29 +309,42 @@ class TriggerSuite:
         bad, good = new_row(2), new_row(1)
         await put(stores, bad, good)
         job = await make(stores)
-        await settle_job(stores, is_dead=True)
         await stores.damage_body(bad.head.run_id)
-        ended = await ending(stores, job, 0)
+        watch(stores).limit = 0
+        await settle_job(stores, is_dead=True)
+        ended = await ending(stores, job)
         assert ended is not None
         assert ended.dead == 1
         totals = (await stores.cold.totals())["q"]
         assert (totals.dead, totals.held, totals.lost) == (1, 0, 2)
         assert await acquire(stores) == []
 
-    async def test_an_end_that_is_lost_in_a_crash_gives_up_the_same_ones(
+    async def test_a_crash_leaves_what_a_dead_job_gave_up(self, stores: TriggerStores) -> None:
+        await put(stores, new_row(3))
+        await die(stores, 0)
+        await stores.crash()
+        assert (await stores.triggers.jobs()).jobs == []
+        totals = await stores.cold.totals()
+        assert (totals["q"].dead, totals["q"].held, totals["jobs"].dead) == (3, 0, 1)
+        await check_books(stores)
+
+    async def test_an_outcome_that_an_older_version_recorded_ends_its_job(
         self, stores: TriggerStores
     ) -> None:
         await put(stores, new_row(3))
         job = await make(stores)
-        await settle_job(stores, is_dead=True)
-        await stores.cold.sync()
-        await stores.crash()
-        ended = await ending(stores, job, 0)
-        assert ended is not None
-        assert ended.dead == 3
-        await stores.crash()
-        assert await ending(stores, job, 0) is None
-        assert (await stores.cold.totals())["q"].dead == 3
+        (row,) = await acquire(stores, LOCK, queue="jobs")
+        cold: Any = stores.cold
+        outcome = RowOutcome(row.row, LOCK, delivered=1)
+        # As a version did that ended jobs in a transaction of their own.
+        await cold._steps._db.write(lambda con: settle(con, [outcome], keep_nothing, no_keys))
+        (seen,) = (await stores.triggers.jobs()).jobs
+        assert seen.fate == "done"
+        assert await held(stores) == (3, 0)
+        watch(stores)
+        await stores.triggers.end(job.run_id)
+        assert await end(stores, job) == "done"
+        assert (await stores.cold.totals())["q"].delivered == 3
 
     async def test_keys_stay_with_items_that_were_given_up(self, stores: TriggerStores) -> None:
         stores.cold.keep_keys(lambda _: KeyRule("reject"))
@@ -314,17 +366,6 @@ class TriggerSuite:
             after = page.after or b""
         assert found == sorted(made)
         assert page.after is None
-
-    async def test_a_job_that_is_tried_again_before_anybody_looked_is_still_live(
-        self, stores: TriggerStores
-    ) -> None:
-        await put(stores, new_row(1))
-        job = await make(stores)
-        await settle_job(stores, is_dead=True)
-        await stores.dead.retry(DeadFilter(), 10)
-        assert await end(stores, job) is None
-        await settle_job(stores)
-        assert await end(stores, job) == "done"
 
     async def test_a_dead_job_whose_items_were_given_back_is_not_tried_again(
         self, stores: TriggerStores
@@ -351,12 +392,72 @@ class TriggerSuite:
 
     async def test_a_deleted_job_gives_its_items_back(self, stores: TriggerStores) -> None:
         await put(stores, new_row(3))
-        job = await make(stores)
-        await settle_job(stores, is_dead=True)
-        await stores.dead.remove(DeadFilter(), 10)
-        assert await end(stores, job) == "deleted"
-        assert await held(stores) == (3, 3)
+        for way in ("delete", "purge"):
+            job = await make(stores)
+            watch(stores)
+            if way == "purge":
+                assert await stores.items.purge("jobs", 10) == 1
+            else:
+                (row,) = await acquire(stores, LOCK, queue="jobs")
+                assert await stores.items.delete(row.row, 1, LOCK)
+            assert await end(stores, job) == "deleted"
+            assert await held(stores) == (3, 3)
         assert {row.attempt for row in await acquire(stores)} == {0}
+
+    async def test_items_of_a_job_that_stalls_fail_and_are_dead_letters_in_the_end(
+        self, stores: TriggerStores
+    ) -> None:
+        """R39: nobody finishes the job before its lease ends, and the daemon takes it back."""
+        row = new_row(2)
+        await put(stores, row)
+        saw = watch(stores)
+        saw.limit, saw.is_late = 1, True
+        error = ""
+        for dead in (0, 2):
+            job = await make(stores)
+            assert await stores.items.purge("jobs", 10) == 1
+            ended = await ending(stores, job)
+            assert ended is not None
+            assert (ended.fate, ended.dead) == ("stalled", dead)
+            error = ended.error
+        (sight,) = await stores.items.find(row.head.run_id, 1)
+        assert (sight.state, sight.attempt) == ("FAILED", 2)
+        assert [error.attempt for error in sight.errors] == [1, 2]
+        assert f"job {job.id} was not done when its lease ended" in sight.errors[-1].text
+        assert f"job {job.id} was not done when its lease ended" in error
+        assert await held(stores) == (0, 0)
+
+    async def test_a_job_of_jobs_ends_them_with_itself(self, stores: TriggerStores) -> None:
+        """The jobs of one trigger are claimed by another one."""
+        await put(stores, new_row(3))
+        first = await make(stores)
+        claim = Claim("jobs", "more", 10, 10, 3, number())
+        polled = await stores.triggers.poll(Poll("u", ME, 30.0, INTERVAL_MS, claim))
+        assert polled.made is not None
+        watch(stores)
+        (row,) = await acquire(stores, LOCK, queue="more")
+        assert await stores.cold.settle([RowOutcome(row.row, LOCK, delivered=1)]) == [True]
+        assert await end(stores, polled.made) == "done"
+        assert await end(stores, first) == "done"
+        assert (await stores.cold.totals())["q"].delivered == 3
+        assert await stores.bodies() == set()
+
+    async def test_a_reader_that_acknowledges_a_job_ends_it(self, stores: TriggerStores) -> None:
+        await put(stores, new_row(3))
+        job = await make(stores)
+        watch(stores)
+        await stores.cold.claim("jobs", "reader", 0, 10)
+        await stores.cold.claim("jobs", "reader", 1, 0)
+        assert await end(stores, job) == "done"
+        assert (await stores.cold.totals())["q"].delivered == 3
+
+    async def test_jobs_that_have_died_are_known_by_their_letters(
+        self, stores: TriggerStores
+    ) -> None:
+        await put(stores, new_row(3))
+        ended = await die(stores, 8)
+        other = await make(stores)
+        assert await stores.triggers.died([ended.job.id, other.id]) == {ended.job.id}
 
     async def test_a_job_that_cannot_be_read_gives_its_items_back(
         self, stores: TriggerStores
@@ -364,6 +465,7 @@ class TriggerSuite:
         await put(stores, new_row(3))
         job = await make(stores)
         await stores.damage_body(job.run_id)
+        watch(stores)
         assert await acquire(stores, LOCK, queue="jobs") == []
         assert await end(stores, job) == "unreadable"
         assert await held(stores) == (3, 3)
@@ -429,10 +531,7 @@ class TriggerSuite:
         await settle_job(stores)
         await stores.cold.sync()
         await stores.crash()
-        assert await held(stores) == (3, 1)
         assert await end(stores, job) == "done"
-        await stores.crash()
-        assert await end(stores, job) is None
         assert await held(stores) == (1, 1)
 
     async def test_ids_of_parts_are_those_of_the_items(self, stores: TriggerStores) -> None:

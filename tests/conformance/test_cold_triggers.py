@@ -1,7 +1,7 @@
 """The suite of triggers, passed by SQLite and by PostgreSQL."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,14 @@ import asyncpg
 import pytest
 import trio
 
-from actors.ports.tiers import ColdItems, DeadFilter
+from actors.ports.tiers import ColdItems, ColdRow, RowOutcome
 from actors.ports.trigger_jobs import Claim, Poll, TriggerStore
 from daemon.stores.bridge import Bridge
+from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres.connection import Database
 from forebay.run import Run
 from tests.conformance.cold_stores import acquire, check_books, new_row, number, put
-from tests.conformance.cold_triggers import TriggerSuite, make, settle_job
+from tests.conformance.cold_triggers import LOCK, TriggerSuite, make, watch
 from tests.conformance.postgres_stores import PostgresStores
 from tests.conformance.sqlite_stores import SqliteStores
 
@@ -106,33 +107,28 @@ class TestPostgresTriggers(TriggerSuite):
         assert (len(ids), len(set(ids)), max(each["count"] for each in said)) == (30, 30, 4)
         await check_books(stores)
 
-    async def test_a_dead_job_is_ended_or_tried_again_and_never_both(
+    async def test_daemons_that_end_jobs_of_one_trigger_at_once_do_not_wait_for_each_other(
         self, stores: PostgresTriggerStores
     ) -> None:
-        await put(stores, new_row(1))
-        outcomes: list[tuple[bool, int]] = []
+        """The items of each job share bodies with those of the next one."""
+        other = stores.make(b"another daemon..")
+        await other.open()
+        await put(stores, *(new_row(7) for _ in range(8)))
+        made = [await make(stores, 4) for _ in range(10)]
+        rows = await acquire(stores, LOCK, queue="jobs")
+        seen = watch(stores)
+        other.triggers.watch(seen)
 
-        async def end(run_id: bytes) -> None:
-            ended.append(await stores.triggers.end(run_id, 100) is not None)
+        async def settle(cold: ColdStore, part: Sequence[ColdRow]) -> None:
+            for row in part:
+                await cold.settle([RowOutcome(row.row, LOCK, delivered=1)])
 
-        async def retry() -> None:
-            tried.append((await stores.dead.retry(DeadFilter(queue="jobs"), 10)).done)
-
-        for _ in range(12):
-            job = await make(stores)
-            await settle_job(stores, is_dead=True)
-            ended: list[bool] = []
-            tried: list[int] = []
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(end, job.run_id)
-                nursery.start_soon(retry)
-            outcomes.append((ended[0], tried[0]))
-            if tried[0]:
-                # It is live, and has what it had.
-                await settle_job(stores, is_dead=True)
-                assert await stores.triggers.end(job.run_id, 100) is not None
-            await stores.dead.remove(DeadFilter(), 10)
-        assert set(outcomes) <= {(True, 0), (False, 1)}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(settle, stores.cold, rows[::2])
+            nursery.start_soon(settle, other, rows[1::2])
+        await other.close()
+        assert seen.ends.keys() == {job.run_id for job in made}
+        assert (await stores.cold.totals())["q"].delivered == 40
         await check_books(stores)
 
     async def test_a_daemon_that_stands_still_in_a_poll_is_not_waited_for_for_ever(

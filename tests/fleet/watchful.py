@@ -4,7 +4,7 @@ A daemon that runs a trigger is waited for by the others for 30 s, and all look 
 wants to configure that, and no test can wait for it. Their proportions stay what they are.
 """
 
-import actors.cron.trigger_sweep
+import actors.cron.trigger_jobs
 import actors.cron.trigger_watch
 import actors.cron.triggers
 import actors.workers.sending
@@ -13,7 +13,7 @@ from daemon.cli.main import main
 SHARE = 6
 """So much shorter is everything."""
 
-for module in (actors.cron.trigger_watch, actors.cron.triggers, actors.cron.trigger_sweep):
+for module in (actors.cron.trigger_watch, actors.cron.triggers, actors.cron.trigger_jobs):
     for name in ("LEASE_S", "LOOK_S", "LIVE_S"):
         if name in vars(module):
             vars(module)[name] = vars(module)[name] / SHARE

@@ -124,6 +124,11 @@ class Connection(Protocol):
     @property
     def keys(self) -> KeyTable: ...
 
+    @property
+    def jobs(self) -> set[bytes]:
+        """Jobs of triggers whose receipts this step has changed: it may have ended them
+        (`job_ends`)."""
+
     async def fetch(self, statement: Statement, *values: Any) -> Sequence[Row]: ...
 
     async def first(self, statement: Statement, *values: Any) -> Row | None: ...

@@ -23,6 +23,7 @@ from daemon.stores.cold import attempts, claims, hand_over, history, keys, leasi
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
+from daemon.stores.cold.job_ends import JobEnding
 from daemon.stores.cold.keyed import window_of
 from daemon.stores.cold.repeats import Repeats
 from daemon.stores.cold.ticks import ColdTicks
@@ -31,15 +32,15 @@ from daemon.stores.cold.writes import ColdDecisions
 
 
 class ColdStore:
-    def __init__(self, steps: Database) -> None:
-        self._steps = steps
+    def __init__(self, db: Database) -> None:
         self._keeps: Keeps = keep_nothing
         self._rules: KeyRules = no_keys
+        self._steps = steps = JobEnding(db, lambda: self._keeps, lambda: self._rules)
         self._repeats = Repeats()
         self.dead_letters = ColdDeadLetters(steps, lambda: self._keeps)
         self.items = SingleItems(steps, lambda: self._keeps)
         self.ticks = ColdTicks(steps)
-        self.triggers = ColdTriggers(steps, lambda: self._keeps, lambda: self._rules)
+        self.triggers = ColdTriggers(steps)
         self.decisions = ColdDecisions(steps)
 
     def keep_keys(self, rules: KeyRules) -> None:

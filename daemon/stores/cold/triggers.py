@@ -9,22 +9,19 @@ The row of the lease is locked first, until the job is stored. Of two daemons th
 trigger at once, the second one finds the lease of the first, on the store's clock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from actors.model.books import ColdReceipt
-from actors.model.finished import Keeps
-from actors.model.keys import KeyRule, KeyRules
+from actors.model.keys import KeyRule
 from actors.model.slices import indexes
 from actors.ports.trigger_jobs import (
     JOB_CLAIM,
     JOBS_PAGE,
-    SPENT,
     Claim,
-    FailedJob,
-    JobEnd,
     JobList,
+    JobWatch,
     Poll,
     Polled,
     TriggerJob,
@@ -36,9 +33,9 @@ from actors.ports.trigger_jobs import (
 )
 from daemon.stores.cold import claims
 from daemon.stores.cold.books import RECEIPT, Books, Place
-from daemon.stores.cold.connection import Connection, Database, Room, Row
-from daemon.stores.cold.job_failures import ROWS_AT_ONCE, fail_claimed, letter_error
-from daemon.stores.cold.keyed import window_of
+from daemon.stores.cold.connection import Connection, Room, Row
+from daemon.stores.cold.job_ends import JobEnding
+from daemon.stores.cold.job_failures import ROWS_AT_ONCE
 from daemon.stores.cold.leasing import cut
 from daemon.stores.cold.offers import offer
 from daemon.stores.cold.rows import BadRow, unpack_bits
@@ -53,12 +50,11 @@ from forebay.run import IDS, Run
 class ColdTriggers:
     """Made by the cold store, whose database it shares."""
 
-    def __init__(
-        self, db: Database, keeps: Callable[[], Keeps], rules: Callable[[], KeyRules]
-    ) -> None:
+    def __init__(self, db: JobEnding) -> None:
         self._db = db
-        self._keeps = keeps
-        self._rules = rules
+
+    def watch(self, watch: JobWatch) -> None:
+        self._db.watch = watch
 
     async def poll(self, poll: Poll) -> Polled:
         lease, now_ms = await self._db.read(partial(_look, name=poll.name))
@@ -76,10 +72,11 @@ class ColdTriggers:
     async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
         return await self._db.read(lambda con: _jobs(con, after, limit))
 
-    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
-        return await self._db.write(
-            lambda con: _end(con, run_id, retries_max, self._keeps(), self._rules())
-        )
+    async def died(self, ids: Sequence[str]) -> set[str]:
+        return await self._db.read(lambda con: _died(con, ids))
+
+    async def end(self, run_id: bytes) -> None:
+        await self._db.write(lambda con: _note(con, run_id))
 
     async def let_go(self, name: str, holder: bytes) -> None:
         await self._db.write(lambda con: con.execute(LET_GO, name, holder), is_durable=False)
@@ -108,6 +105,14 @@ async def _jobs(con: Connection, after: bytes, limit: int) -> JobList:
     jobs = [TriggerJob._make((*row[:6], fate_of(ColdReceipt(*row[6:])))) for row in found]
     # Where there are `limit` of them there may be more.
     return JobList(await con.now(), jobs, jobs[-1].run_id if len(jobs) == limit else None)
+
+
+async def _died(con: Connection, ids: Sequence[str]) -> set[str]:
+    return {id_ for (id_,) in await con.fetch(SELECT_DEAD, ids)}
+
+
+async def _note(con: Connection, run_id: bytes) -> None:
+    con.jobs.add(run_id)
 
 
 # Polling.
@@ -175,11 +180,11 @@ async def _make_job(
     now = await con.now()
     made = TriggerJob(claim.run_id, name, claim.queue, claim.target, len(ids), now)
     await offer(con, [job_offer(name, claim, ids, now)], lambda _: KeyRule())
-    await con.execute(INSERT_JOB, *made[:6])
-    await con.execute(SET_JOB_ID, n, made.id)
     books = Books()
     books.begin(claim.run_id)
     await con.record(books)
+    await con.execute(INSERT_JOB, *made[:6])
+    await con.execute(SET_JOB_ID, n, made.id)
     return made
 
 
@@ -216,44 +221,8 @@ def _lists_ids(start: bytes | None) -> bool:
     )
 
 
-# Ending.
-
-
-async def _end(
-    con: Connection, run_id: bytes, retries_max: int, keeps: Keeps, rules: KeyRules
-) -> JobEnd | None:
-    job = await _find(con, run_id, LOCK_JOB)
-    receipt = await con.first(SELECT_RECEIPT, run_id)
-    if job is None or receipt is None:
-        return None
-    job = job._replace(fate=fate_of(ColdReceipt(*receipt)))
-    if job.fate is None:
-        return None
-    letters = await con.fetch(LOCK_LETTERS, job.id) if job.fate == "dead" else []
-    if job.fate == "dead" and not letters:
-        # It was put back to work, or deleted, since its receipt was read.
-        return None
-    await con.execute(MARK_SPENT, [n for n, _ in letters], SPENT)
-    consumer, ended = job_consumer(run_id), JobEnd(job)
-    n = await claims.lock_open(con, job.queue, consumer, JOB_CLAIM)
-    # An operator may have dropped it: others have its items then.
-    if n is not None and job.fate == "done":
-        window = window_of(rules(job.queue))
-        await claims.acknowledge(con, n, job.queue, keeps(job.queue), window)
-    elif n is not None and job.fate == "dead":
-        error = letter_error(letters[0][1])
-        failed = FailedJob(job, error, retries_max, await con.now())
-        ended = await fail_claimed(con, n, failed)
-    await claims.drop(con, job.queue, consumer)
-    await con.execute(DELETE_JOB, run_id)
-    await con.execute(FORGET_RECEIPT, run_id)
-    return ended
-
-
-async def _find(
-    con: Connection, run_id: bytes, statement: Statement | None = None
-) -> TriggerJob | None:
-    row = await con.first(statement or SELECT_JOB, run_id)
+async def _find(con: Connection, run_id: bytes) -> TriggerJob | None:
+    row = await con.first(SELECT_JOB, run_id)
     return None if row is None else TriggerJob(*row)
 
 
@@ -271,20 +240,12 @@ LET_GO: Final = Statement("""UPDATE trigger_leases SET until_ms = 0
 
 _JOB: Final = "run_id, name, queue, target, items, made_ms"
 SELECT_JOB: Final = Statement(f"SELECT {_JOB} FROM trigger_jobs WHERE run_id = $1")
-LOCK_JOB: Final = Statement(f"SELECT {_JOB} FROM trigger_jobs WHERE run_id = $1 FOR UPDATE")
 COUNT_JOBS: Final = Statement("SELECT count(*) FROM trigger_jobs WHERE name = $1")
 _RECEIPT: Final = ", ".join(f"coalesce(sum({name}), 0)::bigint" for name in RECEIPT)
-SELECT_RECEIPT: Final = Statement(f"SELECT {_RECEIPT} FROM receipts WHERE write_id = $1")
 SELECT_JOBS: Final = Statement(f"""SELECT {_JOB}, {_RECEIPT}
     FROM trigger_jobs LEFT JOIN receipts ON write_id = run_id
     WHERE run_id > $1 GROUP BY {_JOB} ORDER BY run_id LIMIT $2""")
 INSERT_JOB: Final = Statement(f"INSERT INTO trigger_jobs ({_JOB}) VALUES ($1, $2, $3, $4, $5, $6)")
-DELETE_JOB: Final = Statement("DELETE FROM trigger_jobs WHERE run_id = $1")
-FORGET_RECEIPT: Final = Statement("DELETE FROM receipts WHERE write_id = $1")
-LOCK_LETTERS: Final = Statement("""SELECT n, :raw(error_history)
-    FROM runs INDEXED BY runs_dead_item WHERE state = 'FAILED' AND item_id = $1
-    ORDER BY n DESC FOR UPDATE""")
-MARK_SPENT: Final = Statement("UPDATE runs SET job_id = $2 WHERE n = ANY ($1)")
 
 SET_JOB_ID: Final = Statement("""UPDATE runs INDEXED BY runs_claimed SET job_id = $2
     WHERE state = 'CLAIMED' AND consumer = $1""")
@@ -292,6 +253,8 @@ SELECT_CLAIMED: Final = Statement("""SELECT runs.n, body_id, bits, count, size,
     substr(bodies.data, 1, $2)
     FROM runs INDEXED BY runs_claimed LEFT JOIN bodies ON bodies.id = runs.body_id
     WHERE state = 'CLAIMED' AND consumer = $1 ORDER BY place""")
+SELECT_DEAD: Final = Statement("""SELECT DISTINCT item_id FROM runs INDEXED BY runs_dead_item
+    WHERE state = 'FAILED' AND item_id = ANY ($1)""")
 SELECT_COUNTS: Final = Statement(
     "SELECT runs.n, count FROM :numbered($1) AS picked JOIN runs ON runs.n = picked.n"
 )

@@ -26,8 +26,9 @@ class SharedBooks(Books):
         await record(con, daemon, self)
 
 
-async def record(con: Connection, daemon: bytes, books: Books) -> None:
-    """At the end of the transaction: from here on others of this daemon's wait."""
+async def record(con: Connection, daemon: bytes, books: Books) -> set[bytes]:
+    """At the end of the transaction: from here on others of this daemon's wait. Returns the jobs of
+    triggers whose receipts have changed."""
     totals = [(queue, c) for queue, c in sorted(books.totals.items()) if any(c.values())]
     flows = [
         (place, c) for place, c in sorted(books.flows.items()) if any(c[name] for name in FLOWS)
@@ -36,8 +37,8 @@ async def record(con: Connection, daemon: bytes, books: Books) -> None:
         books.writes_taken | {write for write, c in books.receipts.items() if any(c.values())}
     )
     if not (totals or flows or writes):
-        return
-    await con.execute(
+        return set()
+    noted = await con.fetch(
         RECORD,
         daemon,
         [queue for queue, _ in totals],
@@ -50,6 +51,7 @@ async def record(con: Connection, daemon: bytes, books: Books) -> None:
         [write in books.writes_taken for write in writes],
         *([books.receipts[write][name] for write in writes] for name in RECEIPT),
     )
+    return {write for write, is_job in noted if is_job}
 
 
 async def read_totals(con: Connection, daemon: bytes) -> dict[str, ColdTotals]:
@@ -117,7 +119,8 @@ RECORD: Final = f"""WITH of_queues AS (
         AS change (write_id, is_taken, {", ".join(RECEIPT)})
     WHERE is_taken
         OR EXISTS (SELECT 1 FROM receipts AS known WHERE known.write_id = change.write_id)
-    ON CONFLICT (write_id, daemon) DO UPDATE SET {_adding("receipts", RECEIPT)}"""
+    ON CONFLICT (write_id, daemon) DO UPDATE SET {_adding("receipts", RECEIPT)}
+    RETURNING write_id, EXISTS (SELECT 1 FROM trigger_jobs WHERE run_id = write_id)"""
 
 SELECT_TOTALS: Final = f"""SELECT queue,
     {", ".join(f"sum({name})::bigint AS {name}" for name in TOTALS)},

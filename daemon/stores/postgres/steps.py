@@ -33,6 +33,7 @@ class PostgresConnection:
         self.rows = PostgresRows(con, daemon, now_ms)
         self.keys = PostgresKeys(con, now_ms)
         self.woken: set[str] = set()
+        self.jobs: set[bytes] = set()
 
     async def fetch(self, statement: Statement, *values: Any) -> Sequence[Sequence[Any]]:
         return _read(await self._con.fetch(statement.postgres, *self._given(statement, values)))
@@ -61,7 +62,7 @@ class PostgresConnection:
         return self._found_ms
 
     async def record(self, books: Books) -> None:
-        await record(self._con, self.daemon, books)
+        self.jobs |= await record(self._con, self.daemon, books)
 
     async def settle_delivered(
         self, outcomes: Sequence[RowOutcome], keeps: Keeps

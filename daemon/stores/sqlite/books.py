@@ -22,8 +22,8 @@ class Books(ColdBooks):
         record(db, self)
 
 
-def record(db: sqlite3.Connection, books: ColdBooks) -> None:
-    """At the end of the transaction."""
+def record(db: sqlite3.Connection, books: ColdBooks) -> set[bytes]:
+    """At the end of the transaction. Returns the jobs of triggers whose receipts have changed."""
     for queue, change in books.totals.items():
         if any(change.values()):
             db.execute(_ADD_TOTALS, (queue, *(change[name] for name in TOTALS)))
@@ -33,9 +33,13 @@ def record(db: sqlite3.Connection, books: ColdBooks) -> None:
             db.execute(_ADD_FLOW, (*place, *counts))
             db.execute(_DROP_FLOW, place)
     db.executemany(_BEGIN_RECEIPT, [(write,) for write in books.writes_taken])
+    jobs = set()
     for write, change in books.receipts.items():
         if any(change.values()):
             db.execute(_ADD_RECEIPT, (*(change[name] for name in RECEIPT), write))
+            if db.execute(_IS_JOB, (write,)).fetchone():
+                jobs.add(write)
+    return jobs
 
 
 def read_totals(db: sqlite3.Connection) -> dict[str, ColdTotals]:
@@ -88,6 +92,7 @@ _ADD_RECEIPT: Final = (
     f"UPDATE receipts SET {', '.join(f'{name} = {name} + ?' for name in RECEIPT)} "
     "WHERE write_id = ?"
 )
+_IS_JOB: Final = "SELECT 1 FROM trigger_jobs WHERE run_id = ?"
 _SELECT_OLDEST: Final = f"""SELECT queue, flow, action, (
     SELECT created_at FROM runs INDEXED BY runs_oldest
     WHERE runs.queue = flows.queue AND runs.flow = flows.flow AND runs.action = flows.action

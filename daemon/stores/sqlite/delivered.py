@@ -124,5 +124,6 @@ def read_sql(count: int) -> str:
         WHERE id IN ({_marks(count)}) AND lock_uuid IS NOT NULL AND {guard(ColdMove.DELIVER)}"""
 
 
-HAS_MORE: Final = HAS_KEYS
+HAS_MORE: Final = f"""({HAS_KEYS}
+    OR EXISTS (SELECT 1 FROM trigger_jobs WHERE trigger_jobs.run_id = runs.write_id))"""
 """Whether something else hangs on a row, which ends with it. Then it is settled by itself."""

@@ -33,6 +33,7 @@ class SqliteConnection:
         self.makes_room = makes_room
         self.rows = SqliteRows(db, now)
         self.keys = SqliteKeys(db, now)
+        self.jobs: set[bytes] = set()
 
     async def fetch(self, statement: Statement, *values: Any) -> Sequence[Sequence[Any]]:
         return self._db.execute(*statement.sqlite(values, self._now)).fetchall()
@@ -58,7 +59,7 @@ class SqliteConnection:
         return self._now.wall
 
     async def record(self, books: Books) -> None:
-        record(self._db, books)
+        self.jobs |= record(self._db, books)
 
     async def settle_delivered(
         self, outcomes: Sequence[RowOutcome], keeps: Keeps

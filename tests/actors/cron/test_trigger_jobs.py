@@ -10,13 +10,13 @@ import pytest
 
 from actors.config.triggers import KeptTriggers, QueueTrigger
 from actors.control.items import Items
-from actors.cron import trigger_sweep, trigger_watch
+from actors.cron import trigger_jobs, trigger_watch
 from actors.cron import triggers as triggers_module
 from actors.cron.trigger_ports import TriggerPorts
 from actors.cron.triggers import Triggers
 from actors.model.outcomes import Failure
 from actors.ports.tiers import Ending
-from actors.ports.trigger_jobs import JOBS_PAGE, JobEnd, JobList, Poll, Polled, TriggerStore
+from actors.ports.trigger_jobs import JOBS_PAGE, JobList, JobWatch, Poll, Polled, TriggerStore
 from daemon.app import Daemon
 from forebay.errors import Refused
 from tests.eventually import at_once, eventually
@@ -34,7 +34,7 @@ class Crashed(BaseException):
 
 
 class Crashing:
-    """A store whose steps are counted, and one of which is the life's last."""
+    """A store whose polls are counted, and one of which is the life's last."""
 
     def __init__(self, store: TriggerStore, last: int, *, is_taken: bool) -> None:
         self._store = store
@@ -47,8 +47,14 @@ class Crashing:
     async def jobs(self, after: bytes = b"", limit: int = JOBS_PAGE) -> JobList:
         return await self._store.jobs(after, limit)
 
-    async def end(self, run_id: bytes, retries_max: int) -> JobEnd | None:
-        return await self._step(lambda: self._store.end(run_id, retries_max))
+    def watch(self, watch: JobWatch) -> None:
+        self._store.watch(watch)
+
+    async def died(self, ids: Sequence[str]) -> set[str]:
+        return await self._store.died(ids)
+
+    async def end(self, run_id: bytes) -> None:
+        await self._store.end(run_id)
 
     async def let_go(self, name: str, holder: bytes) -> None:
         await self._store.let_go(name, holder)
@@ -153,7 +159,7 @@ class World:
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look looks at everything: the store's clock alone says when it is time."""
-    for module in (triggers_module, trigger_sweep, trigger_watch):
+    for module in (triggers_module, trigger_jobs, trigger_watch):
         for name in ("LIVE_S", "LOOK_S"):
             monkeypatch.setattr(module, name, 0.0, raising=False)
 
@@ -178,16 +184,16 @@ async def test_what_was_pushed_is_done_with_its_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-async def test_a_crash_at_any_step_loses_nothing_and_claims_nothing_twice(
+async def test_a_crash_at_any_poll_loses_nothing_and_claims_nothing_twice(
     tmp_path: Path, is_taken: bool
 ) -> None:
     async with running(tmp_path) as rig:
         world = World(rig)
-        # The queue is held; from here on steps are counted.
+        # The queue is held; from here on polls are counted.
         await world.look()
         ids: list[str] = []
-        # Three polls and three ends at least.
-        for last in range(1, 7):
+        # Three polls at least.
+        for last in range(1, 4):
             ids += await rig.push(7)
             await rig.until_in_cold(7)
             world.triggers = world.live(last, is_taken=is_taken)
@@ -199,7 +205,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_claims_nothing_twice(
             assert (await rig.life.sqlite.triggers.jobs()).jobs == []
             assert await rig.life.sqlite.streams() == [("q", "trigger/t")]
             assert await rig.books("jobs") == {"accepted": 3 * last, "delivered": 3 * last}
-        assert world.crashes == 6
+        assert world.crashes == 3
 
 
 async def test_a_job_that_was_running_when_the_life_ended_comes_again_as_the_same(
@@ -229,8 +235,8 @@ async def test_a_dead_jobs_items_are_in_the_next_job(tmp_path: Path) -> None:
         await world.look()
         ids = await rig.push(3)
         await rig.until_in_cold(3)
-        await world.until_books("jobs", dead=1)
-        await world.until_failed()
+        await world.look()
+        await rig.until_books("jobs", dead=1)
         assert await rig.books("q") == {"accepted": 3, "held": 3, "cold": 3}
         rig.to("jobs").verdict = all_good
         await world.triggers.run_now("t")
@@ -301,9 +307,7 @@ async def test_a_job_that_dies_while_it_is_taken_back_keeps_its_letter(tmp_path:
         assert (await rig.books("q")) == {"accepted": 3, "held": 3, "cold": 3}
 
 
-async def test_a_dead_job_is_tried_again_before_its_items_were_given_back_and_never_after(
-    tmp_path: Path,
-) -> None:
+async def test_a_dead_job_is_not_tried_again(tmp_path: Path) -> None:
     async with running(tmp_path, {"jobs": {"max_retries": 0}}) as rig:
         world = World(rig)
         rig.to("jobs").verdict = all_fail(Failure("no", blames_destination=False))
@@ -313,11 +317,6 @@ async def test_a_dead_job_is_tried_again_before_its_items_were_given_back_and_ne
         await world.look()
         await rig.until_books("jobs", dead=1)
         (job,) = world.jobs()
-        # Nobody has looked yet: it is the same job, and has what it had.
-        assert (await rig.control("dead.retry", which={"ids": [job]}))["done"] == 1
-        await rig.to("jobs").until_begun(2)
-        await rig.until_books("jobs", dead=1)
-        await world.until_failed()
         for op, fields in (
             ("dead.retry", {"which": {"ids": [job]}}),
             ("items.change", {"id": job, "state": "QUEUED"}),

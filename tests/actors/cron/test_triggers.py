@@ -28,7 +28,7 @@ from actors.ports.trigger_jobs import Claim, Poll, TriggerLease, TriggerStore, f
 from daemon.state.kept_file import TRIGGERS, KeptFile, from_text, to_text
 from forebay.errors import Refused
 from tests.conformance.cold_stores import new_row, put
-from tests.conformance.cold_triggers import settle_job
+from tests.conformance.cold_triggers import finish_job
 from tests.conformance.sqlite_stores import SqliteStores
 
 TEN = {"type": "QUEUE", "queue": "q", "target": "jobs", "batch_size": 5}
@@ -180,11 +180,11 @@ async def test_a_queue_is_polled_at_its_interval_and_items_end_with_their_job(
         world.passes(0.1)
         await triggers.look()
         assert world.come.pop() == "jobs"
-        await settle_job(world.stores)
         assert (await world.books())[1] < delivered
+        await finish_job(world.stores)
+        assert await world.books() == (12 - delivered, delivered)
         world.passes(LIVE_S)
         await triggers.look()
-        assert await world.books() == (12 - delivered, delivered)
         # The next poll is ten seconds after the last one, not after its job's end.
         assert await world.jobs() == 0
     assert triggers.figures() == {
@@ -206,17 +206,34 @@ async def test_no_two_daemons_poll_and_another_goes_on(world: World, mock_clock:
     await others.look()
     assert await world.jobs() == 0
     await mine.look()
-    await settle_job(world.stores)
-    # Mine is gone. Whoever has the lease ends its jobs.
     world.passes(LOOK_S)
     await others.look()
     assert (len(others.jobs("t")), await world.jobs()) == (1, 1)
+    # Mine is gone.
+    await finish_job(world.stores)
+    assert await world.books() == (0, 3)
     world.passes(LEASE_S)
     await others.look()
-    world.passes(LIVE_S)
-    await others.look()
     assert others.watch("t").is_ours
-    assert await world.books() == (0, 3)
+
+
+async def test_a_trigger_learns_how_its_jobs_ended_that_another_daemon_has_delivered(
+    world: World, mock_clock: MockClock
+) -> None:
+    mine, others = world.triggers(t=TEN), world.triggers(OTHER, t=TEN)
+    await mine.look()
+    await others.look()
+    for is_dead in (True, False):
+        await world.push(1)
+        assert await mine.run_now("t") is not None
+        # The store is the other daemon's: it was made last.
+        await finish_job(world.stores, is_dead=is_dead)
+        assert (others.watch("t").failures, len(mine.jobs("t"))) == (0, 1)
+        world.passes(LOOK_S)
+        await mine.look()
+        assert (mine.watch("t").failures, mine.jobs("t")) == (int(is_dead), [])
+    ((_, error),) = world.failures
+    assert "is dead" in error
 
 
 async def test_a_dead_job_is_told_and_backed_off_until_one_is_done(
@@ -228,14 +245,14 @@ async def test_a_dead_job_is_told_and_backed_off_until_one_is_done(
     for failures in (1, 2):
         world.passes(10)
         await triggers.look()
-        await settle_job(world.stores, is_dead=True)
-        world.passes(LIVE_S)
-        await triggers.look()
+        await finish_job(world.stores, is_dead=True)
         assert len(world.failures) == triggers.watch("t").failures == failures
         assert await world.books() == (1, 0)
         assert "q" in world.come
         # Twice its interval, then four times.
         wait = 10 * 2**failures
+        world.passes(LIVE_S)
+        await triggers.look()
         for _ in range(wait // 5 - 1):
             world.passes(5)
             await triggers.look()
@@ -243,7 +260,7 @@ async def test_a_dead_job_is_told_and_backed_off_until_one_is_done(
     assert "is dead: its items are given back" in world.failures[0][1]
     world.passes(10)
     await triggers.look()
-    await settle_job(world.stores)
+    await finish_job(world.stores)
     world.passes(LIVE_S)
     await triggers.look()
     assert (triggers.watch("t").failures, triggers.watch("t").error) == (0, "")
@@ -267,7 +284,25 @@ async def test_a_job_that_nobody_begins_is_taken_back_when_its_lease_ends(
     assert await world.jobs() == 0
     assert await world.books() == (2, 0)
     assert (await world.books("jobs")) == (0, 0)
-    assert "was not done when its lease ended" in world.failures[0][1]
+    assert "was not done when its lease ended: its items are given back" in world.failures[0][1]
+
+
+async def test_items_of_jobs_that_stall_are_given_up_in_the_end(
+    world: World, mock_clock: MockClock
+) -> None:
+    world.retries_max = 1
+    triggers = world.triggers(t={**TEN, "job_lease": "60s"})
+    await world.push(2)
+    for dead in (0, 2):
+        await triggers.look()
+        assert await triggers.run_now("t") is None
+        assert await world.jobs() == 1
+        world.passes(61)
+        await triggers.look()
+        assert (await world.stores.cold.totals())["q"].dead == dead
+        world.passes(100)
+    assert world.dead == [("q", 2)]
+    assert "was not done when its lease ended: its items are dead letters" in world.failures[1][1]
 
 
 async def test_overdue_jobs_that_somebody_has_are_asked_for_in_turn(
@@ -312,7 +347,7 @@ async def test_all_jobs_are_swept_though_a_page_has_one(
 async def test_jobs_end_though_this_hosts_disk_is_full(world: World, mock_clock: MockClock) -> None:
     await world.push(2)
     await world.triggers(t=TEN).look()
-    await settle_job(world.stores)
+    await finish_job(world.stores)
     # The trigger is gone, and that its queue is let go cannot be written down.
     world.is_full = True
     await world.triggers().look()
@@ -393,7 +428,7 @@ async def test_a_trigger_that_is_removed_lets_its_queue_go_and_its_jobs_live(
     assert world.kept.held == {Hold("q", "t")}
     await triggers.remove("t")
     assert (world.held, world.kept.held, await world.jobs()) == (set(), frozenset(), 1)
-    await settle_job(world.stores)
+    await finish_job(world.stores)
     world.passes(LIVE_S)
     await triggers.look()
     assert await world.books() == (0, 2)
@@ -416,14 +451,14 @@ async def test_jobs_of_earlier_lives_are_ended_and_their_streams_forgotten(
 ) -> None:
     await world.push(2)
     await world.triggers(t=TEN).look()
-    await settle_job(world.stores)
     await world.begins()
     triggers = world.triggers(t=TEN)
     await triggers.look()
     assert world.dropped == []
+    await finish_job(world.stores)
+    assert await world.books() == (0, 2)
     world.passes(LIVE_S)
     await triggers.look()
-    assert await world.books() == (0, 2)
     assert [consumer.partition("/")[0] for _, consumer in world.dropped] == ["trigger-job"]
 
 
@@ -436,7 +471,7 @@ async def test_a_job_that_another_daemon_ends_keeps_no_queue_in_stream_mode_here
     others, mine = world.triggers(OTHER, t=TEN), world.triggers(t=TEN)
     await others.look()
     await mine.look()
-    await settle_job(world.stores)
+    await finish_job(world.stores)
     world.passes(LIVE_S)
     await others.look()
     assert await world.jobs() == 0
@@ -453,7 +488,7 @@ async def test_jobs_of_another_daemon_are_not_read_each_second(
     others, mine = world.triggers(OTHER, t=TEN), world.triggers(t=TEN)
     await others.look()
     await mine.look()
-    await settle_job(world.stores)
+    await finish_job(world.stores)
     world.passes(LIVE_S)
     await others.look()
     await mine.look()
@@ -468,7 +503,7 @@ async def test_nothing_more_is_claimed_while_the_daemon_drains_and_jobs_still_en
     await world.push(7)
     await triggers.look()
     triggers.drain()
-    await settle_job(world.stores)
+    await finish_job(world.stores)
     for _ in range(4):
         world.passes(5)
         await triggers.look()
