@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from actors.model.finished import FinishedRow
-from actors.ports.tiers import ColdItems
+from actors.ports.tiers import ColdItems, ColdPart, ColdTotals
 from daemon.stores.bridge import Bridge
 from daemon.stores.cold import items
 from tests.conformance.cold_items import ItemsSuite, ItemStores
@@ -28,8 +28,8 @@ class PostgresItemStores(PostgresStores):
         return self.cold.items
 
 
-class StretchSuite:
-    """What a scan finds where a transaction looks at three rows only."""
+class StepSuite:
+    """Steps over many rows: scans in stretches, and parts of one row."""
 
     @pytest.mark.parametrize("rows_max", [1, 2, 10])
     async def test_a_scan_goes_past_stretches_without_a_row_of_its_queue(
@@ -65,8 +65,17 @@ class StretchSuite:
         assert sizes == [2, 2, 1]
         assert len((await stores.items.scan(None, 0, 10, 1)).rows) == 1
 
+    async def test_parts_that_empty_a_row_together_leave_nothing(self, stores: ItemStores) -> None:
+        row = new_row(3)
+        await put(stores, row)
+        parts = [ColdPart(row.row, bits, None) for bits in (0b001, 0b110, 0b010)]
+        assert await stores.items.delete_all(parts) == [True, True, False]
+        assert await stores.cold.totals() == {"q": ColdTotals(taken=3, deleted=3)}
+        assert await stores.cold.flows() == []
+        assert await stores.bodies() == set()
 
-class TestSqliteItems(ItemsSuite, PurgeSuite, StretchSuite):
+
+class TestSqliteItems(ItemsSuite, PurgeSuite, StepSuite):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[SqliteItemStores]:
         stores = SqliteItemStores(tmp_path)
@@ -75,7 +84,7 @@ class TestSqliteItems(ItemsSuite, PurgeSuite, StretchSuite):
         await stores.cold.close()
 
 
-class TestPostgresItems(ItemsSuite, PurgeSuite, StretchSuite):
+class TestPostgresItems(ItemsSuite, PurgeSuite, StepSuite):
     @pytest.fixture
     async def stores(self) -> AsyncIterator[PostgresItemStores]:
         async with Bridge() as bridge:
