@@ -98,7 +98,7 @@ class Arbiter(Generic[W]):
         keys = run.keys()
         named = key_places(keys, bits)
         if only_if is None and self._are_free(named, keys, bits):
-            decided = Decided[W](run, bytes(bits.bit_count()), bits, keys=named)
+            decided: Decided[W] = Decided(run, bytes(bits.bit_count()), bits, keys=named)
             self._taken.update(dict.fromkeys(named, decided))
             return decided
         return self._one_by_one(run, keys, bits, only_if)
@@ -113,19 +113,15 @@ class Arbiter(Generic[W]):
     def _one_by_one(
         self, run: Run, keys: Sequence[bytes], bits: int, only_if: ItemRef | None
     ) -> Decided[W]:
-        decided, items, outcomes = Decided[W](run), item_refs(run), bytearray()
-        contents = Contents(run)
+        decided: Decided[W] = Decided(run)
+        items, contents, outcomes = item_refs(run), Contents(run), bytearray()
+        policy = self._rule.policy
+        has_time = policy == "replace" and run.head.due_ms > 0
         for index in indexes(bits):
             key, item = keys[index], items[index]
             holder = self._holder(key)
-            outcome = decide(
-                holder,
-                item,
-                self._rule.policy,
-                self._now_ms,
-                only_if,
-                is_same=self._is_same(key, run.head, contents, index),
-            )
+            is_same = has_time and self._is_same(key, run.head, contents, index)
+            outcome = decide(holder, item, policy, self._now_ms, only_if, is_same=is_same)
             outcomes.append(outcome)
             is_lost = outcome in (KeyOutcome.IGNORED, KeyOutcome.CONFLICT)
             # An item that already holds its key is stored, or done.
@@ -148,8 +144,6 @@ class Arbiter(Generic[W]):
 
     def _is_same(self, key: bytes, head: RunHead, contents: Contents, index: int) -> bool:
         """Whether the item that waits under the key says what this one says, for the same time."""
-        if self._rule.policy != "replace" or not head.due_ms:
-            return False
         earlier = self._taken.get(key)
         if earlier is not None:
             if earlier.run.head.due_ms != head.due_ms:
