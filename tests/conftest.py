@@ -79,12 +79,14 @@ def _group(nodeid: str) -> str:
 
 
 def _shuffle(items: list[pytest.Item], seed: str) -> None:
-    """The same order in every process, with the tests of a file still side by side."""
+    """The same order in every process, with the tests of a file still side by side, and those that
+    sum up the others last."""
     places = list(items)
     Random(seed).shuffle(places)
     place = {item: number for number, item in enumerate(places)}
     file_place = {item.path: number for number, item in enumerate(places)}
-    items.sort(key=lambda item: (file_place[item.path], place[item]))
+    is_last = {item: item.get_closest_marker("sums_up") is not None for item in items}
+    items.sort(key=lambda item: (file_place[item.path], is_last[item], place[item]))
 
 
 class FailuresAtOnce:

@@ -60,6 +60,7 @@ def test_books_balance_after_every_kill(
         world.sum_up()
 
 
+@pytest.mark.sums_up
 def test_kills_were_many_and_at_every_point(zygote: Zygote, tally: Tally, tmp_path: Path) -> None:
     if tally.worlds < WORLDS:
         pytest.skip("only together with all of the worlds")

@@ -80,6 +80,7 @@ def test_books_balance_after_every_kill(
     tally.spools += 1
 
 
+@pytest.mark.sums_up
 def test_kills_were_many_and_at_every_point(zygote: Zygote, tally: Tally, tmp_path: Path) -> None:
     if tally.spools < SPOOLS:
         pytest.skip("only together with all of the spools")

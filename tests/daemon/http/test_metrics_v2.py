@@ -17,6 +17,7 @@ CONFIG: dict[str, Any] = {
         "pulled": {"warm_max_items": 10},
         "streamed": {},
         "null": {"handler": {"type": "null"}},
+        "timed": {"handler": {"type": "null"}},
         "scored": {"handler": {"type": "python", "function": "httpx:head"}, "is_active": False},
         "own": {
             "handler": {"type": "python", "function": "tests.daemon.handlers.functions:keep"},
@@ -106,7 +107,7 @@ def test_plugins_name_the_distribution_of_each_handler(serving: Serving) -> None
     plugins = {entry["actionClass"]: entry for entry in found}
     assert plugins["null"]["plugin"] == "forebayd"
     assert plugins["null"]["version"]
-    assert plugins["null"]["queues"] == ["null"]
+    assert plugins["null"]["queues"] == ["null", "timed"]
     assert plugins["command:cat"]["plugin"] == "forebayd"
     assert plugins["python:httpx:head"]["plugin"] == "httpx"
     assert plugins["python:httpx:head"]["version"]
@@ -188,14 +189,14 @@ def test_history_refuses_what_makes_no_sense(serving: Serving, query: dict[str, 
 
 def test_stats_of_a_queue_have_percentiles(serving: Serving) -> None:
     with serving.client() as client:
-        push(client, "null", 1, "f")
+        push(client, "timed", 1, "f")
 
     def processed() -> dict[str, Any]:
-        found: dict[str, Any] = serving.http.get("/api/v2/queues/null/stats").json()
+        found: dict[str, Any] = serving.http.get("/api/v2/queues/timed/stats").json()
         assert found["processing"] is not None, found
         return found
 
     stats = eventually_sync(processed)
-    assert stats["processing"]["items"] >= 1
+    assert stats["processing"]["items"] == 1
     assert stats["processing"]["p50_ms"] <= stats["processing"]["p99_ms"]
     assert stats["exceptions"] == {"application": 0, "business": 0}
