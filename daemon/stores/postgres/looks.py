@@ -98,7 +98,8 @@ def _fitting(
 
 
 SELECT_CLAIMED: Final = """SELECT n, place, count, size, body_id, bits, attempt, due_ms FROM runs
-    WHERE state = 'CLAIMED' AND consumer = $1 AND place >= $2 ORDER BY place LIMIT $3"""
+    WHERE state = 'CLAIMED' AND consumer = $1 AND place >= $2::bigint
+    ORDER BY place LIMIT $3"""
 SELECT_STRETCH: Final = """SELECT n, size,
     queue = $1 AND state IN ('COLD_QUEUED', 'CLAIMED') AS is_wanted, body_id, bits,
     attempt, due_ms FROM runs WHERE n > $2 AND n <= $3 ORDER BY n LIMIT $4"""
