@@ -4,7 +4,7 @@
                  ◄─answers──┘  ▲     router,     ▲          │
                                │     promoter ◄─ cold       │
                                └──────── settlement ◄───────┘
-    Control, Metrics, Cron, Keys and Fleet beside them; Observers hear of every outcome.
+    Control, Metrics, Cron, Keys, Writes and Fleet beside them; Observers hear of every outcome.
 
 Start: `serve` locks the state directory, opens the stores, recovers the journal, and opens the
 socket last, so that every client that connects is answered. (Clients of a socket that systemd holds
@@ -49,6 +49,7 @@ from actors.tiers.shared_warm import SharedWarm
 from actors.tiers.tiers import Tiers
 from actors.tiers.warm import MemoryWarm
 from actors.workers.workers import Workers
+from actors.writes.writes import DECISION_STEPS, Writes
 from daemon.config.secrets import read_secrets
 from daemon.http.doors import Doors
 from daemon.http.listening import address_of, open_http
@@ -94,6 +95,7 @@ class Daemon:
     tiers: Tiers
     workers: Workers
     keys: Keys
+    writes: Writes
     fleet: Fleet
     cron: Cron
     metrics: Metrics
@@ -106,7 +108,7 @@ class Daemon:
     def hear(self, said: str) -> None:
         """Another daemon has put something into cold, or has something to say."""
         self.tiers.wake(said)
-        self.fleet.hear(said)
+        self.writes.hear(said)
 
 
 def build(
@@ -120,8 +122,7 @@ def build(
         warm = SharedWarm(stores.remote, own_warm, stores.fleet.rows, stores.cold, now_ms)
 
     catalogue = Catalogue(settings, stores.definitions, now_ms, stores.open_handler)
-    decides = not stores.is_shared
-    spooler = Spooler(spool, stores.journal, catalogue, Arrivals(catalogue), decides=decides)
+    spooler = Spooler(spool, stores.journal, catalogue, Arrivals(catalogue))
     ways = make_ways(catalogue, spooler.client)
     observers = Observers(
         settings, catalogue, stores.cold, spooler, stores.event_sink, ways, now_ms
@@ -129,11 +130,13 @@ def build(
     tiers = Tiers(settings, spooler, warm, stores.cold, catalogue, memory, now_ms)
     workers = Workers(settings, tiers, catalogue, observers, stores.open_handler, stores.fleet.rate)
     keys = Keys(tiers, catalogue)
+    decisions = tiers.watch(stores.cold.decisions, DECISION_STEPS)
+    writes = Writes(spooler.client, decisions, spool.stage_ttl, now_ms, is_shared=stores.is_shared)
     fleet = Fleet(stores.fleet, tiers, workers)
     items = Items(tiers, workers, observers.history, settings.socket.max_run_bytes)
     cron = Cron(settings, stores.cron, tiers, catalogue, observers, items)
     metrics = Metrics(catalogue, tiers, workers, keys, cron, observers, is_shared=stores.is_shared)
-    control = Control(catalogue, tiers, workers, items, cron, fleet, metrics)
+    control = Control(tiers, workers, items, cron, writes, fleet, metrics)
     ingest = Ingest(
         settings.socket, catalogue, spooler.client, keys, workers.pull, tiers.streams, control
     )
@@ -147,6 +150,7 @@ def build(
         tiers=tiers,
         workers=workers,
         keys=keys,
+        writes=writes,
         fleet=fleet,
         cron=cron,
         metrics=metrics,
@@ -209,6 +213,7 @@ async def live(daemon: Daemon, outside: Outside) -> None:
                 await http.close()
             workers.settlement.close()
         await daemon.observers.drain()
+        await daemon.writes.close()
         await daemon.fleet.close()
         await daemon.spooler.client.send(Finish())
         await daemon.spooler.finished.wait()
@@ -232,7 +237,8 @@ async def _start_storing(daemon: Daemon, nursery: trio.Nursery) -> None:
     nursery.start_soon(daemon.workers.breakers.run)
     nursery.start_soon(tiers.run)
     nursery.start_soon(daemon.stores.listen)
-    await daemon.fleet.catch_up()
+    await daemon.writes.catch_up()
+    nursery.start_soon(daemon.writes.run)
     nursery.start_soon(daemon.fleet.run)
     nursery.start_soon(daemon.keys.run)
     await nursery.start(daemon.cron.run)

@@ -9,7 +9,6 @@ from typing import Any
 
 import trio
 
-from actors.config.catalogue import Catalogue
 from actors.control.actors import Actors
 from actors.control.dead_groups import DeadGroups
 from actors.control.dead_jobs import Jobs
@@ -28,24 +27,25 @@ from actors.model.refusals import bad_request
 from actors.ports.tiers import StoreUnavailable
 from actors.tiers.tiers import Tiers
 from actors.workers.workers import Workers
+from actors.writes.writes import Writes
 from forebay.errors import BadRun
 
 
 class Control:
     def __init__(
         self,
-        catalogue: Catalogue,
         tiers: Tiers,
         workers: Workers,
         items: Items,
         cron: Cron,
+        writes: Writes,
         fleet: Fleet,
         metrics: Metrics,
     ) -> None:
-        cold = tiers.cold
+        cold, catalogue = tiers.cold, tiers.states.catalogue
         self._metrics = metrics
         self._actors = Actors(catalogue, tiers, workers, cron, fleet, metrics)
-        self._receipts = Receipts(tiers, fleet.deciding)
+        self._receipts = Receipts(tiers, writes)
         self._jobs = Jobs(tiers)
         self._operations: dict[str, Operation] = {
             **Letters(tiers).operations,

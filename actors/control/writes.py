@@ -1,9 +1,8 @@
 """Receipts, and the operations on writes (docs/protocol.md, "STAGE, SEAL, PUBLISH, ABORT").
 
-The owners know the outcomes of a write's items: the spooler those in the journal, the cold store
-the rest. A receipt adds the two up. A single daemon decides about its writes alone; the daemons of
-a fleet decide together (actors/fleet/writes.py), and their receipts cover all journals. It owns
-nothing; every ten minutes it makes both stores forget receipts that are too old.
+Decisions are made and carried out in actors/writes/. The owners know the outcomes of a write's
+items: the journals of those that they hold, the cold store of the rest. A receipt adds them up.
+Owns nothing; every ten minutes it makes both stores forget receipts that are too old.
 """
 
 from collections.abc import Mapping
@@ -13,19 +12,11 @@ import structlog
 import trio
 
 from actors.control.fields import LIMIT_MAX, Fields, Operation
-from actors.fleet.writes import Deciding
 from actors.model.refusals import bad_request, not_found
 from actors.ports.tiers import StoreUnavailable
-from actors.spooler.messages import (
-    AbortWrite,
-    AskReceipt,
-    DropStage,
-    ForgetWrites,
-    ListWrites,
-    Publish,
-    Seal,
-)
+from actors.spooler.messages import ForgetWrites, ListWrites
 from actors.tiers.tiers import Tiers
+from actors.writes.writes import Writes
 from forebay.limits import APP_BYTES_MAX, VERSION_MAX, WRITE_ID_BYTES
 from forebay.stage_frames import RESERVED
 
@@ -36,17 +27,12 @@ STAGES_MAX: Final = 100_000
 
 
 class Receipts:
-    def __init__(
-        self,
-        tiers: Tiers,
-        fleet: Deciding | None,
-    ) -> None:
-        """`fleet`: decides if daemons share a cold store."""
+    def __init__(self, tiers: Tiers, writes: Writes) -> None:
         self._spooler = tiers.spooler.client
         self._cold = tiers.cold
         self._receipt_ttl_s = tiers.spooler.settings.receipt_ttl
         self._now_ms = tiers.now_ms
-        self._fleet = fleet
+        self._writes = writes
         self.operations: Mapping[str, Operation] = {
             "stage.seal": self._seal,
             "stage.drop": self._drop,
@@ -67,8 +53,7 @@ class Receipts:
         try:
             gone = await self._spooler.ask(ForgetWrites(before_ms))
             await self._cold.forget_receipts(gone)
-            if self._fleet is not None:
-                await self._fleet.forget(self._now_ms() - before_ms)
+            await self._writes.forget(self._now_ms() - before_ms)
         except StoreUnavailable as problem:
             # They are a few bytes each and can no longer be asked for.
             log.warning("receipts.not_forgotten", writes=len(gone), error=str(problem))
@@ -77,16 +62,14 @@ class Receipts:
         write, stage = identifier(fields, "write"), identifier(fields, "stage")
         runs, items = fields.number("runs", 0), fields.number("items", 0)
         fields.end()
-        if self._fleet is not None:
-            return await self._fleet.seal(write, stage, runs, items)
-        return await self._spooler.ask(Seal(write, stage, runs, items))
+        await self._writes.seal(write, stage, runs, items)
+        return {"write": write.hex(), "stage": stage.hex(), "runs": runs, "items": items}
 
     async def _drop(self, fields: Fields) -> dict[str, Any]:
         write, stage = identifier(fields, "write"), identifier(fields, "stage")
         fields.end()
-        if self._fleet is not None:
-            return await self._fleet.drop(write, stage)
-        return await self._spooler.ask(DropStage(write, stage))
+        items = await self._writes.drop(write, stage)
+        return {"write": write.hex(), "stage": stage.hex(), "items": items}
 
     async def _publish(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
@@ -97,16 +80,19 @@ class Receipts:
             raise bad_request("app and version come together, or not at all")
         if app is not None and not 0 < len(app.encode()) <= APP_BYTES_MAX:
             raise bad_request(f"app has 1 to {APP_BYTES_MAX} bytes")
-        if self._fleet is not None:
-            return await self._fleet.publish(write, stages, app, version)
-        return await self._spooler.ask(Publish(write, stages, app, version))
+        published = await self._writes.publish(write, stages, app, version)
+        return {
+            "outcome": published.outcome,
+            "write": None if published.write is None else published.write.hex(),
+            "items": published.items,
+            "published_ms": published.published_ms,
+        }
 
     async def _abort(self, fields: Fields) -> dict[str, Any]:
         write = identifier(fields, "write")
         fields.end()
-        if self._fleet is not None:
-            return await self._fleet.abort(write)
-        return await self._spooler.ask(AbortWrite(write))
+        ended = await self._writes.abort(write)
+        return {"outcome": ended.outcome, "items": ended.items}
 
     async def _list(self, fields: Fields) -> dict[str, Any]:
         also_over, chosen = fields.flag("all"), fields.text_or_none("write")
@@ -121,25 +107,31 @@ class Receipts:
         fields.end()
         # The cold store's part first: items that move there meanwhile count as pending, not lost.
         in_cold = await self._cold.receipt(write)
-        found: dict[str, Any] | None = None
-        if self._fleet is not None:
-            found = await self._fleet.receipt(write)
-        if found is None:
-            found = await self._spooler.ask(AskReceipt(write))
+        found = await self._writes.receipt(write)
         if found is None:
             raise not_found(f"receipt {write.hex()}")
-        found["delivered"] += in_cold.delivered
-        found["deleted"] += in_cold.deleted
-        found["lost"] += in_cold.lost
-        found["dead"] = in_cold.dead
-        # For keyed queues; the last two are among the deleted ones.
-        found["updated"] = in_cold.updated
-        found["ignored"] = in_cold.ignored
-        found["conflict"] = in_cold.conflict
-        ends = ("delivered", "dead", "dropped", "deleted", "lost")
-        over = sum(found[end] for end in ends)
-        # Another daemon's part may count twice for a moment, after it was killed.
-        return found | {"pending": max(0, found["accepted"] - over)}
+        ends = {
+            "delivered": found.delivered + in_cold.delivered,
+            "dead": in_cold.dead,
+            "dropped": found.dropped,
+            "deleted": found.deleted + in_cold.deleted,
+            "lost": found.lost + in_cold.lost,
+        }
+        return {
+            "write": write.hex(),
+            "published_ms": found.published_ms,
+            "app": found.app,
+            "version": found.version,
+            "queues": list(found.queues),
+            "accepted": found.accepted,
+            **ends,
+            # For keyed queues; the last two are among the deleted ones.
+            "updated": in_cold.updated,
+            "ignored": in_cold.ignored,
+            "conflict": in_cold.conflict,
+            # Another daemon's part may count twice for a moment, after it was killed.
+            "pending": max(0, found.accepted - sum(ends.values())),
+        }
 
 
 def identifier(fields: Fields, name: str) -> bytes:

@@ -1,5 +1,4 @@
-"""What daemons share besides rows: decisions about writes, breakers, who is there.
+"""What daemons share besides rows: breakers, rates, who is there.
 
-The package owns nothing that must survive. Read fleet.py (the door), writes.py with
-write_follower.py, breakers.py, then members.py.
+The package owns nothing that must survive. Read fleet.py (the door), breakers.py, then members.py.
 """

@@ -1,8 +1,8 @@
 """Fleet: what this daemon shares with others besides the rows of the cold store.
 
-This is the door of the package. With a shared cold store daemons decide about writes together; with
-a shared warm queue as well, all follow the breakers of all. Every daemon with a PostgreSQL is
-listed there. A daemon without servers has nothing of this, and everything here does nothing.
+This is the door of the package. With a shared warm queue, all daemons follow the breakers of all.
+Every daemon with a PostgreSQL is listed there. A daemon without servers has nothing of this, and
+everything here does nothing.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,11 @@ import trio
 
 from actors.fleet.breakers import FleetBreaker, FleetBreakers
 from actors.fleet.members import Heartbeat
-from actors.fleet.write_follower import Follower
-from actors.fleet.writes import Deciding
 from actors.ports.fleet import Members, SharedRows
-from actors.ports.writes import DECIDED, Decisions
 from actors.tiers.shared_warm import SharedWarm
 from actors.tiers.tiers import Tiers
 from actors.workers.rate import FleetRate
 from actors.workers.workers import Workers
-
-DECISION_STEPS = ("verdicts", "applied", "note_parts", "expire", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +24,6 @@ class FleetStores:
 
     daemon: bytes = b""
     """This daemon's id; empty if it uses no server."""
-    decisions: Decisions | None = None
     rows: SharedRows | None = None
     breaker: FleetBreaker | None = None
     rate: FleetRate | None = None
@@ -39,15 +33,6 @@ class FleetStores:
 class Fleet:
     def __init__(self, stores: FleetStores, tiers: Tiers, workers: Workers) -> None:
         self.stores = stores
-        self._follower: Follower | None = None
-        self.deciding: Deciding | None = None
-        """Decides about writes; None: the spooler decides."""
-        if stores.decisions is not None:
-            spooler, decisions = tiers.spooler, tiers.watch(stores.decisions, DECISION_STEPS)
-            self._follower = Follower(
-                spooler.client, decisions, spooler.settings.stage_ttl, tiers.now_ms
-            )
-            self.deciding = Deciding(spooler.client, decisions, self._follower)
         self._warm = tiers.states.stored_warm
         self._breakers: FleetBreakers | None = None
         if stores.breaker is not None:
@@ -57,26 +42,13 @@ class Fleet:
         if stores.members is not None:
             self.heartbeat = Heartbeat(stores.members, stores.daemon, tiers)
 
-    def hear(self, said: str) -> None:
-        """Another daemon's wake, which may be that something is decided about writes."""
-        if said == DECIDED and self._follower is not None:
-            self._follower.wake()
-
-    async def catch_up(self) -> None:
-        """Carries out what was decided while this daemon was down; before anything is delivered."""
-        if self._follower is not None:
-            await self._follower.catch_up()
-
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follows the fleet's decisions and breakers, counts its daemons, and lists this one; never
-        returns."""
+        """Follows the fleet's breakers, counts its daemons, and lists this one; never returns."""
         async with trio.open_nursery() as nursery:
             if self._breakers is not None:
                 nursery.start_soon(self._breakers.run)
             if self.stores.rate is not None:
                 nursery.start_soon(self.stores.rate.run)
-            if self._follower is not None:
-                nursery.start_soon(self._follower.run)
             if isinstance(self._warm, SharedWarm):
                 nursery.start_soon(self._warm.run)
             if self.heartbeat is not None:
@@ -90,8 +62,6 @@ class Fleet:
             self.heartbeat.drain()
 
     async def close(self) -> None:
-        """Tells the fleet the last outcomes of this daemon's writes, and that it has stopped."""
-        if self._follower is not None:
-            await self._follower.close()
+        """Tells the fleet that this daemon has stopped."""
         if self.heartbeat is not None:
             await self.heartbeat.close()

@@ -27,6 +27,7 @@ from actors.model.keys import Holder, KeyRules, Offer
 from actors.model.slices import HeldBy, ItemError, Slice
 from actors.ports.ticks import TickStore
 from actors.ports.trigger_jobs import TriggerStore
+from actors.ports.writes import Decisions
 from forebay.item import FailureReason
 from forebay.run import RunHead
 
@@ -373,6 +374,9 @@ class ColdQueue(Protocol):
 
     @property
     def triggers(self) -> "TriggerStore": ...
+
+    @property
+    def decisions(self) -> Decisions: ...
 
     async def open(self) -> None:
         """Connects and migrates. Called once, before anything else."""

@@ -1,8 +1,8 @@
-"""Writes whose stages are spread over several daemons: the decisions about them, and their port.
+"""Decisions about Spark writes, and the port of the store that makes them.
 
-A write is decided once, in the store that the daemons share: every sealed stage is known there, and
-publish, abort and expiry compete for one row. Every daemon carries out the decision for its own
-stages (actors/fleet/write_follower.py) when it learns of it.
+A write is decided once, in the cold store: every sealed stage is known there, and publish, abort
+and expiry compete for one row. Daemons that share the store may each have stages of a write. Every
+daemon carries out a decision for its own stages, in its journal (actors/writes/).
 
 As with a `ColdQueue`, a step happens as a whole or not at all, is completed once it has begun, and
 is durable when it returns. StoreUnavailable: it is unknown whether the step was taken, and
@@ -37,7 +37,7 @@ class Published(NamedTuple):
 
 
 class LastVersion(NamedTuple):
-    """The highest version of an application that a journal knows."""
+    """The highest version of an application that a journal knows: the cold store may be lost."""
 
     version: int
     write: bytes
@@ -73,7 +73,7 @@ class PublishWish(NamedTuple):
 
 
 class OpenWrite(NamedTuple):
-    """A write with stages in one journal and without a decision."""
+    """A write with stages in one journal, which has not carried out a decision about it."""
 
     write: bytes
     heard_ms: int
@@ -146,6 +146,23 @@ class SharedReceipt:
     """As last reported by this daemon's journal."""
     others: WritePart
     """The sum of all other journals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A published write, and the outcomes of its items in all journals. Items that have moved to
+    the cold store have none here."""
+
+    write: bytes
+    published_ms: int
+    app: str | None
+    version: int | None
+    queues: tuple[str, ...]
+    accepted: int
+    delivered: int
+    dropped: int
+    deleted: int
+    lost: int
 
 
 class Decisions(Protocol):

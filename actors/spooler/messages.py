@@ -14,7 +14,14 @@ from actors.model.books import JournalReport
 from actors.model.failures import Portions, RetryNote
 from actors.model.runs import Fate, StoredRun
 from actors.ports.tiers import Look
-from actors.ports.writes import OpenWrite, Verdict, WritePart, WriteView
+from actors.ports.writes import (
+    OpenWrite,
+    Receipt,
+    SealedStage,
+    Verdict,
+    WritePart,
+    WriteView,
+)
 from forebay.errors import Refused
 from forebay.run import RunHead
 from forebay.wire import Outcome
@@ -238,52 +245,35 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Seal a stage if it has this many runs and items. Answered when that is durable."""
+    """Seal a stage if it has this many runs and items. Answered when that is durable; None: its
+    write is published already."""
 
     write: bytes
     stage: bytes
     runs: int
     items: int
-    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Make these stages of a write visible and drop its others, in one step."""
-
-    write: bytes
-    stages: tuple[bytes, ...]
-    app: str | None
-    version: int | None
-    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class AbortWrite:
-    """Drop all stages of a write, unless it is published."""
-
-    write: bytes
-    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
+    reply: Reply[SealedStage | None] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class DropStage:
-    """Drop everything that this stage has or may still get: its task has failed."""
+    """Drop everything that this stage has or may still get: its task has failed. Answer with the
+    number of items; None: it is sealed, and `also_sealed` is false, so it stays."""
 
     write: bytes
     stage: bytes
-    also_sealed: bool = True
-    """False: leave a sealed stage as it is, because other daemons know it; `is_sealed` says so."""
-    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
+    also_sealed: bool
+    reply: Reply[int | None] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class FollowPublish:
-    """Make visible what was published elsewhere, as far as it is here, and drop the rest."""
+class Apply:
+    """Carry out the decision about a write: make the stages visible that are published, as far as
+    they are here, and drop all others. Answered when that is durable, with the number of published
+    items that are missing here."""
 
     verdict: Verdict
-    reply: Reply[dict[str, Any]] = field(default_factory=Reply, compare=False)
-    """How many of its items are `missing` here."""
+    reply: Reply[int] = field(default_factory=Reply, compare=False)
 
     @property
     def write(self) -> bytes:
@@ -332,10 +322,10 @@ class ListWrites:
 
 @dataclass(frozen=True, slots=True)
 class AskReceipt:
-    """Answer with what the journal knows about a published write; None if nothing."""
+    """Answer with what the journal alone knows about a published write; None if nothing."""
 
     write: bytes
-    reply: Reply[dict[str, Any] | None] = field(default_factory=Reply, compare=False)
+    reply: Reply[Receipt | None] = field(default_factory=Reply, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +336,7 @@ class ForgetWrites:
     reply: Reply[list[bytes]] = field(default_factory=Reply, compare=False)
 
 
-WriteRequest = Seal | Publish | AbortWrite | DropStage | FollowPublish
+WriteRequest = Seal | DropStage | Apply
 WriteQuestion = AskReceipt | ListWrites | AskWrite | AskOpenWrites | AskParts
 
 

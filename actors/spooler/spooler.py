@@ -39,8 +39,8 @@ from actors.spooler.intake import DRAINING, Group, Intake, RecentRuns, answer
 from actors.spooler.ledger import Ledger
 from actors.spooler.lending import Lending, Loans, PendingMark
 from actors.spooler.messages import (
-    AbortWrite,
     Append,
+    Apply,
     AskOpenWrites,
     AskParts,
     AskReceipt,
@@ -51,13 +51,11 @@ from actors.spooler.messages import (
     DropStage,
     FindRun,
     Finish,
-    FollowPublish,
     ForgetWrites,
     GiveBack,
     Inquire,
     ListWrites,
     Peek,
-    Publish,
     Reply,
     ScanRuns,
     Seal,
@@ -92,7 +90,6 @@ PROGRESS_S: Final = 1.0
 BUSY_S: Final = 0.05
 """How long after a group of pushes another group is expected."""
 PINNED_S: Final = 5.0
-EXPIRY_S: Final = 10.0
 PINNED_CHUNKS: Final = 4
 """How many chunks may stay on disk, however little they hold."""
 
@@ -106,13 +103,8 @@ class Spooler:
         journal: Journal,
         catalogue: Catalogue,
         arrivals: Arrivals,
-        *,
-        decides: bool = True,
     ) -> None:
-        """`decides`: whether this spooler decides which writes expire; False: the daemons of a
-        fleet decide together."""
         self.settings = settings
-        self._decides = decides
         self._journal = journal
         self._sender, self._inbox = trio.open_memory_channel[SpoolerMessage](INBOX)
         self.client = SpoolerClient(self._sender)
@@ -162,7 +154,6 @@ class Spooler:
         self._has_unsynced_marks = False
         self._next_marks_sync = 0.0
         self._next_pinned = 0.0
-        self._next_expiry = 0.0
         self._has_forgotten = False
         self._stored_at = -BUSY_S
 
@@ -269,7 +260,7 @@ class Spooler:
             case Doubt():
                 for position in message.positions:
                     self._ledger.doubt(position, -1 if message.is_over else 1)
-            case Seal() | Publish() | AbortWrite() | DropStage() | FollowPublish():
+            case Seal() | DropStage() | Apply():
                 self._staging.arrive(message)
             case AskReceipt() | ListWrites() | AskWrite() | AskOpenWrites() | AskParts():
                 self._staging.tell(message)
@@ -292,7 +283,6 @@ class Spooler:
                 self._lending.ready.update(self._backlog.wake_due(steady_ms()))
                 self._marks_are_due = True
                 self._tell_pinned()
-                self._expire_writes()
             case Drain():
                 self._intake.drain()
             case Finish():
@@ -465,11 +455,6 @@ class Spooler:
             self.arrivals.pin(queue, positions)
 
     # Writes that are over.
-
-    def _expire_writes(self) -> None:
-        if self._decides and trio.current_time() >= self._next_expiry:
-            self._next_expiry = trio.current_time() + EXPIRY_S
-            self._staging.expire(wall_ms() - round(self.settings.stage_ttl * 1000))
 
     def _forget_writes(self, message: ForgetWrites) -> None:
         gone = self._writes.forget(message.before_ms, self._ledger.writes_on_disk())

@@ -1,10 +1,10 @@
-"""Staging: requests about writes, decided in order, made durable together, then carried out.
+"""Staging: requests that change writes, judged in order, made durable together, then carried out.
 
-A part of the spooler. Requests wait for the next commit. Each is decided on the state at that time
+A part of the spooler. Requests wait for the next commit. Each is judged on the state at that time
 (actors/spooler/writes.py), and its record goes into the commit. When that is durable, the request
-is carried out and answered: published stages join the backlog, dropped ones leave the ledger. Two
-requests about one write or one application never share a commit: the second is decided after the
-first took effect.
+is carried out and answered: published stages join the backlog, dropped ones leave the ledger.
+Requests about different stages of one write share a commit. Two about one stage, or one of them
+about the whole write, do not: the second is judged after the first took effect.
 """
 
 from typing import Any, Final, NamedTuple, assert_never
@@ -13,20 +13,19 @@ import structlog
 
 from actors.model.books import Account, Totals
 from actors.ports.journal import LiveRun, Record
-from actors.ports.writes import WritePart
+from actors.ports.writes import Receipt, SealedStage, WritePart
 from actors.spooler.backlog import Backlog
 from actors.spooler.ledger import Ledger
 from actors.spooler.messages import (
-    AbortWrite,
     Append,
+    Apply,
     AskOpenWrites,
     AskParts,
     AskReceipt,
     AskWrite,
     DropStage,
-    FollowPublish,
     ListWrites,
-    Publish,
+    Reply,
     Seal,
     WriteQuestion,
     WriteRequest,
@@ -46,7 +45,32 @@ class DecidedWrite(NamedTuple):
 
     request: WriteRequest
     record: Record
-    result: dict[str, Any]
+    result: SealedStage | int | None
+
+
+class Busy:
+    """What requests of one commit are about."""
+
+    def __init__(self) -> None:
+        self._whole: set[bytes] = set()
+        """Writes with a request about all of it."""
+        self._parts: set[bytes] = set()
+        """Writes with a request about a stage."""
+        self._stages: set[tuple[bytes, bytes]] = set()
+
+    def add(self, request: WriteRequest) -> None:
+        if isinstance(request, Apply):
+            self._whole.add(request.write)
+        else:
+            self._parts.add(request.write)
+            self._stages.add((request.write, request.stage))
+
+    def blocks(self, request: WriteRequest) -> bool:
+        if request.write in self._whole:
+            return True
+        if isinstance(request, Apply):
+            return request.write in self._parts
+        return (request.write, request.stage) in self._stages
 
 
 class Staging:
@@ -89,24 +113,21 @@ class Staging:
     def decide(self, now_ms: int) -> list[DecidedWrite]:
         """Answers requests that change nothing; returns as many others as fit into one commit."""
         decided: list[DecidedWrite] = []
-        busy: set[bytes | str] = set()
         waiting: list[WriteRequest] = []
+        busy = Busy()
         for request in self._requests:
-            names: set[bytes | str] = {request.write}
-            if isinstance(request, Publish) and request.app is not None:
-                names.add(request.app)
-            if names & busy:
+            if busy.blocks(request):
                 waiting.append(request)
-                busy |= names
+                busy.add(request)
                 continue
             decision = self._decision(request, now_ms)
             if isinstance(decision, Refused):
                 request.reply.refuse(decision)
                 continue
             if decision.record is None:
-                request.reply.put(decision.result)
+                _answer(request, decision.result)
                 continue
-            busy |= names
+            busy.add(request)
             decided.append(DecidedWrite(request, decision.record, decision.result))
         self._requests = waiting
         return decided
@@ -115,15 +136,10 @@ class Staging:
         match request:
             case Seal(write, stage, runs, items):
                 return self._writes.decide_seal(write, stage, runs, items, now_ms)
-            case Publish(write, stages, app, version):
-                return self._writes.decide_publish(write, stages, app, version, now_ms)
-            case AbortWrite(write):
-                return self._writes.decide_abort(write, now_ms)
-            case DropStage(write, stage):
-                also_sealed = request.also_sealed
+            case DropStage(write, stage, also_sealed):
                 return self._writes.decide_drop(write, stage, now_ms, also_sealed=also_sealed)
-            case FollowPublish(verdict):
-                return self._writes.decide_followed(verdict, now_ms)
+            case Apply(verdict):
+                return self._writes.decide_applied(verdict, now_ms)
             case _:
                 assert_never(request)
 
@@ -140,7 +156,7 @@ class Staging:
                 queues |= self._show(request.write, stage)
             for stage in gone.dropped:
                 self._drop(stage)
-            request.reply.put(result)
+            _answer(request, result)
         return queues
 
     @property
@@ -164,12 +180,6 @@ class Staging:
         for (queue, _), places in stage.lanes.items():
             for place in places.peek(len(places), 2**62):
                 self._ledger.unstage(queue, place)
-
-    def expire(self, before_ms: int) -> None:
-        """Aborts writes that were not heard of since then."""
-        for write in self._writes.expired(before_ms):
-            log.warning("spooler.write_expired", write=write.hex())
-            self.arrive(AbortWrite(write))
 
     # Questions.
 
@@ -224,18 +234,18 @@ class Staging:
         )
         moved_out = self._ledger.receipts.get(ask.write, Totals()).moved_out
         ask.reply.put(
-            {
-                "write": ask.write.hex(),
-                "published_ms": found.heard_ms,
-                "app": found.app,
-                "version": found.version,
-                "queues": list(found.queues),
-                "accepted": found.items + self._ledger.moved[ask.write] - moved_out,
-                "delivered": part.delivered,
-                "dropped": part.dropped,
-                "deleted": part.deleted,
-                "lost": part.lost,
-            }
+            Receipt(
+                write=ask.write,
+                published_ms=found.heard_ms,
+                app=found.app,
+                version=found.version,
+                queues=found.queues,
+                accepted=found.items + self._ledger.moved[ask.write] - moved_out,
+                delivered=part.delivered,
+                dropped=part.dropped,
+                deleted=part.deleted,
+                lost=part.lost,
+            )
         )
 
     def refuse_all(self, refused: Refused) -> None:
@@ -243,3 +253,9 @@ class Staging:
         requests, self._requests = self._requests, []
         for request in requests:
             request.reply.refuse(refused)
+
+
+def _answer(request: WriteRequest, result: SealedStage | int | None) -> None:
+    """Each kind of request has its kind of result (actors/spooler/writes.py)."""
+    reply: Reply[Any] = request.reply
+    reply.put(result)

@@ -1,10 +1,14 @@
-"""Writes: which were staged, sealed, published and aborted, as the spooler remembers them.
+"""Writes: which are staged, sealed, published and dropped, as the journal remembers them.
 
-A write is open until it is published or aborted, and is remembered for a while after that, so that
-a straggler's stage is refused and a repeated request gets the same answer. Every change is first
-decided here (`decide_…`: a refusal, or a result with its record), then written to the journal's
-record log, and applied once that is durable (`apply`, also at the next start). Plain data of the
-spooler's task.
+The cold store decides about writes (actors/writes/). The journal keeps their runs, and in its
+record log which stages are sealed or dropped, and which decisions it has carried out. That counts
+also if the cold store is lost: what the journal has published stays published, and it remembers the
+last version of each application.
+
+A write is open until its decision is carried out here, and is remembered for a while after that, so
+that a straggler's stage is refused. Every change is first judged here (`decide_...`: a refusal, or
+a result with its record), then written to the record log, and applied once that is durable
+(`apply`, also at the next start). Plain data of the spooler's task.
 
 Older versions moved items of a write from one journal to another, so a write that was published
 elsewhere may have items here. That is remembered separately from its phase, as long as a receipt
@@ -53,6 +57,10 @@ class Stage:
     sealed_runs: int | None = None
     """None: it is still being written."""
 
+    def sealed_as(self, stage: bytes) -> SealedStage:
+        runs = self.runs if self.sealed_runs is None else self.sealed_runs
+        return SealedStage(stage, runs, self.items.total(), tuple(sorted(self.items)))
+
 
 @dataclass(slots=True, eq=False)
 class Write:
@@ -74,7 +82,8 @@ class Write:
 
 
 class Decision(NamedTuple):
-    result: dict[str, Any]
+    result: SealedStage | int | None
+    """What the request is answered."""
     record: Record | None = None
     """None: nothing changes."""
 
@@ -159,14 +168,14 @@ class Writes:
         found.items[lane[0]] += items
         found.lanes.setdefault(lane, Places()).append(position, size, items)
 
-    # Decisions.
+    # Changes.
 
     def decide_seal(
         self, write: bytes, stage: bytes, runs: int, items: int, now_ms: int
     ) -> Decision | Refused:
-        result = {"write": write.hex(), "stage": stage.hex(), "runs": runs, "items": items}
+        """Results in the sealed stage, or in nothing if its write is published."""
         if self.phase(write, stage) is Phase.PUBLISHED:
-            return Decision(result)
+            return Decision(None)
         known = self._writes.get(write)
         found = known.stages.get(stage) if known is not None else None
         if found is None:
@@ -176,124 +185,49 @@ class Writes:
                 f"the stage {stage.hex()} has {found.runs} runs and {found.items.total()} items, "
                 f"not {runs} and {items}"
             )
+        sealed = found.sealed_as(stage)
         if found.sealed_runs is not None:
-            return Decision(result)
-        return Decision(result, {"is": "sealed", "at_ms": now_ms, **result})
-
-    def decide_publish(
-        self,
-        write: bytes,
-        stages: Sequence[bytes],
-        app: str | None,
-        version: int | None,
-        now_ms: int,
-    ) -> Decision | Refused:
-        known = self._writes.get(write)
-        if known is not None and known.phase is Phase.PUBLISHED:
-            return Decision(self._as_published(write, known))
-        if app is not None and version is not None and app in self._versions:
-            last, holder = self._versions[app]
-            if version <= last:
-                elsewhere = self._published_elsewhere(write, stages, holder)
-                if version == last and elsewhere:
-                    return _bad(
-                        f"version {version} of {app!r} was published to {', '.join(elsewhere)}: "
-                        "a write to another queue needs another application"
-                    )
-                return self._duplicate(write, version, last, holder, now_ms)
-        if known is not None and known.phase is Phase.ABORTED:
-            return Refused("STAGE_OVER", f"the write {write.hex()} is aborted")
-        found = known.stages if known is not None else {}
-        queues: Counter[str] = Counter()
-        for stage in set(stages):
-            part = found.get(stage)
-            if part is None:
-                return _no_stage(stage)
-            if part.sealed_runs is None:
-                return _bad(f"the stage {stage.hex()} is not sealed")
-            if part.sealed_runs != part.runs:
-                return _damaged(stage, part)
-            queues += part.items
-        record = {
-            "is": "published",
-            "at_ms": now_ms,
-            "write": write.hex(),
-            "stages": sorted(stage.hex() for stage in set(stages)),
-            "items": queues.total(),
-            "queues": sorted(queues),
-            "app": app,
-            "version": version,
-        }
-        result = {"outcome": "published", "write": write.hex(), "items": queues.total()}
-        return Decision(result | {"published_ms": now_ms}, record)
-
-    def _published_elsewhere(
-        self, write: bytes, stages: Sequence[bytes], holder: bytes
-    ) -> tuple[str, ...]:
-        """The queues of the write that holds a version, if this write goes to other queues."""
-        original, known = self.published(holder), self._writes.get(write)
-        if original is None or known is None:
-            return ()
-        queues = {queue for s in stages if s in known.stages for queue in known.stages[s].items}
-        return original.queues if queues - set(original.queues) else ()
-
-    def _duplicate(
-        self, write: bytes, version: int, last: int, holder: bytes, now_ms: int
-    ) -> Decision:
-        original = self._writes.get(holder) if version == last else None
-        result: dict[str, Any] = {"write": None, "items": 0, "published_ms": 0}
-        if original is not None:
-            result = self._as_published(holder, original)
-        result["outcome"] = "duplicate"
-        # Also for a write without stages: otherwise a straggler's stage would stay open in vain.
-        known = self._writes.get(write, Write())
-        if known.phase is not Phase.OPEN:
-            return Decision(result)
-        return Decision(result, _aborted(write, known, now_ms))
-
-    def decide_abort(self, write: bytes, now_ms: int) -> Decision:
-        known = self._writes.get(write, Write())
-        if known.phase is not Phase.OPEN:
-            return Decision({"outcome": known.phase.name.lower(), "items": known.items})
-        record = _aborted(write, known, now_ms)
-        return Decision({"outcome": "aborted", "items": record["items"]}, record)
+            return Decision(sealed)
+        return Decision(sealed, _sealed(write, sealed, now_ms))
 
     def decide_drop(
-        self, write: bytes, stage: bytes, now_ms: int, *, also_sealed: bool = True
+        self, write: bytes, stage: bytes, now_ms: int, *, also_sealed: bool
     ) -> Decision:
-        """Drops the stage of a failed task; nothing more is accepted for it."""
+        """Drops the stage of a failed task; nothing more is accepted for it. Results in the number
+        of items, or in nothing if it is sealed and stays."""
         known = self._writes.get(write, Write())
         part = known.stages.get(stage)
         if part is not None and part.sealed_runs is not None and not also_sealed:
-            return Decision({"is_sealed": True})
-        items = part.items.total() if part is not None else 0
-        result = {"write": write.hex(), "stage": stage.hex(), "items": items}
+            return Decision(None)
         if known.phase is not Phase.OPEN or stage in known.dropped:
-            return Decision(result | {"items": 0})
-        return Decision(result, {"is": "dropped", "at_ms": now_ms, **result})
+            return Decision(0)
+        items = part.items.total() if part is not None else 0
+        return Decision(items, _dropped(write, stage, items, now_ms))
 
-    def decide_followed(self, verdict: Verdict, now_ms: int) -> Decision:
-        """Publishes whatever exists of the write here: missing items were lost on this disk."""
+    def decide_applied(self, verdict: Verdict, now_ms: int) -> Decision:
+        """Carries out a decision on whatever exists of the write here. Results in the number of
+        published items that are missing: they were lost on this disk."""
         known = self._writes.get(verdict.write, Write())
+        if not verdict.is_published:
+            is_over = known.phase is not Phase.OPEN
+            return Decision(0, None if is_over else _aborted(verdict.write, known, now_ms))
         if known.phase is Phase.PUBLISHED:
-            return Decision({"missing": 0})
+            return Decision(0)
         here = sum(
             known.stages[stage].items.total() for stage in verdict.stages if stage in known.stages
         )
-        record = {
-            "is": "published",
+        published = Write(
             # Receipts are kept from this time on, by this host's clock as by the others'.
-            "at_ms": min(now_ms, verdict.at_ms),
-            "write": verdict.write.hex(),
-            "stages": sorted(stage.hex() for stage in verdict.stages),
-            "items": verdict.items,
-            "queues": list(verdict.queues),
-            "app": verdict.app,
-            "version": verdict.version,
-        }
-        return Decision({"missing": verdict.items - here}, record)
+            heard_ms=min(now_ms, verdict.at_ms),
+            published=frozenset(verdict.stages),
+            items=verdict.items,
+            queues=verdict.queues,
+            app=verdict.app,
+            version=verdict.version,
+        )
+        return Decision(verdict.items - here, _published(verdict.write, published))
 
-    # For decisions that are made outside this file.
+    # Questions.
 
     def view(self, write: bytes, stages: Sequence[bytes], app: str | None) -> WriteView | Refused:
         known = self._writes.get(write, Write())
@@ -304,8 +238,7 @@ class Writes:
                 continue
             if part.sealed_runs != part.runs:
                 return _damaged(stage, part)
-            queues = tuple(sorted(part.items))
-            sealed.append(SealedStage(stage, part.runs, part.items.total(), queues))
+            sealed.append(part.sealed_as(stage))
         return WriteView(
             PHASES[known.phase],
             known.items + sum(part.items.total() for part in known.stages.values()),
@@ -345,14 +278,6 @@ class Writes:
             "writes": [_described(name, known) for name, known in newest],
             "more": len(chosen) - len(newest),
         }
-
-    def expired(self, before_ms: int) -> list[bytes]:
-        """Open writes that were not heard of since then."""
-        return [
-            write
-            for write, known in self._writes.items()
-            if known.phase is Phase.OPEN and not known.is_kept and known.heard_ms < before_ms
-        ]
 
     def keep_open(self) -> int:
         """Keeps all open writes from expiring and returns their number. The record log was damaged,
@@ -474,13 +399,9 @@ class Writes:
             else:
                 if known.is_kept:
                     found.append({"is": "kept", "at_ms": known.heard_ms, "write": write.hex()})
+                found += [_dropped(write, stage, 0, known.heard_ms) for stage in known.dropped]
                 found += [
-                    {"is": "dropped", "at_ms": known.heard_ms, "write": write.hex()}
-                    | {"stage": stage.hex(), "items": 0}
-                    for stage in known.dropped
-                ]
-                found += [
-                    _sealed(write, stage, part, known.heard_ms)
+                    _sealed(write, part.sealed_as(stage), known.heard_ms)
                     for stage, part in known.stages.items()
                     if part.sealed_runs is not None
                 ]
@@ -490,14 +411,6 @@ class Writes:
             for app, (version, write) in self._versions.items()
         ]
         return found + versions
-
-    def _as_published(self, write: bytes, known: Write) -> dict[str, Any]:
-        return {
-            "outcome": "published",
-            "write": write.hex(),
-            "items": known.items,
-            "published_ms": known.heard_ms,
-        }
 
 
 def _described(write: bytes, known: Write) -> dict[str, Any]:
@@ -537,14 +450,24 @@ def _aborted(write: bytes, known: Write, now_ms: int) -> Record:
     return {"is": "aborted", "at_ms": now_ms, "write": write.hex(), "items": items}
 
 
-def _sealed(write: bytes, stage: bytes, part: Stage, now_ms: int) -> Record:
+def _sealed(write: bytes, stage: SealedStage, now_ms: int) -> Record:
     return {
         "is": "sealed",
         "at_ms": now_ms,
         "write": write.hex(),
+        "stage": stage.stage.hex(),
+        "runs": stage.runs,
+        "items": stage.items,
+    }
+
+
+def _dropped(write: bytes, stage: bytes, items: int, now_ms: int) -> Record:
+    return {
+        "is": "dropped",
+        "at_ms": now_ms,
+        "write": write.hex(),
         "stage": stage.hex(),
-        "runs": part.sealed_runs,
-        "items": part.items.total(),
+        "items": items,
     }
 
 

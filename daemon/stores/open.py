@@ -96,10 +96,8 @@ class Stores:
     """Called when another daemon has put something into cold, or has something to say."""
     listen: Callable[[], Awaitable[None]] = trio.sleep_forever
     """Hears what other daemons say; never returns."""
-
-    @property
-    def is_shared(self) -> bool:
-        return self.fleet.decisions is not None
+    is_shared: bool = False
+    """Other daemons use the same cold store."""
 
 
 @asynccontextmanager
@@ -161,7 +159,8 @@ async def _open_shared(
     stores.cron = stores.cron._replace(daemon=daemon)
     stores.fleet = FleetStores(daemon, members=shared.members)
     if settings.fleet:
-        stores.fleet = replace(stores.fleet, decisions=shared.decisions, rows=shared.shared_rows)
+        stores.is_shared = True
+        stores.fleet = replace(stores.fleet, rows=shared.shared_rows)
     else:
         await _check_alone(shared, daemon, settings.cold)
     stores.listen = shared.listen

@@ -180,6 +180,14 @@ class WriteSuite:
         assert await refusal(stores.other, wish(V, B, app="feed", version=1)) == "BAD_REQUEST"
         assert await stores.other.verdicts([V]) == []
 
+    async def test_a_version_without_rows_is_a_duplicate_for_any_queue(
+        self, stores: WriteStores
+    ) -> None:
+        first = await publish(stores.this, wish(W, app="feed", version=1))
+        await stores.this.seal(V, sealed(B, 1, "mail"))
+        again = await publish(stores.this, wish(V, B, app="feed", version=1))
+        assert again == first._replace(outcome="duplicate")
+
     async def test_what_a_journal_did_before_it_shared_the_store_counts(
         self, stores: WriteStores
     ) -> None:

@@ -206,15 +206,14 @@ class TestPostgresWrites(WriteSuite):
                 " ALTER queues TYPE text[] USING string_to_array(queues, ',')"
             )
             await stores.sql(f"ALTER TABLE {table} ALTER queues {old}")
-        await stores.sql("UPDATE schema_version SET version = $1", len(MIGRATIONS) - 1)
-        new = stores.make(THIS)
-        await new.open()
-        (verdict,) = await new.decisions.verdicts([])
+        (migration,) = [found for found in MIGRATIONS if "array_to_string" in found[0]]
+        for statement in migration:
+            await stores.sql(statement)
+        (verdict,) = await stores.this.verdicts([])
         assert verdict.queues == ("crm", "mail")
+        await stores.this.seal(V, sealed(B, 1, "mail"))
         replay = wish(V, B, app="feed", version=1)
-        await new.decisions.seal(V, sealed(B, 1, "mail"))
-        assert (await publish(new.decisions, replay)).write == W
-        await new.close()
+        assert (await publish(stores.this, replay)).write == W
 
 
 @given(writes_model.scripts)

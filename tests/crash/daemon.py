@@ -26,7 +26,7 @@ from daemon.process.listen import ListeningSocket, prepare_socket
 from daemon.stores.sqlite.store import SqliteCold
 from tests.crash import powerless
 from tests.crash.killer import Killer
-from tests.crash.killing_cold import COLD_POINTS, DOUBT, KillingCold
+from tests.crash.killing_cold import COLD_POINTS, DOUBT, WRITE_POINTS, KillingCold
 from tests.crash.killing_files import POINTS, RECORD_POINTS, KillingFiles
 
 MakeFiles = Callable[[Path], Files]
@@ -63,7 +63,7 @@ def stores(plan: str, state: Path) -> tuple[MakeFiles, MakeCold]:
     if plan.startswith(f"{powerless.PLAN}:"):
         power = powerless.Power(plan, state)
         return power.make_files, power.make_cold
-    killer = Killer(plan, (*POINTS, *RECORD_POINTS, *COLD_POINTS, DOUBT))
+    killer = Killer(plan, (*POINTS, *RECORD_POINTS, *COLD_POINTS, *WRITE_POINTS, DOUBT))
     return (
         lambda directory: KillingFiles(directory, killer),
         lambda path, timeout_s: KillingCold(path, timeout_s, killer),

@@ -26,8 +26,10 @@ from actors.ports.tiers import (
     StoreUnavailable,
     Unconfirmed,
 )
+from actors.ports.writes import Aborted, Decided, PublishWish, SealedStage
 from daemon.stores.cold.connection import Database as Steps
 from daemon.stores.cold.dead import ColdDeadLetters
+from daemon.stores.cold.writes import ColdDecisions
 from daemon.stores.sqlite.connection import Database
 from daemon.stores.sqlite.store import BALLAST_BYTES, SqliteCold
 from tests.crash.killer import Killer, die
@@ -50,6 +52,8 @@ DOUBT: Final = "in_doubt_of_store"
 """Nobody is killed there: the rows are stored, and the store says that it does not know."""
 DOUBTED_QUEUE: Final = "wide"
 """Of which nothing is stored but what overflows."""
+WRITE_POINTS: Final = around("seal", "publish", "abort")
+"""Reached where there are writes that were staged."""
 LETTER_POINTS: Final = around("letters_retry", "letters_remove")
 """Reached when somebody asks for it."""
 COLD_POINTS: Final = (
@@ -72,6 +76,7 @@ class KillingCold(SqliteCold):
         self._killer = killer
         self._use(KillingDatabase(path, timeout_s, killer))
         self.dead_letters = KillingDeadLetters(self._steps, lambda: self._keeps, killer)
+        self.decisions = KillingDecisions(self._steps, killer)
         self._is_recovering = True
         self._forgets = True
 
@@ -161,6 +166,24 @@ class KillingDatabase(Database):
             return result
 
         return await super().write(work_and_die, is_durable=is_durable, is_new_work=is_new_work)
+
+
+class KillingDecisions(ColdDecisions):
+    def __init__(self, steps: Steps, killer: Killer) -> None:
+        super().__init__(steps)
+        self._killer = killer
+
+    async def seal(self, write: bytes, stage: SealedStage) -> None:
+        step = super().seal
+        await take_step(self._killer, "seal", lambda: step(write, stage))
+
+    async def publish(self, wish: PublishWish) -> Decided:
+        step = super().publish
+        return await take_step(self._killer, "publish", lambda: step(wish))
+
+    async def abort(self, write: bytes, items: int) -> Aborted:
+        step = super().abort
+        return await take_step(self._killer, "abort", lambda: step(write, items))
 
 
 class KillingDeadLetters(ColdDeadLetters):

@@ -243,8 +243,9 @@ async def _judge_version(
             return Published("duplicate", None)
         return known.published._replace(outcome="duplicate")
     items, heard_ms, its_queues = original
-    if set(queues) - {*_names(its_queues)}:
-        elsewhere = ", ".join(_names(its_queues))
+    published_to = _names(its_queues)
+    if published_to and set(queues) - {*published_to}:
+        elsewhere = ", ".join(published_to)
         raise Refused(
             "BAD_REQUEST",
             f"version {version} of {app!r} was published to {elsewhere}: "

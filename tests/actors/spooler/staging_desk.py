@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
+from actors.model.clock import wall_ms
 from actors.model.runs import Fate
+from actors.ports.writes import SealedStage, Verdict, WriteView
 from actors.spooler.client import Question
 from actors.spooler.messages import (
-    AbortWrite,
     Append,
+    Apply,
     AskReceipt,
+    AskWrite,
     ForgetWrites,
-    Publish,
     Seal,
 )
 from actors.spooler.writes import Stage
@@ -20,7 +22,6 @@ from forebay.stage_frames import WRITE_HEADER
 from forebay.wire import Outcome
 from tests.actors.spooler.spooling import Desk, make_run
 
-Answer = dict[str, Any] | Refused
 Run = tuple[RunHead, bytes]
 T = TypeVar("T")
 
@@ -52,15 +53,22 @@ async def stage(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> list[O
     return [desk.inbox.answers[sequence] for sequence in wanted]
 
 
-async def seal(desk: Desk, write: bytes, stage_id: bytes, runs: int, items: int) -> Answer:
-    answer: Answer = await ask(desk, Seal(write, stage_id, runs, items))
-    return answer
+async def seal(
+    desk: Desk, write: bytes, stage_id: bytes, runs: int, items: int
+) -> SealedStage | Refused | None:
+    return await ask(desk, Seal(write, stage_id, runs, items))
 
 
 async def stage_and_seal(desk: Desk, write: bytes, stage_id: bytes, *runs: Run) -> None:
     assert await stage(desk, write, stage_id, *runs) == [Outcome.STORED] * len(runs)
     items = sum(head.count for head, _ in runs)
-    assert isinstance(await seal(desk, write, stage_id, len(runs), items), dict)
+    assert isinstance(await seal(desk, write, stage_id, len(runs), items), SealedStage)
+
+
+async def view(
+    desk: Desk, write: bytes, *stages: bytes, app: str | None = None
+) -> WriteView | Refused:
+    return await ask(desk, AskWrite(write, stages, app))
 
 
 async def publish(
@@ -69,14 +77,19 @@ async def publish(
     *stages: bytes,
     app: str | None = None,
     version: int | None = None,
-) -> Answer:
-    answer: Answer = await ask(desk, Publish(write, stages, app, version))
-    return answer
+) -> int | Refused:
+    """What the cold store decides of stages that are sealed here is carried out; how many of their
+    items are missing."""
+    here = await view(desk, write, *stages)
+    assert isinstance(here, WriteView)
+    items = sum(stage.items for stage in here.sealed)
+    queues = tuple(sorted({queue for stage in here.sealed for queue in stage.queues}))
+    verdict = Verdict(write, True, wall_ms(), stages, items, queues, app, version)
+    return await ask(desk, Apply(verdict))
 
 
-async def abort(desk: Desk, write: bytes) -> Answer:
-    answer: Answer = await ask(desk, AbortWrite(write))
-    return answer
+async def abort(desk: Desk, write: bytes) -> int | Refused:
+    return await ask(desk, Apply(Verdict(write, False, 0)))
 
 
 async def receipt(desk: Desk, write: bytes) -> dict[str, int]:
@@ -85,7 +98,7 @@ async def receipt(desk: Desk, write: bytes) -> dict[str, int]:
     await desk.stats()
     found = await desk.client.ask(AskReceipt(write))
     counts = ("accepted", "delivered", "dropped", "deleted", "lost")
-    return {name: found[name] for name in counts if found[name]} if found else {}
+    return {name: getattr(found, name) for name in counts if getattr(found, name)} if found else {}
 
 
 async def forget(desk: Desk, before_ms: int) -> list[bytes]:

@@ -1,26 +1,23 @@
 """The spooler and writes: what is staged is invisible, what is published is there as a whole."""
 
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
-from structlog.testing import capture_logs
-from trio.testing import MockClock
 
-from actors.model.clock import wall_ms
 from actors.model.runs import Fate
+from actors.ports.writes import LastVersion, SealedStage, Verdict, WriteView
 from actors.spooler import intake, staging
-from actors.spooler.messages import DropStage
+from actors.spooler.messages import Apply, DropStage
 from daemon.journal.files import Files
 from daemon.journal.records import RECORDS
 from forebay.wire import Outcome
-from tests.actors.spooler.spooling import HANG_S, KIB, handed_over, make_run, running_spooler
+from tests.actors.spooler.spooling import HANG_S, KIB, Desk, handed_over, make_run, running_spooler
 from tests.actors.spooler.staging_desk import (
     W1,
     W2,
-    W3,
     A,
     B,
     C,
@@ -36,8 +33,8 @@ from tests.actors.spooler.staging_desk import (
     stage,
     stage_and_seal,
     staged_run,
+    view,
 )
-from tests.crash.spooler_time import pass_time
 from tests.eventually import eventually
 
 FAR_MS = 2**52
@@ -53,9 +50,7 @@ async def test_what_is_staged_is_stored_and_invisible_until_it_is_published(tmp_
         assert await books(desk) == {"staged": 5}
         assert (await desk.stats())["spool"]["runs"] == 2
         assert await receipt(desk, W1) == {}
-        result = await publish(desk, W1, A)
-        assert isinstance(result, dict)
-        assert (result["outcome"], result["items"]) == ("published", 5)
+        assert await publish(desk, W1, A) == 0
         assert await books(desk) == {"accepted": 5, "held": 5}
         assert await receipt(desk, W1) == {"accepted": 5}
         await deliver(desk, 2)
@@ -118,9 +113,11 @@ async def test_staged_runs_wait_through_a_restart(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         assert await books(desk) == {"staged": 9}
         assert code_of((await stage(desk, W1, A, staged_run()))[0]) == "STAGE_OVER"
-        assert code_of(await publish(desk, W1, A, B)) == "BAD_REQUEST"
-        assert isinstance(await seal(desk, W1, B, 1, 4), dict)
-        assert isinstance(await publish(desk, W1, A, B), dict)
+        here = await view(desk, W1, A, B)
+        assert isinstance(here, WriteView)
+        assert here.sealed == (SealedStage(A, 2, 5, ("q",)),)
+        assert await seal(desk, W1, B, 1, 4) == SealedStage(B, 1, 4, ("q",))
+        assert await publish(desk, W1, A, B) == 0
     async with running_spooler(tmp_path) as desk:
         assert await books(desk) == {"accepted": 9, "held": 9}
         await deliver(desk, 3)
@@ -151,7 +148,7 @@ async def test_run_is_known_for_staged_by_its_block_as_by_the_index(tmp_path: Pa
     async with running_spooler(tmp_path) as desk:
         assert await books(desk) == {"accepted": 3, "held": 3, "staged": 4}
         assert await receipt(desk, W1) == {"accepted": 2}
-        assert isinstance(await publish(desk, W2, B), dict)
+        assert await publish(desk, W2, B) == 0
 
 
 async def test_staged_run_that_is_sent_again_is_a_duplicate_after_a_restart(tmp_path: Path) -> None:
@@ -160,7 +157,7 @@ async def test_staged_run_that_is_sent_again_is_a_duplicate_after_a_restart(tmp_
         assert await stage(desk, W1, A, run, run) == [Outcome.STORED, Outcome.DUPLICATE]
     async with running_spooler(tmp_path) as desk:
         assert await stage(desk, W1, A, run) == [Outcome.DUPLICATE]
-        assert isinstance(await seal(desk, W1, A, 1, 2), dict)
+        assert await seal(desk, W1, A, 1, 2) == SealedStage(A, 1, 2, ("q",))
 
 
 # What is over.
@@ -186,7 +183,7 @@ async def test_aborted_write_leaves_nothing_and_its_chunks_are_freed(tmp_path: P
         runs = [staged_run(items=10, size=2 * KIB) for _ in range(12)]
         await stage_and_seal(desk, W1, A, *runs)
         assert (await desk.stats())["spool"]["chunks"] > 3
-        assert await abort(desk, W1) == {"outcome": "aborted", "items": 120}
+        assert await abort(desk, W1) == 0
         assert await books(desk) == {}
         assert (await desk.stats())["spool"]["bytes"] == 0
         await desk.until_chunks(1)
@@ -200,51 +197,67 @@ async def test_abort_after_publishing_changes_nothing(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await stage_and_seal(desk, W1, A, staged_run(items=3))
         await publish(desk, W1, A)
-        assert await abort(desk, W1) == {"outcome": "published", "items": 3}
+        assert await abort(desk, W1) == 0
         await deliver(desk, 1)
         assert await books(desk) == {"accepted": 3, "delivered": 3}
 
 
-async def test_duplicate_version_drops_its_own_write_even_after_a_restart(tmp_path: Path) -> None:
-    async with running_spooler(tmp_path) as desk:
-        await stage_and_seal(desk, W1, A, staged_run(items=3))
-        await publish(desk, W1, A, app="job", version=4)
-    async with running_spooler(tmp_path) as desk:
-        await stage_and_seal(desk, W2, A, staged_run(W2, items=3))
-        result = await publish(desk, W2, A, app="job", version=4)
-        assert isinstance(result, dict)
-        assert (result["outcome"], result["write"]) == ("duplicate", W1.hex())
-        assert await books(desk) == {"accepted": 3, "held": 3}
-        assert (await desk.stats())["spool"]["runs"] == 1
-
-
-async def test_requests_about_one_write_or_application_are_decided_in_order(tmp_path: Path) -> None:
-    """They arrive together, while a commit is under way: the first one wins."""
+async def test_of_requests_about_one_write_that_arrive_together_the_first_wins(
+    tmp_path: Path,
+) -> None:
+    """While a commit is under way."""
     files = HeldUp(tmp_path)
     async with running_spooler(tmp_path, files) as desk, trio.open_nursery() as nursery:
         await stage_and_seal(desk, W1, A, staged_run(items=1))
         await stage_and_seal(desk, W2, A, staged_run(W2, items=2))
-        answers: dict[str, Any] = {}
+        await stage(desk, W2, B, staged_run(W2, items=8))
+        answers: list[object] = []
 
-        async def keep(name: str, *asked: Any, **named: Any) -> None:
-            answers[name] = await (abort if name == "abort" else publish)(desk, *asked, **named)
+        async def keep(ask: Callable[[], Awaitable[object]]) -> None:
+            answers.append(await ask())
 
         files.may_sync.clear()
         nursery.start_soon(desk.push, make_run(items=4))
+        published = Verdict(W1, True, 1, (A,), 1, ("q",))
         await trio.testing.wait_all_tasks_blocked(0.01)
-        nursery.start_soon(keep, "abort", W3)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        for write in (W1, W2):
+        for ask in (
+            lambda: desk.client.ask(Apply(published)),
+            lambda: abort(desk, W1),
+            lambda: desk.client.ask(DropStage(W2, B, also_sealed=True)),
+            lambda: abort(desk, W2),
+        ):
+            nursery.start_soon(keep, ask)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            nursery.start_soon(
-                lambda name, write: keep(name, write, A, app="job", version=1), write.hex(), write
-            )
+        files.may_sync.set()
+        await eventually(lambda: len(answers) == 4)
+        assert set(answers) == {0, 8}
+        assert await books(desk) == {"accepted": 5, "held": 5}
+    async with running_spooler(tmp_path) as desk:
+        assert await books(desk) == {"accepted": 5, "held": 5}
+
+
+async def test_seals_of_one_write_share_a_commit(tmp_path: Path) -> None:
+    files = Counting(tmp_path)
+    async with running_spooler(tmp_path, files) as desk, trio.open_nursery() as nursery:
+        stages = [bytes([number]) * 16 for number in range(1, 21)]
+        for name in stages:
+            await stage(desk, W1, name, staged_run(items=1))
+        files.may_sync.clear()
+        nursery.start_soon(desk.push, make_run(items=4))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        before = files.records
+        for name in stages:
+            nursery.start_soon(seal, desk, W1, name, 1, 1)
         await trio.testing.wait_all_tasks_blocked(0.01)
         files.may_sync.set()
-        await eventually(lambda: len(answers) == 3)
-        assert answers[W1.hex()]["outcome"] == "published"
-        assert answers[W2.hex()] == answers[W1.hex()] | {"outcome": "duplicate"}
-        assert await books(desk) == {"accepted": 5, "held": 5}
+        await eventually(lambda: _are_sealed(desk, W1, *stages))
+        assert files.records == before + 1
+
+
+async def _are_sealed(desk: Desk, write: bytes, *stages: bytes) -> None:
+    here = await view(desk, write, *stages)
+    assert isinstance(here, WriteView)
+    assert len(here.sealed) == len(stages)
 
 
 class HeldUp(Files):
@@ -260,49 +273,24 @@ class HeldUp(Files):
         super().datasync(fd)
 
 
+class Counting(HeldUp):
+    """Counts how often records are appended."""
+
+    records = 0
+
+    def append(self, fd: int, data: bytes) -> None:
+        self.records += 1
+        super().append(fd, data)
+
+
 # Limits.
-
-
-async def test_open_write_expires_after_stage_ttl_and_others_do_not(
-    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_ms = 1_000_000
-    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: now_ms)
-    async with running_spooler(tmp_path, stage_ttl="1h") as desk:
-        await stage_and_seal(desk, W1, A, staged_run(items=1))
-        await stage_and_seal(desk, W2, A, staged_run(W2, items=2))
-        await publish(desk, W2, A)
-        now_ms += 3_600_000
-        await stage(desk, W3, A, staged_run(W3, items=4))
-        await pass_time(mock_clock, desk, 11)
-        assert await books(desk) == {"accepted": 2, "held": 2, "staged": 5}
-        now_ms += 1
-        with capture_logs() as logs:
-            await pass_time(mock_clock, desk, 11)
-        expired = [entry for entry in logs if entry["event"] == "spooler.write_expired"]
-        assert [entry["write"] for entry in expired] == [W1.hex()]
-        assert await books(desk) == {"accepted": 2, "held": 2, "staged": 4}
-        assert code_of(await publish(desk, W1, A)) == "STAGE_OVER"
-
-
-async def test_restart_gives_an_open_write_no_more_time(
-    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running_spooler(tmp_path, stage_ttl="1h") as desk:
-        await stage(desk, W1, A, staged_run(items=1))
-    later_ms = wall_ms() + 3_601_000
-    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: later_ms)
-    monkeypatch.setattr("actors.spooler.recovery.wall_ms", lambda: later_ms)
-    async with running_spooler(tmp_path, stage_ttl="1h") as desk:
-        await pass_time(mock_clock, desk, 11)
-        assert await books(desk) == {}
 
 
 async def test_stage_of_a_task_that_failed_is_dropped_for_good(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await stage(desk, W1, A, staged_run(items=3))
         await stage_and_seal(desk, W1, B, staged_run(items=2))
-        assert (await desk.client.ask(DropStage(W1, A)))["items"] == 3
+        assert await desk.client.ask(DropStage(W1, A, also_sealed=True)) == 3
         assert await books(desk) == {"staged": 2}
         answers = await stage(desk, W1, A, staged_run(items=3))
         assert [code_of(answer) for answer in answers] == ["STAGE_OVER"]
@@ -400,9 +388,9 @@ async def test_forgotten_receipt_leaves_the_books_as_they_are(tmp_path: Path) ->
         assert await receipt(desk, W1) == {}
         assert await books(desk) == {"accepted": 50, "delivered": 50}
         # The version is known for ever.
-        result = await publish(desk, W2, app="job", version=1)
-        assert isinstance(result, dict)
-        assert (result["outcome"], result["write"]) == ("duplicate", None)
+        here = await view(desk, W2, app="job")
+        assert isinstance(here, WriteView)
+        assert here.last == LastVersion(1, W1, None)
 
 
 async def test_record_log_is_written_anew_when_it_has_grown(

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
+from actors.spooler.messages import AskOpenWrites
 from daemon.journal.records import RECORDS
 from forebay.errors import Refused
 from forebay.wire import Outcome
@@ -27,9 +27,9 @@ from tests.actors.spooler.staging_desk import (
     stage,
     stage_and_seal,
     staged_run,
+    view,
 )
 from tests.crash.failing_files import FailingFiles
-from tests.crash.spooler_time import pass_time
 
 
 def rot(directory: Path, payload: bytes) -> None:
@@ -57,16 +57,12 @@ async def test_run_that_is_lost_to_damage_is_waited_for_by_nobody(
             await deliver(desk, 2)
             assert await receipt(desk, W1) == {"accepted": 7, "delivered": 5, "lost": 2}
         else:
-            refused = await publish(desk, W1, A)
-            assert code_of(refused) == "BAD_REQUEST"
-            assert await abort(desk, W1) == {"outcome": "aborted", "items": 5}
+            assert code_of(await view(desk, W1, A)) == "BAD_REQUEST"
+            assert await abort(desk, W1) == 0
+            assert await books(desk) == {}
 
 
-async def test_write_whose_end_may_be_lost_to_damage_does_not_expire(
-    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_ms = 1_000_000
-    monkeypatch.setattr("actors.spooler.spooler.wall_ms", lambda: now_ms)
+async def test_write_whose_end_may_be_lost_to_damage_is_kept(tmp_path: Path) -> None:
     async with running_spooler(tmp_path) as desk:
         await stage_and_seal(desk, W1, A, staged_run(items=3))
         await publish(desk, W1, A)
@@ -74,13 +70,12 @@ async def test_write_whose_end_may_be_lost_to_damage_does_not_expire(
     log = tmp_path / RECORDS
     log.write_bytes(log.read_bytes().replace(b'"published"', b'"publixhed"'))
     for _ in range(2):
-        async with running_spooler(tmp_path, stage_ttl="1h") as desk:
+        async with running_spooler(tmp_path) as desk:
             assert await books(desk) == {"staged": 3}
-            now_ms += 10 * 3_600_000
-            await pass_time(mock_clock, desk, 11)
-            assert await books(desk) == {"staged": 3}
+            (found,) = await desk.client.ask(AskOpenWrites())
+            assert (found.write, found.is_kept) == (W1, True)
     async with running_spooler(tmp_path) as desk:
-        assert isinstance(await publish(desk, W1, A), dict)
+        assert await publish(desk, W1, A) == 0
         assert await books(desk) == {"accepted": 3, "held": 3}
 
 
@@ -98,7 +93,7 @@ async def test_publication_that_cannot_be_recorded_is_refused_and_can_be_repeate
             assert (refused.code, refused.retryable) == ("DISK_ERROR", True)
         assert await books(desk) == {"staged": 3}
         files.mend()
-        assert isinstance(await publish(desk, W1, A), dict)
+        assert await publish(desk, W1, A) == 0
         assert await books(desk) == {"accepted": 3, "held": 3}
     async with running_spooler(tmp_path) as desk:
         assert await books(desk) == {"accepted": 3, "held": 3}
@@ -113,8 +108,8 @@ async def test_full_disk_still_publishes_and_aborts(tmp_path: Path) -> None:
         files.break_down("allocate", errno.ENOSPC)
         files.break_down("append", errno.ENOSPC, RECORDS, times=1)
         assert code_of((await stage(desk, W3, A, staged_run(W3)))[0]) == "DISK_FULL"
-        assert isinstance(await publish(desk, W1, A), dict)
-        assert await abort(desk, W2) == {"outcome": "aborted", "items": 4}
+        assert await publish(desk, W1, A) == 0
+        assert await abort(desk, W2) == 0
         await deliver(desk, 1)
         assert await books(desk) == {"accepted": 3, "delivered": 3}
         files.mend()
@@ -124,7 +119,7 @@ async def test_full_disk_still_publishes_and_aborts(tmp_path: Path) -> None:
 async def test_weaker_durability_publishes_all_the_same(durability: str, tmp_path: Path) -> None:
     async with running_spooler(tmp_path, durability=durability) as desk:
         await stage_and_seal(desk, W1, A, staged_run(items=2))
-        assert isinstance(await publish(desk, W1, A), dict)
+        assert await publish(desk, W1, A) == 0
     async with running_spooler(tmp_path, durability=durability) as desk:
         assert await books(desk) == {"accepted": 2, "held": 2}
 

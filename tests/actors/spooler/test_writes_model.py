@@ -3,13 +3,13 @@
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from actors.ports.journal import Record
+from actors.ports.writes import Verdict, WriteView
 from actors.spooler.writes import Decision, Phase, Writes
 from forebay.errors import Refused
 from tests.actors.spooler.staging_desk import code_of, positions
@@ -26,7 +26,7 @@ any_write, any_stage = st.sampled_from(WRITES), st.sampled_from(STAGES)
 class Ended:
     phase: Phase
     stages: frozenset[bytes]
-    result: dict[str, Any]
+    items: int
 
 
 class ManyWrites(RuleBasedStateMachine):
@@ -98,62 +98,47 @@ class ManyWrites(RuleBasedStateMachine):
     @rule(
         write=any_write,
         stages=st.sets(any_stage),
-        known_only=st.booleans(),
+        lost=st.integers(0, 2),
         app=APPS,
         version=st.integers(0, 3),
     )
     def publish(
-        self, write: bytes, stages: set[bytes], known_only: bool, app: str | None, version: int
+        self, write: bytes, stages: set[bytes], lost: int, app: str | None, version: int
     ) -> None:
+        """The store publishes what is sealed; `lost` items of it are not on this disk any more."""
         self.now += 1
         there = {stage for stage, items in self._stages(write).items() if items}
-        if known_only:
-            stages &= {stage for stage in there if (write, stage) in self.sealed}
+        stages &= {stage for stage in there if (write, stage) in self.sealed}
+        items = sum(self._stages(write)[stage] for stage in stages)
         number = None if app is None else version
-        decision = self.writes.decide_publish(write, sorted(stages), app, number, self.now)
+        verdict = Verdict(write, True, self.now, tuple(stages), items + lost, ("q",), app, number)
         before = self.ended.get(write)
+        decision = self.writes.decide_applied(verdict, self.now)
         if before is not None and before.phase is Phase.PUBLISHED:
-            assert decision == Decision(before.result)
-        elif app is not None and version <= self.versions.get(app, -1):
-            assert isinstance(decision, Decision)
-            assert decision.result["outcome"] == "duplicate"
-            if before is None:
-                self._end_aborted(write, decision)
-        elif before is not None:
-            assert code_of(decision) == "STAGE_OVER"
-        elif not stages <= there:
-            assert code_of(decision) == "NOT_FOUND" or stages & there
-            assert code_of(decision) != "ok"
-        elif any((write, stage) not in self.sealed for stage in stages):
-            assert code_of(decision) == "BAD_REQUEST"
-        else:
-            visible, dropped = self._settle(decision)
-            assert visible == self._positions(write, *stages)
-            assert dropped == self._positions(write, *(there - stages))
-            assert isinstance(decision, Decision)
-            items = sum(self._stages(write)[stage] for stage in stages)
-            assert decision.result["items"] == items
-            self.ended[write] = Ended(Phase.PUBLISHED, frozenset(stages), decision.result)
-            if app is not None:
-                self.versions[app] = version
+            assert decision == Decision(0)
+            return
+        if before is not None:
+            # The store does not publish what it has dropped.
+            return
+        assert decision.result == lost
+        visible, dropped = self._settle(decision)
+        assert visible == self._positions(write, *stages)
+        assert dropped == self._positions(write, *(there - stages))
+        self.ended[write] = Ended(Phase.PUBLISHED, frozenset(stages), items + lost)
+        if app is not None:
+            self.versions[app] = max(version, self.versions.get(app, -1))
 
     @rule(write=any_write)
     def abort(self, write: bytes) -> None:
         self.now += 1
-        decision = self.writes.decide_abort(write, self.now)
-        before = self.ended.get(write)
-        if before is None:
-            self._end_aborted(write, decision)
-        else:
+        decision = self.writes.decide_applied(Verdict(write, False, self.now), self.now)
+        assert decision.result == 0
+        if write in self.ended:
             assert decision.record is None
-            assert decision.result["outcome"] == before.phase.name.lower()
-            assert decision.result["items"] == before.result["items"]
-
-    def _end_aborted(self, write: bytes, decision: Decision | Refused) -> None:
+            return
         there = self._stages(write)
         assert self._settle(decision) == (set(), self._positions(write, *there))
-        result = {"items": sum(there.values())}
-        self.ended[write] = Ended(Phase.ABORTED, frozenset(), result)
+        self.ended[write] = Ended(Phase.ABORTED, frozenset(), sum(there.values()))
 
     @rule(from_log=st.booleans())
     def restart(self, from_log: bool) -> None:
@@ -193,6 +178,21 @@ class ManyWrites(RuleBasedStateMachine):
             assert self.writes.phase(write, stage) is phase
             over = ended is not None or (write, stage) in self.sealed
             assert code_of(self.writes.refuse(write, stage)) == ("STAGE_OVER" if over else "ok")
+
+    @invariant()
+    def the_store_is_told_what_is_so(self) -> None:
+        for write in WRITES:
+            view = self.writes.view(write, STAGES, "app")
+            assert isinstance(view, WriteView)
+            last = None if view.last is None else view.last.version
+            assert last == self.versions.get("app")
+            ended = self.ended.get(write)
+            phase = Phase.OPEN if ended is None else ended.phase
+            assert view.phase == phase.name.lower()
+            there = self._stages(write)
+            assert view.items == (sum(there.values()) if ended is None else ended.items)
+            sealed = {s for s, items in there.items() if items and (write, s) in self.sealed}
+            assert {stage.stage for stage in view.sealed} == (set() if ended else sealed)
 
 
 TestManyWrites = ManyWrites.TestCase

@@ -104,7 +104,7 @@ def test_missing_or_unsealed_stage_fails_the_publish_and_changes_nothing(
     unsealed = client.stage(write)
     unsealed.submit(make_run(write, "b"))
     client.drain()
-    assert refused(client, write, [sealed.stage, unsealed.id]) == "BAD_REQUEST"
+    assert refused(client, write, [sealed.stage, unsealed.id]) == "NOT_FOUND"
     host.until_books({"staged": 2})
     unsealed.seal()
     assert client.publish(write, [sealed.stage, unsealed.id]).items == 2
