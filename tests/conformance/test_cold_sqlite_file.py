@@ -21,6 +21,7 @@ from daemon.stores.cold import (
     job_ends,
     job_failures,
     leasing,
+    looks,
     settling,
     triggers,
 )
@@ -28,7 +29,6 @@ from daemon.stores.cold.statement import Now, Statement
 from daemon.stores.sqlite import (
     delivered,
     due,
-    looks,
     rows,
     schema,
     settled_view,
@@ -68,8 +68,6 @@ async def test_nothing_regular_walks_through_all_rows(stores: SqliteStores) -> N
         **{f"settled {at}": as_it_is_alone(step) for at, step in enumerate(settled_view.OF_ROWS)},
         "drop claimed bodies": rows.DROP_CLAIMED_BODIES,
         "drop claimed rows": rows.DROP_CLAIMED,
-        "fetch": looks.SELECT_CLAIMED,
-        "look": looks.SELECT_STRETCH,
         "drop bodies by id": rows.DROP_BODIES.format("?, ?"),
     }
     for name, sql in plans.items():
@@ -119,6 +117,9 @@ STEPS: dict[str, tuple[Statement, tuple[Any, ...]]] = {
     "release all": (leasing.RELEASE_ALL, (b"",)),
     "outlook": (leasing.OUTLOOK, ("q", ["f", "g"])),
     "outlook without exceptions": (leasing.OUTLOOK, ("q", [])),
+    "fetch": (looks.SELECT_CLAIMED, (1, 2, 3)),
+    "look": (looks.SELECT_STRETCH, ("q", 1, 2, 3)),
+    "last row": (looks.SELECT_LAST, ()),
     "freeze a claim": (claims.FREEZE, ([1, 2], 1)),
     "open a claim": (claims.OPEN_CLAIM, (1, 1)),
     "count what was claimed": (claims.COUNT_CLAIMED, (1,)),

@@ -24,9 +24,8 @@ from actors.model.slices import indexes
 from actors.ports.journal import Damage, RecoveredChunk
 from actors.ports.tiers import ColdTotals
 from daemon.journal.journal import Journal
-from daemon.stores.cold.rows import unpack_bits
+from daemon.stores.cold.rows import checked, unpack_bits
 from daemon.stores.sqlite.books import read_totals
-from daemon.stores.sqlite.rows import read_body
 from forebay.run import Run
 from tests.crash.named_files import QuickFiles
 
@@ -126,12 +125,18 @@ class _ColdLook:
         bodies: dict[bytes, Run] = {}
         for body_id, *row in self._db.execute(SELECT_ROWS):
             if body_id not in bodies:
-                bodies[body_id] = Run(*read_body(self._db, body_id))
+                bodies[body_id] = self._run(body_id)
             self._enter(bodies[body_id], *row)
         needed = {*bodies, *(id_ for (id_,) in self._db.execute("SELECT body_id FROM history"))}
         (stored,) = self._db.execute("SELECT count(*) FROM bodies").fetchone()
         assert stored == len(needed), "there are bodies that no row needs"
         self._check_books(read_totals(self._db))
+
+    def _run(self, body_id: bytes) -> Run:
+        """BadRow if the body is not what was stored."""
+        found = self._db.execute("SELECT data FROM bodies WHERE id = ?", (body_id,)).fetchone()
+        assert found is not None, "a body is missing"
+        return Run(checked(body_id, found[0]), found[0])
 
     def _enter(
         self,

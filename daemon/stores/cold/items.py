@@ -28,6 +28,7 @@ from daemon.stores.cold.rows import (
     BadRow,
     Bodies,
     Unpacked,
+    fitting,
     own_bits,
     place_of,
     read_errors,
@@ -101,7 +102,7 @@ async def _scan(
     end = await con.first(span.find_end, span.after, SCANNED_MAX - 1)
     until = span.last if end is None else end[0]
     found = await con.fetch(span.select, span.after, until, queue, rows_max + 1)
-    taken = _fitting(found, rows_max, bytes_max)
+    taken = fitting(found, rows_max, bytes_max)
     bodies = await con.rows.read_bodies(body_id for _, _, body_id, *_ in taken)
     rows: list[ColdSight] = []
     for n, _, *columns in taken:
@@ -111,16 +112,6 @@ async def _scan(
     if len(taken) < len(found):
         return ColdScan(rows, taken[-1][0])
     return ColdScan(rows, None if end is None else until)
-
-
-def _fitting(found: Sequence[Row], rows_max: int, bytes_max: int) -> Sequence[Row]:
-    """The first of them, as many as there is room for, and one in any case."""
-    room = bytes_max
-    for at, (_, size, *_) in enumerate(found):
-        if at and (at == rows_max or size > room):
-            return found[:at]
-        room -= size
-    return found
 
 
 async def _find(con: Connection, run_id: bytes, index: int) -> list[ColdSight]:

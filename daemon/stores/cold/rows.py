@@ -143,6 +143,19 @@ def own_bits(packed: object, head: RunHead) -> int:
     return bits
 
 
+def fitting(
+    found: Sequence[Sequence[Any]], rows_max: int, bytes_max: int, *, is_begun: bool = False
+) -> Sequence[Sequence[Any]]:
+    """The first of them, as many as an answer has room for, and one in any case unless the answer
+    has begun already. The second column is a row's size."""
+    room = bytes_max
+    for at, (_, size, *_) in enumerate(found):
+        if (at or is_begun) and (at == rows_max or size > room):
+            return found[:at]
+        room -= size
+    return found
+
+
 def fingerprint_of(data: bytes) -> int:
     """The fingerprint of a body; one that no run has if the body is damaged."""
     try:

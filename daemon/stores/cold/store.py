@@ -12,14 +12,26 @@ from actors.model.finished import FinishedRow, Keeps, Past, keep_nothing
 from actors.model.keys import Holder, KeyRules, Offer, no_keys
 from actors.ports.tiers import (
     ColdRow,
+    Look,
     NewRow,
     Outlook,
     RowOutcome,
+    SeenRows,
     StoredAttempts,
     Stream,
     Unconfirmed,
 )
-from daemon.stores.cold import attempts, claims, hand_over, history, keys, leasing, offers, settling
+from daemon.stores.cold import (
+    attempts,
+    claims,
+    hand_over,
+    history,
+    keys,
+    leasing,
+    looks,
+    offers,
+    settling,
+)
 from daemon.stores.cold.connection import Database
 from daemon.stores.cold.dead import ColdDeadLetters
 from daemon.stores.cold.items import SingleItems
@@ -148,6 +160,15 @@ class ColdStore:
 
     async def drop_stream(self, queue: str, consumer: str) -> int:
         return await self._steps.write(lambda con: claims.drop(con, queue, consumer))
+
+    async def fetch(
+        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
+    ) -> SeenRows:
+        wish = looks.Wish(queue, consumer, claim, first, rows_max, bytes_max)
+        return await looks.fetch(self._steps, wish)
+
+    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
+        return await looks.peek(self._steps, queue, cursor, rows_max, bytes_max)
 
     async def note_history(self, rows: Sequence[FinishedRow]) -> None:
         """Nothing that must have room on a full disk: the ballast is not for it."""

@@ -95,7 +95,8 @@ class PostgresRows:
             await self._con.execute("SELECT drop_bodies($1)", wanted)
 
     async def read_bodies(self, ids: Iterable[bytes]) -> Bodies:
-        return await read_bodies(self._con, ids)
+        wanted = sorted(set(ids))
+        return Bodies(dict(await self._con.fetch(SELECT_BODIES, wanted) if wanted else ()))
 
 
 async def _note_aliases(con: Connection, bodies: Mapping[bytes, bytes]) -> None:
@@ -104,12 +105,6 @@ async def _note_aliases(con: Connection, bodies: Mapping[bytes, bytes]) -> None:
     if pairs:
         run_ids, body_ids = zip(*sorted(pairs), strict=True)
         await con.execute(INSERT_ALIASES, list(run_ids), list(body_ids))
-
-
-async def read_bodies(con: Connection, ids: Iterable[bytes]) -> Bodies:
-    wanted = sorted(set(ids))
-    found = await con.fetch(SELECT_BODIES, wanted) if wanted else ()
-    return Bodies(dict(found))
 
 
 def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Any]:

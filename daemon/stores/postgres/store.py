@@ -25,15 +25,11 @@ from actors.model.books import ColdReceipt
 from actors.ports.tiers import (
     ColdTotals,
     FlowCount,
-    Look,
-    SeenRows,
 )
 from daemon.stores.bridge import Bridge
-from daemon.stores.cold import claims
 from daemon.stores.cold.store import ColdStore
 from daemon.stores.postgres import (
     books,
-    looks,
 )
 from daemon.stores.postgres.connection import Database
 from daemon.stores.postgres.members import PostgresMembers
@@ -41,7 +37,6 @@ from daemon.stores.postgres.schema import is_current, migrate
 from daemon.stores.postgres.shared_rows import PostgresSharedRows
 from daemon.stores.postgres.steps import PostgresSteps
 from daemon.stores.postgres.wakes import Wakes
-from daemon.stores.sqlite.looks import Span
 
 SCHEMA: Final = "forebay"
 CONNECTIONS_MAX: Final = 3
@@ -146,33 +141,6 @@ class PostgresCold(ColdStore):
 
     async def forget_receipts(self, writes: Sequence[bytes]) -> None:
         await self._db.write(lambda con: books.forget_receipts(con, writes), is_durable=False)
-
-    async def fetch(
-        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
-    ) -> SeenRows:
-        wish = looks.Wish(queue, consumer, claim, first, rows_max, bytes_max)
-        while True:
-            found = await self._db.read(lambda con: looks.fetch(con, wish))
-            if not found.bad:
-                return found.seen
-            await self._steps.write(partial(claims.set_aside, queue=queue, bad=found.bad))
-
-    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
-        span: Span | None = await self._db.read(lambda con: looks.begin(con, cursor))
-        page = Look([], None)
-        while span is not None:
-            room = bytes_max - sum(len(row.data) for row in page.rows)
-            wanted = partial(
-                looks.look,
-                queue=queue,
-                span=span,
-                rows_max=rows_max - len(page.rows),
-                bytes_max=room,
-                is_begun=bool(page.rows),
-            )
-            more, span = await self._db.read(wanted)
-            page = Look(page.rows + more.rows, more.cursor)
-        return page
 
     async def put_off_anew(self) -> None:
         """Nothing to do: rows follow the server's clock."""

@@ -13,17 +13,14 @@ from daemon.stores.cold.rows import (
     FAILED,
     QUEUED,
     STORED,
-    BadRow,
     Bodies,
     Unpacked,
-    checked,
     listed_runs,
     pack_bits,
     row_values,
 )
 from daemon.stores.cold.statement import Now, padded
 from daemon.stores.sqlite.connection import is_corrupt
-from forebay.run import RunHead
 
 
 def _insert_row(db: sqlite3.Connection, new: NewRow, state: str, now: int, runs: Unpacked) -> bool:
@@ -45,29 +42,6 @@ def _insert_body(db: sqlite3.Connection, body_id: bytes, data: bytes) -> None:
     db.execute("INSERT INTO bodies (id, data) VALUES (?, ?)", (body_id, data))
     aliases = [(run_id, body_id) for run_id in listed_runs(data)]
     db.executemany("INSERT INTO aliases VALUES (?, ?) ON CONFLICT DO NOTHING", aliases)
-
-
-def read_body(db: sqlite3.Connection, body_id: bytes) -> tuple[RunHead, bytes]:
-    """The body, its checksum verified; BadRow if it is not what was stored."""
-    found = read_bodies(db, [body_id])
-    if body_id not in found:
-        raise BadRow("its body is missing")
-    return found[body_id]
-
-
-def read_bodies(
-    db: sqlite3.Connection, body_ids: Sequence[bytes]
-) -> dict[bytes, tuple[RunHead, bytes]]:
-    """Those that are there, verified; BadRow if one of them is not what was stored."""
-    found = {}
-    try:
-        for body_id, data in db.execute(bodies_sql(len(body_ids)), body_ids):
-            found[body_id] = checked(body_id, data), data
-    except sqlite3.Error as error:
-        if is_corrupt(error):
-            raise BadRow(str(error)) from error
-        raise
-    return found
 
 
 class SqliteRows:

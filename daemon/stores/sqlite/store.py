@@ -25,13 +25,10 @@ from actors.model.clock import Clock, lease_clock, wall_ms
 from actors.ports.tiers import (
     ColdTotals,
     FlowCount,
-    Look,
-    SeenRows,
 )
-from daemon.stores.cold import claims
 from daemon.stores.cold.statement import Now
 from daemon.stores.cold.store import ColdStore
-from daemon.stores.sqlite import due, looks
+from daemon.stores.sqlite import due
 from daemon.stores.sqlite.books import (
     Books,
     forget_receipts,
@@ -85,26 +82,6 @@ class SqliteCold(ColdStore):
 
     async def forget_receipts(self, writes: Sequence[bytes]) -> None:
         await self._db.write(lambda db: forget_receipts(db, writes), is_durable=False)
-
-    async def fetch(
-        self, queue: str, consumer: str, claim: int, first: int, rows_max: int, bytes_max: int
-    ) -> SeenRows:
-        wanted = (queue, consumer, claim, first, rows_max, bytes_max)
-        while True:
-            found = await self._db.read(lambda db: looks.fetch(db, *wanted))
-            if not found.bad:
-                return found.seen
-            await self._steps.write(partial(claims.set_aside, queue=queue, bad=found.bad))
-
-    async def peek(self, queue: str, cursor: str, rows_max: int, bytes_max: int) -> Look:
-        page = looks.Page(rows_max, bytes_max)
-        span = await self._db.read(lambda db: looks.begin(db, cursor))
-        is_complete = False
-        while not is_complete:
-            span, is_complete = await self._db.read(
-                partial(looks.look, queue=queue, span=span, page=page)
-            )
-        return looks.as_look(page, span)
 
     async def put_off_anew(self) -> None:
         await self._db.write(partial(due.put_off_anew, now=self._now_ms()))
