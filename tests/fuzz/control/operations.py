@@ -189,6 +189,7 @@ QUEUE_SETTINGS: Final = needs(
     full_policy=one_of("block", "drop_newest", "drop_oldest"),
     full_timeout=lasting("0s", "10ms"),
     lease_time=lasting("0s", "100ms", "1h", 2.5),
+    settle_durability=one_of("fsync", "lazy"),
     max_retries=whole(0, 65_534),
     unique=one_of("off", "ignore", "reject", "replace"),
     unique_window=lasting("0s", "1s", "365d"),
