@@ -92,7 +92,7 @@ class Operation(BaseModel):
 
     async def perform(self, actors: "Actors") -> View | None:
         """Does it. Raises Refused, StoreUnavailable or StoreCorrupt."""
-        raise NotImplementedError
+        raise AssertionError(f"{type(self).__name__} does not say what it does")
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
